@@ -1,4 +1,4 @@
-"""LAAR: what each model can do on a request, what that costs, and what outcomes teach.
+"""LAAR: the accuracy of each model on a request, its cost, and learning from outcomes.
 
 Serving needs the names below, and never imports `laar.accuracy.fitting`.
 """

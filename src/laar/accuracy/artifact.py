@@ -1,4 +1,4 @@
-"""The capability artifact: what `laar fit` learned, as JSON that a person can read and check.
+"""The capability artifact: the results of `laar fit`, as JSON that a person can read and check.
 
 It is data, not code: numbers in named fields, checked on the way in (finite, in range, capped in
 count), so an artifact from anywhere is safe to load. Two versions guard it: the artifact's own, and
@@ -45,7 +45,7 @@ MIN_CELL_OUTCOMES = 30
 of a share is still up to 0.09."""
 
 TEXT_COLUMNS = 8192
-"""Columns of the hashed words; `laar.accuracy.text` hashes into so many."""
+"""Number of columns of the hashed words in `laar.accuracy.text`."""
 
 MAX_TEXT_TASKS = 256
 """Tasks that words are classified into: 2.8 MB of weights."""
@@ -103,8 +103,9 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), of the prompt, until the answer's first token where that was seen.
-        fixed_s: what does not grow with the prompt, decoding a usual answer above all.
+        seconds_per_token: c(m), seconds for a token of the prompt, until the answer's first token
+            where that was seen.
+        fixed_s: seconds that do not grow with the prompt, decoding a usual answer above all.
         spread_s_per_token: standard deviation of single requests about c(m), robustly estimated.
     """
 
@@ -118,7 +119,7 @@ class ModelCapability(_Part):
     """One model: its logistic regression, its evidence and its speed.
 
     Args:
-        mean: share of correct outcomes over all cells; what thin cells shrink to.
+        mean: share of correct outcomes over all cells, to which thin cells shrink.
         regularisation: C of the regression, as chosen by cross-validation; None where it was not
             fitted because all outcomes were right or all wrong.
     """
@@ -149,11 +150,12 @@ class RetryTerms(_Part):
     Args:
         difficulty: spread of the log odds that all models share on one question
             (`laar.accuracy.difficulty`); None in artifacts of older fits, which have `per_failure`.
-        per_failure: for each model that has failed; at most 0, failures never help.
-        pairs: on top of it, where there was data enough.
-        brier_unconditional: at attempts 2 and later of the held-out half, without these terms.
+        per_failure: shift of the log odds for each failed model; at most 0, failures never help.
+        pairs: further shifts by pair of models, where there was data enough.
+        brier_unconditional: Brier score at attempts 2 and later of the held-out half, without these
+            terms.
         brier: the same, with them. Both None if there were no such attempts.
-        attempts: how many there were.
+        attempts: number of such attempts.
     """
 
     per_failure: Annotated[float, Field(ge=-50, le=0, allow_inf_nan=False)]
@@ -188,12 +190,12 @@ class TextTerms(_Part):
     """How the task of a request that names none is inferred from its words.
 
     Args:
-        text_schema: of the hashing.
+        text_schema: version of the hashing.
         threshold: a request that is less likely than this of any of the tasks is unlike anything
             measured: it gets the base rates.
         gain_unseen: share of right answers that routing by the words gained over the best single
             model on tasks left out of the fit, the mean over these; None with too few tasks.
-        worst_unseen: the same, of the task that it served worst.
+        worst_unseen: the same for the task that it served worst.
     """
 
     text_schema: Literal[1] = 1
@@ -204,10 +206,10 @@ class TextTerms(_Part):
 
 
 class FittedOn(_Part):
-    """Which questions a fit has seen, so that it is not judged by these.
+    """The questions that a fit has seen, so that it is not judged by these.
 
     Args:
-        held_out: share of the questions that the fit was not shown.
+        held_out: share of the questions that the fit has not seen.
         questions: base64 of five bytes of hash for each question, in order.
     """
 
@@ -227,9 +229,10 @@ class Capability(_Part):
 
     Args:
         created: date of the fit.
-        data_sha256: of the outcomes it was fitted on.
-        text: None where the evidence has no questions in it, or no tasks to tell apart.
-        fitted_on: None in artifacts of older fits.
+        data_sha256: hash of the outcomes it was fitted on.
+        text: terms for texts; None where the evidence has no questions in it, or no tasks to
+            distinguish.
+        fitted_on: the questions of the fit; None in artifacts of older fits.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA
@@ -271,7 +274,7 @@ def parse_artifact(data: bytes, *, source: str) -> Capability:
         source: the file's name, for messages.
 
     Raises:
-        SettingError: what is wrong, and what to do.
+        SettingError: the artifact is invalid; the text has the fault, and the remedy.
     """
     if len(data) > MAX_ARTIFACT_BYTES:
         raise SettingError(f"{source} has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read")

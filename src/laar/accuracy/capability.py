@@ -2,14 +2,14 @@
 
 On the request path this is a table look-up: the log odds of a cell are summed once and the whole
 row of models is kept. Retries shift that row by the artifact's retry terms, because failures are
-not independent: a query that one model failed is harder than its features say (the paper assumes
+not independent: a query that one model failed is harder than its features show (the paper assumes
 independence, LAAR section 5.1).
 
-What was never measured is not guessed at: a bucket between two measured ones takes the one above,
-a longer one the longest; a language or task that was not measured takes the mean over those that
-were, each by its outcomes; a model that was not measured takes the mean of the fleet, and
-`evidence` says so. Where the task is told from the request's words, the tasks that it looks like
-share the row.
+Classes without measurements have fixed stand-ins: a bucket between two measured ones takes the one
+above, a longer one the longest; a language or task that was not measured takes the mean over those
+that were, each by its outcomes; a model that was not measured takes the mean of the fleet, and
+`evidence` reports it. Where the task is inferred from the request's words, the tasks that it looks
+like share the row.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ class Guess(NamedTuple):
     """A request's task, as its words suggest it.
 
     Args:
-        features: with the task that it mostly looks like, where it looks like one and named none.
-        shares: of each of the text model's tasks; None where the words do not decide.
+        features: features with the task that it mostly looks like, where it looks like one and
+            named none.
+        shares: share of each of the text model's tasks; None where the words do not decide.
         unlike: it names no measured task and looks like none: its probabilities are base rates.
     """
 
@@ -126,7 +127,7 @@ class CapabilityModel:
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
         self._tables: dict[tuple[tuple[str, ...], str, int], _Row] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
-        """Tells tasks from words; None where the artifact does not."""
+        """Infers tasks from words; None where the artifact has no terms for that."""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -179,10 +180,10 @@ class CapabilityModel:
         """P(correct) of each model, given that all of `tried` have failed on the request.
 
         Args:
-            models: asked about.
-            features: of the request.
+            models: the models of the result.
+            features: features of the request.
             tried: models that have failed on it.
-            shares: of each of the text model's tasks in the request; None uses `features`.
+            shares: share of each of the text model's tasks in the request; None uses `features`.
 
         Returns:
             Shape (len(models),), read-only where nothing was tried.
@@ -222,7 +223,7 @@ class CapabilityModel:
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
         """Moves unconditional probabilities to those given the failures of `tried`.
 
-        Of these, only those among `models` tell anything about the question's difficulty.
+        Of these, only those among `models` are evidence of the question's difficulty.
         """
         failed = dict.fromkeys(tried)
         shared = self._per_failure * len(failed)
@@ -245,11 +246,11 @@ class CapabilityModel:
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """What each model's answer takes besides its prompt: the decoding of a usual answer."""
+        """The seconds of each model's answer besides its prompt: decoding a usual answer."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
-        """What stands behind the model's probability on these features."""
+        """The evidence behind the model's probability on these features."""
         outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
@@ -286,7 +287,7 @@ class CapabilityModel:
         return min(max(total / weights, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
-        """The same at the measured bucket that stands for its length."""
+        """The features with the measured bucket that stands for their length."""
         if not self._buckets:
             return features
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)

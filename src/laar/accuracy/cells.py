@@ -27,8 +27,8 @@ class Share:
     Args:
         correct: decaying count; an offset can take it a little below 0 or above `outcomes`.
         outcomes: decaying count.
-        level: of the leaky bucket that limits its reports.
-        found: what the cell says of the reporter.
+        level: level of the leaky bucket that limits its reports.
+        found: the cell's evidence about the reporter.
     """
 
     correct: float = 0.0
@@ -43,12 +43,12 @@ class Cell:
 
     Args:
         at_s: when counts and levels were last brought up to date.
-        tenant: whose outcome began it; None: it was restored.
-        total: of all reporters.
-        shares: by reporter; empty while no reporter had a name.
+        tenant: tenant of the outcome that began it; None: it was restored.
+        total: counts of all reporters.
+        shares: shares by reporter; empty while no reporter had a name.
         prior: the artifact's probability; None: not known, so that it can't be judged.
-        evidence: what the cell says of the prior.
-        weight: what the prior weighs in outcomes if nothing speaks against it; None: look it up.
+        evidence: the cell's evidence about the prior.
+        weight: full weight of the prior in outcomes, without evidence against it; None: look it up.
     """
 
     at_s: float

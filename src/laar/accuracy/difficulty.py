@@ -5,9 +5,9 @@ a question has a hidden difficulty d, standard normal, and model m is right with
 
     z_m * sqrt(1 + pi/8 * spread^2) + spread * d
 
-so that over all difficulties it is right with about sigmoid(z_m), what the artifact says of it (the
-factor is the usual probit approximation of a logistic-normal integral). A failure tells of d by
-Bayes, and more so where success was likely. The integral over d is a sum over a few nodes
+so that over all difficulties it is right with about sigmoid(z_m), the artifact's probability (the
+factor is the usual probit approximation of a logistic-normal integral). A failure is evidence of d
+by Bayes, and more so where success was likely. The integral over d is a sum over a few nodes
 (Gauss-Hermite), which costs some microseconds, and only on retries.
 
 This is the Rasch model of test theory with the log odds as the models' abilities (Rasch 1960).
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 __all__ = ["MAX_SPREAD", "curves", "given", "nodes"]
 
 MAX_SPREAD = 6.0
-"""Beyond it a question is either trivial or hopeless for all models."""
+"""Beyond it a question is either trivial or impossible for all models."""
 
 _NODES = 21
 _EDGE = 1e-4

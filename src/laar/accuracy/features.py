@@ -1,4 +1,4 @@
-"""What is cheap to know of a request: language, length bucket, task (LAAR, sections 5.2, 5.4).
+"""Features of a request that are cheap: language, length bucket, task (LAAR, sections 5.2, 5.4).
 
 Everything is read from bounded samples of the last user message, so the price does not grow with
 the prompt. Language is inferred from the script of the head AND the tail, because in long prompts
@@ -36,7 +36,7 @@ FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512
 MIN_LEARNED_BUCKET_TOKENS = 4096
-"""What is learned online has no shorter buckets: four cells would fill a quarter as fast each."""
+"""The shortest bucket of online learning: four shorter ones would each fill a quarter as fast."""
 
 MAX_BUCKET_TOKENS = 2**24
 """Cap on buckets, so that their number is finite: nothing serves prompts past 16M tokens."""
@@ -50,7 +50,7 @@ _ESTIMATE_SLACK = 1.0625
 """Lengths here are estimates, and a prompt cut to fit 64K sits on the bucket's very edge: one
 sixteenth past the edge (learning error, chat template) still counts as the bucket."""
 
-# In order: Japanese is told from Chinese by its kana, and has ideographs as well.
+# In order: kana distinguish Japanese from Chinese, and Japanese has ideographs as well.
 _EASTERN = {
     "ja": "\u3041-\u309f\u30a1-\u30fa\u31f0-\u31ff\uff66-\uff9d",
     "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd",
@@ -83,12 +83,12 @@ _WORDS = (
 
 
 class Features(NamedTuple):
-    """A request's class: what an artifact's cells are keyed by.
+    """A request's class: the key of an artifact's cells.
 
     Args:
         language: code of the script's most common language.
         bucket: upper edge of the length bucket, in tokens.
-        task: from the ``x-laar-task`` header or a detector, else ``generic``.
+        task: the task in the ``x-laar-task`` header or of a detector, else ``generic``.
     """
 
     language: str
@@ -102,7 +102,7 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
     Args:
         text: the last user message.
         tokens: estimated length of the whole prompt, such as `TokenEstimator` gives.
-        task: what the client says; a name out of form is ignored.
+        task: the client's name for the task; a malformed name is ignored.
     """
     sample = _sample(text)
     named = task_name(task) if task else ""
@@ -126,7 +126,7 @@ def task_of(text: str) -> str:
 
 
 def bucket_of(tokens: float) -> int:
-    """The smallest bucket (512 tokens and doublings) that holds so many tokens."""
+    """The smallest bucket (512 tokens and doublings) that holds `tokens` tokens."""
     if not tokens > MIN_BUCKET_TOKENS:  # also holds for NaN
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:

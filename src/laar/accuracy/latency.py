@@ -1,4 +1,4 @@
-"""Is c(m) still what was measured? A running regression on sampled answers, for each model.
+"""A check of the measured c(m): a running regression on sampled answers, for each model.
 
     ttft_s = fixed_s + seconds_per_token * uncached_tokens + queue_s_per_token * queued_tokens
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 __all__ = ["DRIFT_RATIO", "MAX_TRACKED_MODELS", "MIN_SAMPLES", "Drift", "LatencyCheck"]
 
 MIN_SAMPLES = 30.0
-"""Below so many (decayed) samples nothing is claimed."""
+"""Decayed samples below which no figure is reported."""
 
 DRIFT_RATIO = 1.25
 """Drift is a c(m) off by this factor either way: less does not change an order of models much."""

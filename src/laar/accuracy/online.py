@@ -1,19 +1,18 @@
-"""What reported outcomes add: a Beta posterior for each model and cell, around the fitted prior.
+"""Learning from reported outcomes: a Beta posterior by model and cell, around the fitted prior.
 
 A cell holds a decaying count of outcomes n and of correct ones s. With the prior p worth k outcomes
 the posterior mean is (k p + s) / (k + n): without reports it is the prior, and old reports are
 forgotten exponentially, so that a model replaced behind its name is found out. k is the number of
 outcomes that the artifact has of the cell, between `kappa` and four times as much: a few reports,
 of which some are inverted, must not outweigh many measurements. It is less where the model's other
-cells say that the artifact is wrong about it (`laar.accuracy.trust`).
+cells show that the artifact is wrong about it (`laar.accuracy.trust`).
 
 Reports are not trusted. A cell takes at most `cap_per_hour` of them in any hour, hence lies about
-it can't move it further than cap / (kappa + cap) of the way in an hour,
-against all the true reports that come in meanwhile. Lies about many cells of a model at once look
-like a wrong artifact, and lower k besides. Reporters with names are held against each other: one
-that disagrees with the others loses its weight, for what it has reported as well
-(`laar.accuracy.reporters`), and takes at most half of a cell's cap. Where most lie, for days, they
-win; who may report is for the server to restrict.
+it can't move it further than cap / (kappa + cap) of the way in an hour, against all the true
+reports that come in meanwhile. Lies about many cells of a model at once look like a wrong artifact,
+and lower k besides. Reporters with names are compared with each other: one that disagrees with the
+others loses its weight, also for its past reports (`laar.accuracy.reporters`), and takes at most
+half of a cell's cap. Where most lie, for days, they win; the server restricts who may report.
 
 An outcome that was reached after failures comes from the harder queries. Its `offset` (how far the
 failures had lowered the expectation) is added back, so that a model that is only ever tried last
@@ -42,7 +41,7 @@ __all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes", "Take
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000
-"""About 6 MB: 50 models in 400 cells. The task is the client's word, so the number needs a cap."""
+"""About 6 MB: 50 models in 400 cells. Clients may name any task, so the number needs a cap."""
 
 MAX_CELLS_OF_TENANT = 5_000
 """Cells that one tenant's outcomes may begin: 50 models in 100 cells. Others need room too."""
@@ -51,7 +50,7 @@ MAX_SHARES = 40_000
 """Parts of cells kept by reporter, some 8 MB; beyond it a named reporter counts as unnamed."""
 
 KAPPA = 50.0
-"""What a fitted prior weighs at least, in outcomes: a thin cell leans on the fit's other cells."""
+"""Least weight of a fitted prior, in outcomes: a thin cell leans on the fit's other cells."""
 _MOST_KAPPAS = 4.0
 """Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as reports can
 bring within an hour."""
@@ -63,7 +62,7 @@ of the way), a burst of lies does not."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
-_FORGOTTEN = 0.5  # outcomes; a cell with less says nothing
+_FORGOTTEN = 0.5  # outcomes; a cell with less is dropped
 
 
 class ModelOutcomes(NamedTuple):
@@ -91,10 +90,10 @@ class OnlineOutcomes:
     """Posterior success probabilities from reported outcomes.
 
     Args:
-        kappa: what a fitted prior weighs at least where nothing speaks against it, in outcomes.
-        half_life_s: of an outcome.
+        kappa: least weight of a fitted prior without evidence against it, in outcomes.
+        half_life_s: half-life of an outcome.
         cap_per_hour: weight of outcomes that one cell takes in any hour.
-        shares: of its full weight that a prior may be found to have; (1.0,) never doubts it.
+        shares: possible shares of a prior's full weight; (1.0,) never doubts it.
     """
 
     def __init__(
@@ -173,15 +172,15 @@ class OnlineOutcomes:
         """Takes one outcome; False if it was refused or is over the hourly cap.
 
         Args:
-            model: that answered.
-            features: of the request.
-            correct: what the client says.
+            model: the model that answered.
+            features: features of the request.
+            correct: the client's verdict.
             now: seconds, monotonic.
             weight: in (0, 1]; less than 1 for an outcome that is only inferred.
             prior: the fitted probability, unconditional; None leaves it unjudged.
             offset: the unconditional probability minus the one that was expected of this attempt.
-            tenant: whose request it was.
-            reporter: who judged the answer.
+            tenant: tenant of the request.
+            reporter: name of the judge of the answer.
         """
         if not (0 < weight <= 1 and -1 <= offset <= 1 and isfinite(now)):
             self.refused += 1
@@ -194,7 +193,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """Does as `observe`, for an outcome that another picker took; its numbers are in range."""
+        """The same as `observe`, for an outcome of another picker; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         key = (model, learned(features))
         cell = self._cells.get(key)
@@ -236,7 +235,7 @@ class OnlineOutcomes:
         return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
-        """What weighs on each model, summed over its cells; as `state`, from any thread."""
+        """The outcomes that count for each model, over its cells; from any thread, as `state`."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self._cells.items()):
             kept = self._kept(cell, now)
@@ -252,17 +251,17 @@ class OnlineOutcomes:
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
-        """What a thin prior of each model weighs by its outcomes, where there are any."""
+        """The weight of a thin prior of each model that has outcomes, judged by them."""
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
         """Restores a saved state; returns how many cells were kept.
 
-        The state may come from a file that anyone edited: entries that make no sense are counted as
-        refused and left out, another schema gives 0, and nothing is raised.
+        The state may come from a file that anyone edited: invalid entries are counted as refused
+        and left out, another schema gives 0, and no error is raised.
 
         Args:
-            state: what `state` gave, after a round trip through JSON.
+            state: a result of `state`, after a round trip through JSON.
             now: seconds, monotonic, of this process.
             away_s: seconds between saving and now, by the wall clock.
         """
@@ -292,9 +291,9 @@ class OnlineOutcomes:
         return len(found)
 
     def new_prior(self) -> None:
-        """The artifact was replaced: what spoke against the old one says nothing of the new one.
+        """Drops the evidence about priors: the artifact was replaced, and it concerned the old one.
 
-        The outcomes stay; each cell speaks again at its next one.
+        The outcomes stay; each cell gives new evidence with its next one.
         """
         self._trust.clear()
         for cell in self._cells.values():
@@ -334,7 +333,7 @@ class OnlineOutcomes:
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Lets the cell say again what these reporters and the model's prior should weigh."""
+        """Renews the cell's evidence about these reporters and about the model's prior."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
@@ -349,7 +348,7 @@ class OnlineOutcomes:
         self._trust.take(model, cell.evidence, before)
 
     def _withdraw(self, model: str, cell: Cell) -> None:
-        """Takes back what a cell said of its prior and its reporters."""
+        """Takes back a cell's evidence about its prior and its reporters."""
         if cell.evidence:
             self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
         for name, share in cell.shares.items():
@@ -380,7 +379,7 @@ class OnlineOutcomes:
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _sweep(self, now: float) -> None:
-        """Drops forgotten cells, and what they said."""
+        """Drops forgotten cells, and their evidence."""
         self._cells = {
             key: cell
             for key, cell in self._cells.items()

@@ -1,17 +1,18 @@
-"""How far each reporter of outcomes is believed, judged by the other reporters.
+"""The weight of each reporter of outcomes, judged by the other reporters.
 
 Every outcome is about another answer, so two reports never contradict each other directly. But
 reporters of the same kind of request (a model and a cell) should see about the same share of right
-answers. A reporter is held against the others of a cell with a beta-binomial likelihood under four
+answers. A reporter is compared with the others of a cell by a beta-binomial likelihood under four
 hypotheses: its reports are true, a quarter of them is inverted, they have nothing to do with the
 answers, all are inverted. Cells add up, and Bayes gives the weight of its reports: 1, 1/4, 0, 0.
 The weight of an inverted share f is (1 - 2 f)^2, the information that is left of a binary answer
 (the one-coin model of Dawid and Skene 1979).
 
 Reporters vote by head: none counts for more than all others together, however much it sends, and a
-cell says something of a reporter only where two others know it. So one of three can be outvoted, a
-lone reporter is never judged, and an honest majority is needed. An honest reporter may have harder
-questions; its share may then differ by a standard deviation of about 0.1 (`_ALIKE`) at no loss.
+cell is evidence about a reporter only where two others report on it. So one of three can be
+outvoted, a lone reporter is never judged, and an honest majority is needed. An honest reporter may
+have harder questions; its share may then differ by a standard deviation of about 0.1 (`_ALIKE`) at
+no loss.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class ReporterTrust:
         """The evidence of a cell about a reporter.
 
         Args:
-            correct: of its outcomes.
-            outcomes: that it reported there.
+            correct: the correct ones among its outcomes.
+            outcomes: outcomes that it reported there.
             others: name, correct ones and outcomes of each other reporter of the cell.
         """
         known = [
@@ -102,7 +103,7 @@ class ReporterTrust:
         )
 
     def take(self, name: str, found: Likelihood, instead_of: Likelihood) -> None:
-        """Replaces what a cell said of a reporter before; an empty one said nothing."""
+        """Replaces a cell's earlier evidence about a reporter; empty stands for none."""
         if not found and not instead_of:
             return
         logs = self._logs.get(name, [0.0] * len(_WEIGHTS))
@@ -120,7 +121,7 @@ class ReporterTrust:
             self._weights.pop(name, None)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Forgets what cells said, and all but these names."""
+        """Forgets the evidence of cells, and all but these names."""
         self._names = set(names) - {UNNAMED}
         self._logs.clear()
         self._weights.clear()

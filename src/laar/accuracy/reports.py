@@ -1,16 +1,16 @@
-"""Outcomes reported for decisions: which ones count, and what a retry says.
+"""Outcomes reported for decisions: which ones count, and the evidence of a retry.
 
 A report names a decision. It counts once, for a decision that is remembered; a repeat changes
 nothing, a contradiction of an earlier report changes nothing either (the first stands), and both
-are told apart so that a client at fault can be found. What counts then still passes the hourly cap
-of `OnlineOutcomes`.
+are counted separately so that a client at fault can be found. A report that counts still passes the
+hourly cap of `OnlineOutcomes`.
 
-A retry says that the answer before it was wrong. Taken by itself it would bias the estimate: no
+A retry shows that the answer before it was wrong. Taken by itself it would bias the estimate: no
 client retries a correct answer, so only failures would ever be seen, and the model that is asked
-most would sink most. So a chain of retries is believed once an outcome is reported for its end:
-then every attempt before that one failed. A client that checks its answers therefore reports once
-for a question, about the last attempt; a client that reports each attempt changes nothing by it,
-because a decision counts once; a client that only retries teaches nothing.
+most would sink most. So a chain of retries counts once an outcome is reported for its end: then
+every attempt before that one failed. A client that checks its answers therefore reports once for a
+question, about the last attempt; a client that reports each attempt changes nothing by it, because
+a decision counts once; a client that only retries contributes no outcome.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models that the earlier attempt's answer gave out.
@@ -49,12 +49,12 @@ class Answered(NamedTuple):
     """A judged answer, as its question saw it.
 
     Args:
-        policy: that chose the model.
-        task: of the request.
-        correct: what was reported.
-        attempts: made on the question, this one included.
-        seconds: from the first attempt's decision to the end of this answer; None where one of the
-            attempts is forgotten, or this one's end was not seen.
+        policy: the policy that chose the model.
+        task: task of the request.
+        correct: the reported outcome.
+        attempts: number of attempts on the question, this one included.
+        seconds: time from the first attempt's decision to the end of this answer; None where one of
+            the attempts is forgotten, or this one's end was not seen.
     """
 
     policy: str
@@ -74,7 +74,7 @@ class _Decision:
     features: Features
     tried: tuple[str, ...]
     previous: str | None
-    link: _Link | None  # what a retry of this attempt is known by
+    link: _Link | None  # identifies a retry of this attempt
     tenant: str
     policy: str
     at_s: float
@@ -121,13 +121,13 @@ class OutcomeReports:
         """Notes a decision that an outcome may be reported for.
 
         Args:
-            decision_id: what the answer will name it by.
-            model: chosen.
-            features: of the request.
-            tried: models that the client says have failed on the request.
-            request: the same for a request and its retries; None chains it to nothing.
-            tenant: whose request it is.
-            policy: that decided.
+            decision_id: its id in the answer's headers.
+            model: the chosen model.
+            features: features of the request.
+            tried: models that have failed on the request, as the client reports.
+            request: the same for a request and its retries; None chains it to no other.
+            tenant: tenant of the request.
+            policy: the policy that decided.
             now: seconds, monotonic.
         """
         if len(self._decisions) >= self._max_pending:
@@ -154,7 +154,7 @@ class OutcomeReports:
             self._latest[decision.link] = decision_id
 
     def ended(self, decision_id: str, latency_s: float) -> None:
-        """The answer is whole, so many seconds after the decision."""
+        """Notes that the answer is whole, `latency_s` seconds after the decision."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
@@ -174,7 +174,7 @@ class OutcomeReports:
         return None if decision is None else decision.previous
 
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
-        """Takes a reporter's verdict on a decision's answer, and what it says of those before."""
+        """Takes a reporter's verdict on a decision's answer, and its evidence on those before."""
         verdict = self._judge(decision_id, correct, now, reporter)
         if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
             verdict = Verdict.PASSED
@@ -185,7 +185,7 @@ class OutcomeReports:
         while decision is not None and decision.previous is not None:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
-                break  # what lies before it was told then
+                break  # the attempts before it were counted then
             self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
         return verdict

@@ -3,8 +3,8 @@
 The picker's answer names the models tried so far, the client sends the list back (LAAR, section
 5.4).
 
-The list is the client's word. It is cut to a length, names that no endpoint serves are dropped, and
-both are counted; it never fails a request.
+The list comes from the client and is not trusted. It is cut to a length, names that no endpoint
+serves are dropped, and both are counted; it never fails a request.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tried(NamedTuple):
 
 
 def parse_tried(header: str | None, known: Collection[str]) -> Tried:
-    """Reads an ``x-laar-tried-models`` header; whatever is wrong in it is ignored and counted."""
+    """Reads an ``x-laar-tried-models`` header; invalid parts are ignored and counted."""
     if not header:
         return Tried()
     cut = len(header) > MAX_TRIED_CHARS

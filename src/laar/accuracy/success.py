@@ -1,7 +1,7 @@
-"""P(correct) as the picker uses it: fitted prior, then reported outcomes, then what has failed.
+"""P(correct) as the picker uses it: fitted prior, then reported outcomes, then failed models.
 
-One place joins the three, because each needs the others: an outcome of a retry has to be read
-against what was expected of it at that point, and the failures shift the corrected probability.
+One place joins the three, because each needs the others: an outcome of a retry has to be compared
+with its expectation at that point, and the failures shift the corrected probability.
 """
 
 from __future__ import annotations

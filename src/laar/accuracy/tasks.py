@@ -1,7 +1,7 @@
-"""Which of the tasks that clients name are taken up.
+"""The tasks named by clients that count.
 
-A task is the client's word (`x-laar-task`), and each new one makes cells of outcomes, which are
-few. So besides the operator's and the artifact's tasks a tenant may name a limited number. The rest
+A client may name any task (`x-laar-task`), and each new one makes cells of outcomes, which are few.
+So besides the operator's and the artifact's tasks a tenant may name a limited number. The rest
 counts as if it were not named.
 """
 
@@ -38,8 +38,8 @@ class TaskNames:
         """Whether a task counts.
 
         Args:
-            tenant: who names it; empty where tenants are not told apart.
-            task: a name in form.
+            tenant: the tenant that names it; empty where tenants are not distinguished.
+            task: a well-formed name.
             now: seconds, monotonic.
         """
         if task in self.known:

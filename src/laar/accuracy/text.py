@@ -1,10 +1,10 @@
-"""What the words of a request say: hashed n-grams, and the task they point at.
+"""The words of a request: hashed n-grams, and the task they point at.
 
 A request that names no task still has a question, mostly a system prompt, and a shape. Their words,
 pairs of words, short runs of characters and marks are hashed into a fixed number of columns
-(feature hashing, Weinberger et al. 2009); one logistic regression per measured task says how much
-the request looks like that task and like none of the others. Each is asked by itself, so "like none
-of them" is an answer as well.
+(feature hashing, Weinberger et al. 2009); one logistic regression per measured task estimates how
+much the request looks like that task and like none of the others. Each is evaluated by itself, so
+"like none of them" is a possible result.
 
 Words are found and hashed for a whole sample at once, in numpy: a word's hash is a polynomial over
 its bytes, taken from one cumulative pass. Scripts without spaces count each character as a word.
@@ -31,7 +31,7 @@ _SYSTEM_CHARS = 200
 _MAX_MARKS = 16
 _MAX_BYTES = 1536  # of a sample; its head and tail where characters take several
 
-# Question, system prompt, marks: the second tells of the application, the first of itself.
+# Question, system prompt, marks: the second describes the application, the first the request.
 _WEIGHTS = (0.7, 0.5, 0.2)
 _CHARACTERS_WEIGHT = 0.7  # of the question as well
 _SALTS = np.array([0, 0x51AB, 0x7E11], np.uint64)
@@ -59,7 +59,7 @@ _JOINS = bytes((0, 1, 0, 1)[kind] for kind in _KINDS)
 """A byte begins a word where the first table has more for it than the second for the byte before:
 signs and characters always do, letters do not behind a letter or a character."""
 _DIGITS = bytes(0 if kind == _GAP else (byte + 1) & 255 for byte, kind in enumerate(_KINDS))
-"""What a byte counts in a word's hash; UTF-8 has no 255."""
+"""The value of a byte in a word's hash; UTF-8 has no 255."""
 _BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2^64
 _POWER = np.cumprod(np.full(_MAX_BYTES, _BASE, np.uint64))
 _BACK = np.cumprod(np.full(_MAX_BYTES, pow(_BASE, -1, 1 << 64), np.uint64))
@@ -68,7 +68,7 @@ _MIX = np.uint64(0xBF58476D1CE4E5B9)
 
 
 class Said(NamedTuple):
-    """What a request says, bounded: its question, its system prompt, and marks of its shape."""
+    """The text of a request, bounded: its question, system prompt, and marks of its shape."""
 
     question: str
     system: str = ""
@@ -158,7 +158,7 @@ def _words(text: bytes) -> NDArray[np.uint64]:
 
 
 class TextModel:
-    """Says which measured task a request looks like.
+    """Infers which measured task a request looks like.
 
     Args:
         terms: the artifact's part about texts.

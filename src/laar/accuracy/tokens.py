@@ -6,9 +6,9 @@ starts from the capability artifact, or from a rough figure for the language, an
 the estimate takes the same time for any prompt.
 
 Usage is not trusted: a report outside what any tokenizer does is clipped, one report moves a cell
-by at most a small step once it is warm, and there is a cap on cells. Language and model do not say
-everything (Japanese prose and a Japanese question over English data differ by a factor of four),
-so a mixed load gets a mixed ratio; length buckets double, which forgives most of that.
+by at most a small step once it is warm, and there is a cap on cells. Language and model do not fix
+the ratio (Japanese prose and a Japanese question over English data differ by a factor of four), so
+a mixed load gets a mixed ratio; length buckets double, which forgives most of that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OTHER_CHARS_PER_TOKEN = 2.5
 _LOG_MIN, _LOG_MAX = log(0.2), log(20.0)  # no tokenizer spends 5 tokens on a character, or 1 on 20
 _MIN_CHARS = 400  # below, the chat template's own tokens would be learned as the text's
 _SLOWEST_RATE = 0.02  # of the distance to a report: a drifting mix is followed in ~50 reports
-_MEASURED_REPORTS = 20.0  # what an artifact's ratio weighs, in reports
+_MEASURED_REPORTS = 20.0  # weight of an artifact's ratio, in reports
 _MAX_KEPT = 256  # sets of models times languages
 _MAX_NAME_CHARS = 256  # of a model or language in a restored state
 
@@ -54,7 +54,7 @@ class TokenEstimator:
         self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
-        """Starts from an artifact's ratios, but where more reports than it weighs say otherwise."""
+        """Starts from an artifact's ratios, except where reports already outweigh them."""
         by_language: dict[str, list[float]] = {}
         for model, ratios in measured.items():
             for language, ratio in ratios.items():
@@ -65,13 +65,13 @@ class TokenEstimator:
             self._begin((_FLEET, language), sum(values) / len(values))
 
     def estimate(self, chars: int, language: str, model: str = _FLEET) -> float:
-        """Tokens of so many characters; without a model, the mean over the fleet."""
+        """Tokens of `chars` characters; without a model, the mean over the fleet."""
         return chars * exp(-self._current(model, language))
 
     def estimate_each(
         self, chars: int, language: str, models: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Tokens of so many characters for each model; shape (len(models),)."""
+        """Tokens of `chars` characters for each model; shape (len(models),)."""
         key = tuple(models), language
         tokens_per_char = self._tokens_per_char.get(key)
         if tokens_per_char is None:
@@ -122,7 +122,7 @@ class TokenEstimator:
     def restore(self, state: object) -> int:
         """Restores a saved state over the artifact's values; returns how many cells were kept.
 
-        The state may come from a file that anyone edited: what makes no sense is left out.
+        The state may come from a file that anyone edited: invalid parts are left out.
         """
         kept = 0
         for entry in state if isinstance(state, list) else ():

@@ -1,10 +1,10 @@
-"""What the prior of a model weighs, judged by how well it predicted reported outcomes.
+"""The weight of a model's prior, judged by how well it predicted reported outcomes.
 
 An artifact may be wrong about a model as a whole: fitted on other questions, or on another model
-behind the same name. Its prior should then not weigh what a right one weighs, and how much it
-should is a question that the outcomes answer: of several weights, the one under which they are most
-probable. That is empirical Bayes for the strength of a power prior; a cell with prior p, n outcomes
-and s correct ones has, under weight k, the beta-binomial likelihood
+behind the same name. Its prior should then weigh less than a right one. The outcomes show how much
+less: of several weights, the one under which they are most probable. That is empirical Bayes for
+the strength of a power prior; a cell with prior p, n outcomes and s correct ones has, under weight
+k, the beta-binomial likelihood
 
     B(k p + s, k (1 - p) + n - s) / B(k p, k (1 - p)).
 
@@ -35,7 +35,7 @@ class PriorTrust:
     """The remaining share of the full weight of each model's priors.
 
     Args:
-        shares: that are considered, the largest first.
+        shares: the shares to consider, the largest first.
     """
 
     def __init__(self, shares: Sequence[float] = SHARES) -> None:
@@ -44,7 +44,7 @@ class PriorTrust:
         self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
-        """What a cell with these counts says, whose prior is to weigh `weight` outcomes.
+        """The evidence of a cell with these counts, whose prior's full weight is `weight` outcomes.
 
         An offset may have taken `correct` out of bounds.
         """
@@ -56,14 +56,14 @@ class PriorTrust:
         ]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
-        """Replaces what a cell of the model said before; an empty one said nothing."""
+        """Replaces a cell's earlier evidence about the model; empty stands for none."""
         total = self._models.get(model, self._start)
         if instead_of:
             total = list(map(sub, total, instead_of))
         self._models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
-        """What is left of a prior's weight in a cell that says `own`, by the other cells."""
+        """The share left of a prior's weight in a cell with evidence `own`, by the other cells."""
         total = self._models.get(model)
         if total is None:
             return self._shares[0]
@@ -71,7 +71,7 @@ class PriorTrust:
         return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
-        """Those that anything was said about; from any thread."""
+        """The models with evidence; from any thread."""
         return list(self._models)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""The `laar` command: what there is, in the order in which `laar --help` lists it."""
+"""The `laar` command: its subcommands, in the order in which `laar --help` lists them."""
 
 from __future__ import annotations
 

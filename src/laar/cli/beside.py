@@ -49,7 +49,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
 
 def dialled(address: str) -> str:
-    """The address at which a process on this machine reaches what listens on another address.
+    """The address at which a process on this machine reaches a listener on another address.
 
     A picker that listens on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
     destination.

@@ -1,4 +1,4 @@
-"""`laar check`: find what `laar serve` would refuse or ignore."""
+"""`laar check`: find settings that `laar serve` would refuse or ignore."""
 
 from __future__ import annotations
 

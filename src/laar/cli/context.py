@@ -1,4 +1,4 @@
-"""`laar context`: ContextPilot's offline half on files, and what the hook sees in a body.
+"""`laar context`: ContextPilot's offline half on files, and the hook's view of a body.
 
 Exit status: 0 done, 2 a fault that the user can correct.
 """

@@ -1,8 +1,8 @@
 """`laar explain`: one request, every candidate's terms, and the sentence.
 
 Offline it builds the picker from its settings, without readings: nothing is queued, caches are
-empty and no round trip is known, so what it shows is what accuracy and speed alone would decide.
-Against a live picker (`--url`) everything that the picker knows counts.
+empty and no round trip is known, so it shows the decision by accuracy and speed alone. Against a
+live picker (`--url`) everything that the picker knows counts.
 """
 
 from __future__ import annotations

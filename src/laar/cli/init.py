@@ -98,7 +98,7 @@ def _endpoints(engines: Sequence[Engine]) -> str:
 
 
 def _write_bootstrap(directory: Path) -> None:
-    """Envoy's bootstrap; without the extra `envoy` a remark says what is missing."""
+    """Envoy's bootstrap; without the extra `envoy` a remark names the missing package."""
     from laar.errors import LaarError
 
     try:

@@ -1,4 +1,4 @@
-"""What commands ask of a running picker's admin port."""
+"""The requests of commands to a running picker's admin port."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ async def follow(
 
     Args:
         picker: its admin address.
-        token: of the admin port; None where it asks for none.
+        token: token of the admin port; None where it asks for none.
         freeze: end the climb first.
-        wait: until the climb has ended.
-        on_window: called with each window as it is seen to have ended.
+        wait: wait until the climb has ended.
+        on_window: called with each window once it has ended.
 
     Raises:
-        LaarError: nothing answers, or the picker has no tuner.
+        LaarError: no picker answers, or the picker has no tuner.
     """
     headers = {"authorization": f"Bearer {token}"} if token else {}
     url = f"{picker.rstrip('/')}/tuner"

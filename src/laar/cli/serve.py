@@ -79,7 +79,7 @@ def _serve_together(
     """Runs several workers.
 
     Raises:
-        SettingError: what they cannot have, or one of them could not start.
+        SettingError: a setting does not work with several workers, or one could not start.
     """
     import sys
 

@@ -1,4 +1,4 @@
-"""The user's side of LAAR: ask until correct, and measure what each model can do."""
+"""The user's side of LAAR: ask until correct, and measure the accuracy of each model."""
 
 from laar.client.hedging import Hedge
 from laar.client.loop import Attempt, Outcome

@@ -1,20 +1,20 @@
 """Hedging: two models at once where that pays, the first right answer taken.
 
-The picker's answer begins with what the attempt should take, how likely it is right, and the same
-of the best other model (`x-laar-hedge`, asked for by the request). `Hedge.pays` weighs them:
+The picker's answer begins with the attempt's expected time, how likely it is right, and the same of
+the best other model (`x-laar-hedge`, if the request asks for it). `Hedge.pays` weighs them:
 
     saved  = (1 - p) * min(s, next_s)                the second attempt need not wait for the first
-    wasted = p * min(s, next_s) + others_s           what it runs in vain, and costs other requests
+    wasted = p * min(s, next_s) + others_s           its seconds in vain, and those of others
 
 It pays where `saved >= price * wasted`, or where the second would miss the deadline after the first
 and meet it beside it. So with an idle endpoint it pays where P(correct) is below 0.8 at a price of
-1/4, and below a half at a price of 1. The budget bounds what second requests run in all. `next_p`
-matters only as a floor: a wrong second answer saves its time as well, since the third attempt
-begins sooner.
+1/4, and below a half at a price of 1. The budget bounds the seconds of all second requests.
+`next_p` matters only as a floor: a wrong second answer saves its time as well, since the third
+attempt begins sooner.
 
 `hedged_attempts` is the loop of `laar.client.loop` with that choice, without input or output. It is
-sent events: the head of an answer, or an answer. Whatever is under way when it ends, or when it
-yields another `Send`, is to be cancelled; the picker then frees the endpoint.
+sent events: the head of an answer, or an answer. The caller cancels requests in flight when it
+ends, or when it yields another `Send`; the picker then frees the endpoint.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Hedge:
         """Whether to ask the second model now.
 
         Args:
-            advice: of the picker, on the attempt that has just begun.
+            advice: the picker's advice on the attempt that has just begun.
             spent_s: engine seconds of earlier second requests.
-            elapsed_s: since the first request.
+            elapsed_s: seconds since the first request.
         """
         both_s = min(advice.s, advice.next_s)
         if advice.next_p < self.min_next_p or spent_s + both_s > self.budget_s:
@@ -125,14 +125,14 @@ class Hedge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Also:
-    """Post this as well, beside the one that is under way."""
+    """Post this as well, beside the one in flight."""
 
     send: Send
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Wait for the next event of what is under way."""
+    """Wait for the next event of the requests in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Head:
 
     Args:
         headers: names in lower case.
-        elapsed_s: since the request was sent.
+        elapsed_s: seconds since the request was sent.
     """
 
     headers: Mapping[str, str]
@@ -152,10 +152,10 @@ class Answered(NamedTuple):
     """A request of a pair was answered.
 
     Args:
-        reply: to it.
+        reply: the reply to it.
         hedged: it is the second one.
         ran_s: seconds that the second one has run by now, 0 where there is none.
-        at_s: since the first of the pair was sent.
+        at_s: seconds since the first of the pair was sent.
     """
 
     reply: Reply
@@ -225,7 +225,7 @@ def hedged_attempts(
 
 
 def _use(reply: Reply) -> int:
-    """What the next attempt uses: an answer before a refusal, and that before a fault."""
+    """The rank of a reply for the next attempt: an answer, then a refusal, then a fault."""
     return 0 if reply.status == 200 else 1 if reply.status in RETRYABLE else 2
 
 

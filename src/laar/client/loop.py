@@ -1,7 +1,7 @@
-"""The retry loop, without input or output: ask, check, and ask again with what has been tried.
+"""The retry loop, without input or output: ask, check, and ask again with the models tried.
 
-`attempts` is a generator. It yields `Send` (post this body) or `Wait` (pause so long) and is sent
-the `Reply`; its return value is the `Outcome`. The async and the sync client are two short drivers
+`attempts` is a generator. It yields `Send` (post this body) or `Wait` (pause) and is sent the
+`Reply`; its return value is the `Outcome`. The async and the sync client are two short drivers
 of this one generator, so they can't drift apart.
 
 Time to correct answer is what the user waited: the sum of the attempts' latencies and of the pauses
@@ -73,10 +73,10 @@ class Reply:
 
     Args:
         status: HTTP status; 0 when there was no answer.
-        latency_s: from sending to the last byte.
-        ttft_s: from sending to the first text of a streamed answer.
-        headers: of the answer, names in lower case.
-        completion: the answer; None if `error` says why there is none.
+        latency_s: seconds from sending to the last byte.
+        ttft_s: seconds from sending to the first text of a streamed answer.
+        headers: headers of the answer, names in lower case.
+        completion: the answer; None if there is none, with the reason in `error`.
     """
 
     status: int
@@ -149,10 +149,10 @@ def attempts(
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, object] | None = None,
 ) -> Steps:
-    """The loop as a generator; see the module's text for how to drive it.
+    """The loop as a generator; see the module's docstring for how to drive it.
 
     A check that raises has not found the answer correct: the attempt counts as wrong and its
-    `error` says what was raised. A status that no retry can mend ends the loop.
+    `error` has the exception. A status that no retry can fix ends the loop.
     """
     body, sent_headers = beginning(messages, model, max_attempts, headers, params)
     made: list[Attempt] = []

@@ -1,4 +1,4 @@
-"""The driver of `hedged_attempts`: one request or two under way, the loser cancelled."""
+"""The driver of `hedged_attempts`: one request or two in flight, the loser cancelled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Post = Callable[[Send, OnHead], Awaitable[Reply]]
 
 
 async def race(steps: HedgedSteps, post: Post) -> Outcome:
-    """Runs the loop; nothing is left under way when it returns or is cancelled."""
+    """Runs the loop; no request is left in flight when it returns or is cancelled."""
     pair = _Pair(post)
     event: Event | None = None
     try:
@@ -87,7 +87,7 @@ class _Pair:
         return Head(headers=headers, elapsed_s=at_s)
 
     async def cancel(self) -> None:
-        """Ends what is under way: the connection closes, and the picker frees the endpoint."""
+        """Ends the requests in flight: connections close, and the picker frees the endpoints."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

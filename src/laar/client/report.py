@@ -1,9 +1,9 @@
-"""Tell the picker how a question ended, so that it learns which model is right on what.
+"""Report the outcome of a question to the picker, which learns the accuracy of models from it.
 
 One report for a question is enough: it is about the last attempt, and the picker knows from the
-retries that the ones before it were wrong. Attempts that ran side by side say nothing of each
-other, so with one of these each attempt is reported. Reporting is a favour to later questions; that
-it failed is told, never raised.
+retries that the ones before it were wrong. Attempts that ran side by side are no evidence about
+each other, so with one of these each attempt is reported. Reporting only helps later questions; a
+failure to report is returned, never raised.
 """
 
 from __future__ import annotations

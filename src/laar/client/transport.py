@@ -1,6 +1,6 @@
 """Posting a chat completion: over aiohttp, or through the `openai` package's client.
 
-Each function turns whatever happens into a `Reply`; only cancellation passes through. The `openai`
+Each function turns any outcome into a `Reply`; only cancellation passes through. The `openai`
 package is no dependency: it is imported when one of its clients is handed in, and its own retries
 are switched off, because each request must show up as an attempt.
 """
@@ -56,7 +56,7 @@ async def post(
                 reading.line(line)
             return reading.streamed()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, NotACompletion) as fault:
-        # ValueError is aiohttp's word for a line of the stream past its limit.
+        # aiohttp raises ValueError for a line of the stream past its limit.
         return reading.broken(fault)
 
 

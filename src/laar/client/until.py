@@ -159,7 +159,7 @@ def until_correct_sync(
 
 
 class _Asked(TypedDict):
-    """What both loops take."""
+    """The arguments that both loops take."""
 
     model: str
     max_attempts: int

@@ -1,7 +1,8 @@
 """Reading chat completions off the wire: whole bodies and server-sent events, no input or output.
 
-Only what a retry loop and a measurement need is kept: the text, who answered, and the usage. An
-endpoint is not trusted: anything that is no completion raises `NotACompletion`, never KeyError.
+Only the fields that a retry loop and a measurement need are kept: the text, the model, and the
+usage. An endpoint is not trusted: anything that is no completion raises `NotACompletion`, never
+KeyError.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 
 class NotACompletion(Exception):  # noqa: N818  # reads as what is wrong, and never leaves the package
-    """The endpoint said 200 but sent something else."""
+    """The endpoint returned 200 but sent something else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,7 @@ class Deltas:
         return bool(part)
 
     def completion(self) -> Completion:
-        """The answer so far; refused if the stream ended before it said so."""
+        """The answer so far; refused if the stream ended before its end was announced."""
         if not self._ended:
             raise NotACompletion("the stream ended before the answer did")
         return _completion("".join(self._parts), self._model, self._usage)

@@ -1,8 +1,8 @@
 """How likely a document is in a request, given the others in it: popularity and co-occurrence.
 
-Documents behind the aligned part are sorted by this, so that branches begin with what the next
-requests with that prefix are likely to hold. Popularity alone would put a passage that is popular
-on another topic first, where nothing follows it; seen together with its neighbours it sorts last.
+Documents behind the aligned part are sorted by this, so that branches begin with documents that the
+next requests with that prefix are likely to hold. Popularity alone would put a passage first that
+is popular on another topic, where nothing follows it; with its neighbours counted it sorts last.
 On the topic load (`laar.lab.workloads.rag.topic`, 4 x 750 documents) this takes the hit rate from
 0.32 to 0.35.
 
@@ -10,7 +10,7 @@ On the topic load (`laar.lab.workloads.rag.topic`, 4 x 750 documents) this takes
 
 Counts live in fixed tables (count-min, conservative update), so memory does not depend on how many
 documents there are; a collision only ever makes a guess about order worse. They decay by growing
-the weight of what is new instead of touching what is old.
+the weight of new counts instead of touching old ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy.typing as npt
 __all__ = ["Affinity", "Likely"]
 
 PRIOR = 20.0
-"""Requests' worth of belief in plain popularity; 10 to 30 measured alike on all loads."""
+"""Weight of plain popularity, in requests; 10 to 30 measured alike on all loads."""
 
 PARTNERS = 64
 """Most documents of one request that pairs are counted for: the work grows with its square."""
@@ -97,7 +97,7 @@ class Affinity:
         self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
 
     def _weight(self, now: float) -> float:
-        """What one sighting counts now; rescales the tables before it could overflow them."""
+        """The weight of one sighting now; rescales the tables before they could overflow."""
         if self._origin is None:
             self._origin = now
         age = max(0.0, now - self._origin) / self._half_life_s

@@ -1,8 +1,8 @@
-"""The online aligner: follow what was sent before, then put first what is likely to be shared next.
+"""The online aligner: follow orders sent before, then put first documents likely to be shared next.
 
 The index holds the orders that were sent, as a trie; a search finds the longest path that earlier
-requests took through the same documents, in whatever order these come. What is left over is sorted
-by `affinity`; documents never seen keep their retrieval order, since moving them gains nothing.
+requests took through the same documents, in any order. The rest is sorted by `affinity`; documents
+never seen keep their retrieval order, since moving them gains nothing.
 This replaces the paper's online search, whose greedy descent by distance was measured to reach 0.20
 of the topic load where this one reaches 0.35 or more (`laar lab run context-hits`), at a cost that
 grows with the tree's fan-out.
@@ -11,14 +11,15 @@ A path starts at a `seed`: a hash of the scope (tenant, route, model) and of eve
 documents. Two prompts that differ there share no cache, so they share no path, and a seed that was
 never sent leaves its documents in the order they came.
 
-Only what two orders share is made of nodes. From where an order is alone, the trie points at the
-order itself: its tail costs 8 bytes a document and a search compares it without probing.
+Nodes exist only for the shared part of orders. From the point where an order is alone, the trie
+points at the order itself: its tail costs 8 bytes a document and a search compares it without
+probing.
 
 Guarantees: the result is a permutation; it never shares a shorter path than the received order
 does; aligning the result again, against the same index, returns it. Orders are dropped oldest first
 beyond `capacity_docs` nodes and after `ttl_s`, which keeps the index about as old as the endpoints'
-caches, and by `forget` when an engine tells more: each order knows the endpoint that it last went
-to and the request that it first came with. Hash collisions cost order, never content.
+caches, and by `forget` when an engine reports evictions: each order has the endpoint that it last
+went to and the request that it first came with. Hash collisions cost order, never content.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _FORGET_AT_ONCE = 256  # some 2 ms, when an endpoint's cache is gone; the rest a
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """How documents are best sent.
+    """The best order to send documents in.
 
     Args:
         permutation: received positions in sending order.
@@ -62,7 +63,7 @@ class Alignment:
 
 @dataclass(slots=True, eq=False)
 class _Order:
-    """One order that was sent: when last, from which seed, which documents, where, for whom."""
+    """One order that was sent: its last time, seed, documents, last endpoint and first request."""
 
     sent_at: float
     seed: int
@@ -83,9 +84,9 @@ class OrderIndex:
     """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
 
     Args:
-        capacity_docs: positions held; the sum of what the endpoints' caches hold.
+        capacity_docs: positions held; the documents of all endpoints' caches together.
         ttl_s: an order not sent again for this long is dropped.
-        half_life_s: of the popularity counts.
+        half_life_s: half-life of the popularity counts.
         max_scopes: scopes with popularity counts.
     """
 
@@ -143,7 +144,7 @@ class OrderIndex:
         Args:
             scope: see above.
             seed: the same.
-            docs: as received.
+            docs: documents as received.
             now: seconds, monotonic.
             careful: only follow an order that was sent; leave the rest as it came.
         """
@@ -159,7 +160,7 @@ class OrderIndex:
         own = self.match(seed, docs)
         # Of equally long paths the one whose next document makes the likeliest new prefix: a later
         # request must hold all of it to gain. Where only their order differs, the one that begins
-        # with what is rarer: branches that begin with the popular live on without it.
+        # with the rarer one: branches that begin with popular documents live on without it.
         paths = _descend(root, set(ranked), tuple(docs[:own]))
         path = paths[0]
         if len(paths) > 1:
@@ -231,14 +232,14 @@ class OrderIndex:
         self._expire(now)
 
     def forget(self, *, endpoint: str = "", request: str = "", before: float | None = None) -> int:
-        """Drops what an endpoint was the last to get, or a request was the first to bring.
+        """Drops the orders that an endpoint was the last to get, or a request the first to bring.
 
         Of a request with several lists of documents only the last is known. Beyond some hundred
-        orders they go in steps, with the next requests. `before`, in seconds, spares what the
-        endpoint has got since.
+        orders they go in steps, with the next requests. `before`, in seconds, spares orders that
+        the endpoint has got since.
 
         Returns:
-            how many orders.
+            The number of orders.
         """
         sent = self._sent_to.get(endpoint, {})
         gone = set(takewhile(lambda o: before is None or self._orders[o].sent_at < before, sent))
@@ -250,13 +251,13 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, request: str) -> None:
-        """Takes back what a request brought, unless an endpoint has it all the same."""
+        """Takes back a request's order, unless an endpoint has it all the same."""
         whole = self._brought.get(hash(request))
         if whole is not None and not self._orders[whole].endpoint:
             self._drop(whole)
 
     def resize(self, capacity_docs: int) -> None:
-        """Takes another capacity; what is too much goes with the next orders."""
+        """Sets another capacity; the excess is dropped with the next orders."""
         self._capacity = max(1, capacity_docs)
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
@@ -343,10 +344,10 @@ class OrderIndex:
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The longest paths through documents that are `asked` for, depth first, or else `own`.
 
-    No path holds a document twice, so what was taken on the way needs no keeping.
+    No path holds a document twice, so documents taken on the way need no record.
     """
     best, longest = [own], len(own)
-    toll = 1 + len(asked) // 32  # what a branch costs grows with the documents asked for
+    toll = 1 + len(asked) // 32  # the cost of a branch grows with the documents asked for
     left = MAX_BRANCHES + toll * max(0, len(asked) - _SHALLOW)
     stack: list[tuple[tuple[int, ...], dict[int, _Branch | _Order], set[int]]]
     stack = [((), root.below, root.below.keys() & asked)]

@@ -1,7 +1,7 @@
-"""What a scanner finds in a text: blocks of documents, as spans.
+"""The results of a scanner: blocks of documents, as spans of a text.
 
-Everything is a pair of offsets into the text as it came. Nothing is rendered again, so attributes,
-gaps and whatever a scanner does not know stay where and what they were.
+Everything is a pair of offsets into the text as received. Nothing is rendered again, so
+attributes, gaps and anything that a scanner does not know stay in place and unchanged.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Item(NamedTuple):
 
     Args:
         start, end: the span that moves.
-        text_start, text_end: the document's own text inside it; what a duplicate note replaces.
-        label: how the prompt calls it, if it does.
+        text_start, text_end: the document's own text inside it, which a duplicate note replaces.
+        label: its name in the prompt, if it has one.
     """
 
     start: int
@@ -50,15 +50,16 @@ class Block:
     """Documents that follow each other.
 
     Args:
-        items: in the order received.
-        end: where a note about their order goes: after everything that belongs to them.
+        items: documents in the order received.
+        end: place of a note about their order: after everything that belongs to them.
         labels_stay: the labels are outside the items, so that they number places, not documents.
         quoted: the documents' own text is inside a JSON string.
         shape: its name in `laar.context.formats.SHAPES`.
         pinned: documents behind `items` that are left where they are, since their end is in doubt.
-        careful: little says that these are documents, so that they only follow orders sent before.
+        careful: there is little evidence that these are documents, so they only follow orders sent
+            before.
         held: why the items must not be moved, where they must not.
-        start: where what belongs to them begins, labels included; -1: with the first item.
+        start: beginning of all that belongs to them, labels included; -1: with the first item.
         silent: no note about the order may be added, since the text is JSON from end to end.
     """
 
@@ -75,7 +76,7 @@ class Block:
 
     @property
     def begin(self) -> int:
-        """The place where what belongs to the documents begins."""
+        """The beginning of all that belongs to the documents."""
         return self.items[0].start if self.start < 0 else self.start
 
     @property
@@ -84,7 +85,7 @@ class Block:
         return len(self.items) + self.pinned
 
     def shifted(self, by: int) -> Block:
-        """The same block in a text that has so many more signs before it."""
+        """The same block in a text that has `by` more characters before it."""
         items = tuple(
             Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
         )
@@ -115,10 +116,10 @@ def block_of(
     """Checks that a run of items can be rearranged and names them.
 
     Args:
-        text: what they were found in.
-        spans: of the documents.
+        text: the text in which they were found.
+        spans: spans of the documents.
         end: see `Block`.
-        names: for each item what it says of itself (attributes, short fields), in order of worth.
+        names: for each item its names for itself (attributes, short fields), in order of worth.
         relabel: numbers that count the documents may stay in place while the text moves.
         quoted: see `Block`.
         shape: see `Block`.
@@ -147,7 +148,7 @@ def block_of(
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Items that number themselves: what stands behind the number moves, and the number stays."""
+    """Items that number themselves: the text behind the number moves, and the number stays."""
     items: list[Item] = []
     heads: set[str] = set()
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):

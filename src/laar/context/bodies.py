@@ -1,11 +1,10 @@
-"""Which strings of a request body are prompt text, whose they are, and what comes before them.
+"""The strings of a request body that are prompt text, their roles, and the text before them.
 
 Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
-completions (`prompt`) bodies. A
-string is *fresh* when it came with the last turn: after the last answer of the assistant. Only
-fresh text may be ordered again; older text must come out as it did in its own turn, or the
-conversation's own prefix in the cache is lost. Messages with cache marks, and all that is not text,
-are left out.
+completions (`prompt`) bodies. A string is *fresh* when it came with the last turn: after the last
+answer of the assistant. Only fresh text may be ordered again; older text must come out as it did in
+its own turn, or the conversation's own prefix in the cache is lost. Messages with cache marks, and
+all that is not text, are left out.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ class Text(NamedTuple):
     """A string of the prompt.
 
     Args:
-        path: where it is in the body.
-        value: what it reads as.
-        role: who says it.
+        path: its path in the body.
+        value: the string, decoded.
+        role: role of its message.
         fresh: it belongs to the last turn.
-        tool: name of the tool whose result it is, where the prompt tells.
+        tool: name of the tool whose result it is, where the prompt names it.
         parts: it is the JSON of a message's content, blocks and all, as the body has it.
     """
 
@@ -66,9 +65,9 @@ def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> l
     """All strings that may hold documents, in prompt order.
 
     Args:
-        body: as it reads.
-        api: what it is for.
-        raw: for contents whose blocks are documents; without it these are left out. They come
+        body: the body, parsed.
+        api: the API of the body.
+        raw: reads contents whose blocks are documents; without it these are left out. They come
             before the texts of their blocks.
 
     Raises:
@@ -122,7 +121,7 @@ def _prompts(prompt: object) -> list[Text]:
 
 
 def said_before(body: dict[str, object], path: Path) -> bytes:
-    """What the engine reads before the string at `path`, in a form fit for hashing.
+    """The parts of the prompt that the engine reads before the string at `path`, to be hashed.
 
     Two prompts that differ here share no cached prefix beyond this point, whatever follows.
     """
@@ -213,7 +212,7 @@ _COUNTED = re.compile(r"\W{0,8}\w{1,20}[ #_\[]{0,3}\d{1,4}\b")
 """May be a label with a number."""
 
 
-_TEXTS = ("text", "input_text", "output_text")  # no set: what is looked up may be a list
+_TEXTS = ("text", "input_text", "output_text")  # no set: the value looked up may be a list
 _DEEPEST = 5
 
 
@@ -240,7 +239,7 @@ def _list(value: object) -> list[object]:
 
 
 def _role(message: object) -> Role | None:
-    """The role whose message it is; None for what is never changed."""
+    """The role of a message; None for a message that is never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")

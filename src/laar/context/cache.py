@@ -33,7 +33,7 @@ class DocCache:
 
     @property
     def oldest(self) -> int:
-        """Which request, counted from 0, was the last to use what would be let go first."""
+        """The request, counted from 0, that last used the entry to be evicted first."""
         return next(iter(self._nodes.values()), self._requests)
 
     def match(self, docs: Sequence[int]) -> int:

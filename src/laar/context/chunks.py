@@ -2,8 +2,8 @@
 
 Tool output repeats itself in part: the same file read twice, a listing with one line more. Texts
 are cut into chunks at lines that their own content picks, so that an insertion moves only the
-chunks around it; a chunk that stands in an earlier tool result of the same body gives way to one
-line that says so.
+chunks around it. A chunk that stands in an earlier tool result of the same body is replaced by one
+line that points there.
 
 Only the text of tools is touched, and only against earlier messages, never within one. It is a pure
 function of the body: the next turn repeats it and gets the same bytes. Chunks average some 15

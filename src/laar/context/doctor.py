@@ -1,7 +1,7 @@
-"""Says what the hook sees in one body: how many documents, in which shape, and why not more.
+"""Diagnosis of one body as the hook sees it: how many documents, in which shape, and why not more.
 
 It reads a body as the hook does, but looks at every text, from two documents on, and goes on where
-the hook stops. Nothing of it runs in front of requests.
+the hook stops. No request waits for it.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class Seen:
     """One list of documents.
 
     Args:
-        path: of its text in the body.
-        role: whose text it is.
-        shape: its name.
+        path: path of its text in the body.
+        role: role of its text.
+        shape: name of its shape.
         documents: how many.
         bytes: their length.
         movable: how many of them the hook may move.
@@ -76,13 +76,13 @@ class Diagnosis:
     """The findings in a body.
 
     Args:
-        documents: in all lists.
-        shape: of the longest list; None where there is none.
+        documents: number of documents in all lists.
+        shape: shape of the longest list; None where there is none.
         movable: documents that the hook may move.
         reason: why not all of them, or why there are none; None where all is well.
         why: the same in a sentence.
-        api: what the body was read as.
-        lists: all of them.
+        api: the API by which the body was read.
+        lists: all lists of documents.
     """
 
     documents: int
@@ -101,8 +101,9 @@ def diagnose(
 
     Args:
         body: JSON; a line of a batch file counts by its ``body``.
-        settings: of the route; the defaults without.
-        api: ``chat``, ``messages``, ``responses`` or ``completions``; by its fields without.
+        settings: settings of the route; None for the defaults.
+        api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it by its
+            fields.
     """
     settings = settings or ContextSettings()
     try:

@@ -1,10 +1,10 @@
 """The proof that reordering pays, by route: a slice is left alone and compared.
 
 A request is in the slice by a hash of its documents, so that a retry falls on the same side. The
-measure is the engine's own: the share of prompt tokens that its usage says were cached. Reordering
-goes off for a route when the gain, with two standard errors granted, stays below what is asked for,
-or when answers are reported to be worse with it than without; it stays off until `reset`, since
-without treated requests nothing new can be learned.
+measure is the engine's own: the share of prompt tokens that its usage reports as cached. Reordering
+goes off for a route when the gain, with two standard errors granted, stays below the required one,
+or when reported answers are worse with it than without; it stays off until `reset`, since without
+treated requests nothing new can be learned.
 
 De-duplication begins the other way round: a slice of the conversations has it, and all the others
 get it once it saved tokens and outcomes were reported that show no harm. Where no outcomes
@@ -23,7 +23,7 @@ MAX_ROUTES = 256
 
 @dataclass(slots=True)
 class RunningMean:
-    """Mean of what was added, and its standard error squared (Welford)."""
+    """Mean of the added values, and its standard error squared (Welford)."""
 
     n: int = 0
     mean: float = 0.0
@@ -54,10 +54,10 @@ class RouteGain:
     """Measurements of a route, with and without the hook.
 
     Args:
-        treated_share: of the prompt found cached, where documents were ordered.
+        treated_share: share of the prompt found cached, where documents were ordered.
         left_alone_share: the same, where they were left as received.
         off: reordering was switched off.
-        harm: it was because answers were worse.
+        harm: the reason was that answers were worse.
         treated_correct: share of correct answers among reported outcomes; None without any.
         left_alone_correct: the same.
         dedup: whether repeated documents give way to notes: ``trial``, ``on`` or ``off``.
@@ -77,15 +77,15 @@ HARM_ERRORS = 3.0
 two would be passed by chance sooner or later."""
 
 MAX_TRIAL = 20
-"""After so many times `requests` without a gain, de-duplication is given up."""
+"""Multiple of `requests` after which de-duplication is given up without a gain."""
 
 
 class GainGuard:
     """Decides by route whether reordering and de-duplication go on.
 
     Args:
-        share: of requests left alone; of conversations, those de-duplicated on trial.
-        min_gain: in cached share of the prompt.
+        share: share of requests left alone, and of conversations de-duplicated on trial.
+        min_gain: least gain, in cached share of the prompt.
         requests: left-alone requests to see before judging.
         outcomes: reported outcomes of either group to see before judging correctness.
     """
@@ -147,10 +147,10 @@ class GainGuard:
         """Takes in whether an answer was right.
 
         Args:
-            route: whose.
+            route: route of the request.
             held_out: its documents were left as received.
             deduplicated: notes stand for repeated ones; None where none is repeated.
-            correct: what was reported.
+            correct: the reported outcome.
         """
         arms = self._of(self._arms, route)
         if arms is not None:

@@ -6,12 +6,12 @@ Pure but for its bounded memory: orders sent (hashes), decisions for running con
 and positions), counts. It holds no text of any request, so nothing can be lost or leak between
 requests: a duplicate note only ever names text earlier in the same outgoing body.
 
-It never fails a request. Whatever is not plainly a list of documents, takes too long or goes wrong
-leaves the body as it came, under a reason. What it remembers of a request it takes in at `commit`,
-once the endpoint has accepted it; losing that race costs a cache hit, nothing else.
+It never fails a request. A body that is not plainly a list of documents, takes too long or causes a
+fault stays as it came, under a reason. The hook stores its state of a request at `commit`, once the
+endpoint has accepted it; losing that race costs a cache hit, nothing else.
 
-Tenants share nothing: the scope (tenant, route, model, cache salt) is part of every hash and has
-counts of its own. What they do share is capacity.
+Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
+has counts of its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SIZE_GAIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What to remember once the request is accepted; hand it to `ContextHook.commit` as it is."""
+    """State to store once the request is accepted; pass it to `ContextHook.commit` unchanged."""
 
     scope: int
     route: str
@@ -57,21 +57,21 @@ class HookResult:
     """The outcome of a body.
 
     Args:
-        body: to forward; the very object that came in unless something was changed.
-        reason: why, from a fixed list.
-        permutation: of the first block of the last turn: received positions in sending order.
-        documents: in the blocks of the last turn.
+        body: the body to forward; the same object as the input unless it was changed.
+        reason: the reason of the outcome, from a fixed list.
+        permutation: received positions in sending order, for the first block of the last turn.
+        documents: number of documents in the blocks of the last turn.
         document_bytes: their length.
         matched_documents: leading ones that follow an order sent before.
-        predicted_hit_bytes: their length; what the hook expects to be cached, before routing.
-        baseline_hit_bytes: the same for the order as received; when observing, against what was
-            really sent, so that the difference of the two is what the hook would gain.
+        predicted_hit_bytes: length of these, which the hook expects to be cached, before routing.
+        baseline_hit_bytes: the same for the order as received; when observing, against the bodies
+            really sent, so that the difference of the two is the hook's possible gain.
         removed_bytes: text replaced by notes, notes deducted.
-        shapes: of the blocks of the last turn, each with its documents; ``unknown_...`` where
-            documents were announced in a shape that is not known.
-        receipt: for `commit`; None when there is nothing to remember.
-        context: hashes of what its documents begin with, as sent, each of more of them than the one
-            before; what requests share that share these is in front of their prompts.
+        shapes: shapes of the blocks of the last turn, each with its documents; ``unknown_...``
+            where documents were announced in a shape that is not known.
+        receipt: the argument of `commit`; None when there is nothing to remember.
+        context: hashes of its first documents, as sent, each of more of them than the one before;
+            requests that share these share the beginning of their prompts.
     """
 
     body: bytes
@@ -92,7 +92,7 @@ class ContextHook:
     """Reorders and de-duplicates the documents in request bodies.
 
     Args:
-        settings: of the routes it serves.
+        settings: settings of the routes it serves.
         clock: seconds, monotonic; for `max_added_ms`. None: no time limit.
     """
 
@@ -126,7 +126,7 @@ class ContextHook:
         """Looks at one request body; never raises.
 
         Args:
-            body: as it came, complete.
+            body: the complete body as received.
             api: ``chat``, ``messages``, ``responses`` or ``completions``.
             tenant: requests of different tenants never align with each other.
             route: name of the route, for the same, and for the guard.
@@ -158,7 +158,7 @@ class ContextHook:
             self._index.insert(receipt.scope, seed, docs, now, request=request)
 
     def retract(self, request: str) -> None:
-        """Takes back what was noted: no endpoint has accepted the request."""
+        """Takes back the orders noted for a request: no endpoint has accepted it."""
         self._index.retract(request)
 
     def commit(
@@ -173,10 +173,10 @@ class ContextHook:
         """Remembers a request that its endpoint has accepted (2xx response headers).
 
         Args:
-            receipt: from `apply`.
+            receipt: the receipt of `apply`.
             now: seconds, monotonic.
-            endpoint: who accepted it, as `forget` will call it.
-            request: its id, the same.
+            endpoint: name of the endpoint that accepted it, as in `forget`.
+            request: id of the request, as in `forget`.
             noted: whether `note` was called before.
         """
         if receipt is None:
@@ -200,23 +200,23 @@ class ContextHook:
         """Unlearns the orders that an endpoint was the last to get, or that came with a request.
 
         For caches that were emptied, endpoints that restarted or left, requests that an engine
-        says it evicted. How popular documents are stays known, and what conversations were sent.
+        reports as evicted. The popularity of documents stays, and the memory of conversations.
 
         Args:
-            endpoint: as `commit` was told.
-            request: the same.
+            endpoint: name of the endpoint, as in `commit`.
+            request: id of the request, as in `commit`.
             before: seconds, monotonic; only orders that the endpoint has not got again since, which
-                a cache that loses first what was used least recently holds no longer.
+                a cache that evicts the least recently used first holds no longer.
 
         Returns:
-            how many orders.
+            The number of orders.
         """
         return self._index.forget(endpoint=endpoint, request=request, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Takes what the engines' caches hold together, in bytes of prompt; None: not known.
+        """Takes the size of all engines' caches together, in bytes of prompt; None if not known.
 
-        The index then holds as many documents of the size it sees as these do, and
+        The index then holds as many documents, of the mean size it sees, as the caches do, and
         `capacity_docs` at most.
         """
         self._cache_bytes = cache_bytes
@@ -232,7 +232,7 @@ class ContextHook:
     def record_usage(
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
     ) -> None:
-        """Takes in what an engine says about its cache, for the guard."""
+        """Takes an engine's report on cached tokens, for the guard."""
         if receipt is None or prompt_tokens <= 0:
             return
         self._guard.record(
@@ -259,7 +259,7 @@ class ContextHook:
         return self._guard.gains()
 
     def reset_guard(self, route: str) -> None:
-        """Forgets what was measured for a route and switches it on again."""
+        """Forgets a route's measurements and switches it on again."""
         self._guard.reset(route)
 
     def stats(self) -> dict[str, int]:
@@ -337,7 +337,7 @@ class ContextHook:
         )
 
     def _deadline(self) -> Callable[[], None]:
-        """What to call between two steps; raises when the time is spent."""
+        """A function to call between two steps, which raises when the time is spent."""
         clock, limit_ms = self._clock, self._settings.max_added_ms
         if clock is None or limit_ms is None:
             return lambda: None
@@ -351,7 +351,7 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Hash of what separates requests; orders only observed were never sent, so they are apart."""
+    """Hash of a request's scope; orders only observed were never sent, so they are separate."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
     parts = [tenant, route, *texts, observe]

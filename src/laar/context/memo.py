@@ -1,7 +1,7 @@
-"""What was decided for a block of a running conversation, so that its next turn repeats it.
+"""Memory of the decision on a block of a running conversation, so that its next turn repeats it.
 
 Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
-Keying by what was sent, as the published program does, makes the next turn look new and loses
+A key of the text as sent, as in the published program, makes the next turn look new and loses
 documents. Only orders and hashes are remembered, never text.
 """
 
@@ -15,7 +15,7 @@ __all__ = ["Memo", "Remembered"]
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What was done to a text, for each of its blocks; empty where it was left as received.
+    """The changes to a text, for each of its blocks; empty where it was left as received.
 
     Args:
         orders: received positions in sending order.
@@ -45,7 +45,7 @@ class Memo:
         return len(self._entries)
 
     def get(self, key: int, now: float) -> Remembered | None:
-        """What was done to a text; a look-up keeps it alive."""
+        """The changes to a text, or None if none are known; a look-up keeps the entry alive."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None
@@ -53,7 +53,7 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered, now: float) -> None:
-        """Remembers, and forgets what is past the capacity."""
+        """Remembers a text's changes, and forgets the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:

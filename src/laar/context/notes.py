@@ -1,4 +1,4 @@
-"""The sentences the hook adds, so that the model knows what was done (ContextPilot, 5.3 and 6).
+"""The sentences the hook adds, so that the model knows the changes (ContextPilot, 5.3 and 6).
 
 An order note stands after all documents, since anything before them would end the shared prefix,
 and only when their order changed. A duplicate note stands where the text was, and only ever names
@@ -18,10 +18,10 @@ that they replace."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
-    """Tells the order of relevance after documents were moved.
+    """The note on the order of relevance after documents were moved.
 
     Args:
-        labels: of the documents as sent; where any is missing they are counted from 1.
+        labels: labels of the documents as sent; where any is missing they are counted from 1.
         order: places in `labels`, most relevant first.
     """
     if any(label is None for label in labels):
@@ -32,7 +32,7 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
 
 
 def order_note_bytes(documents: int) -> int:
-    """About how long the note about so many documents is; labels may make it longer."""
+    """The approximate length of the note about `documents` documents; labels may make it longer."""
     return 66 + 5 * documents
 
 
@@ -47,6 +47,6 @@ def lines_note(text: str) -> str:
 
 
 def _head(text: str) -> str:
-    """The beginning on one line, free of what could be read as markup or end a JSON string."""
+    """The beginning on one line, without characters of markup or that end a JSON string."""
     head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
     return "".join(sign for sign in head if sign not in '<>`"\\').strip()

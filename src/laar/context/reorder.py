@@ -84,7 +84,7 @@ class Reorderer:
             documents: texts, best first.
             now: seconds, monotonic.
             conversation: an id; its documents are not sent twice. Empty: none.
-            before: what the prompt says before the documents: only equal beginnings share a cache.
+            before: text of the prompt before the documents: only equal beginnings share a cache.
             tenant: tenants share no order.
             deduplicate: whether notes may stand for documents that the conversation holds.
 

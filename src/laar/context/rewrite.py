@@ -2,8 +2,8 @@
 
     before | item gap item gap item | rest of the block | order note | after
 
-Gaps belong to places, so a separator stays between what is now there. `verified` is the last look
-before a text is sent: it scans what was made and compares the documents themselves, not the plan.
+Gaps belong to places, so a separator stays where it was. `verified` is the last check before a text
+is sent: it scans the result and compares the documents themselves, not the plan.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
     Every character is compared at its new place, from end to end.
 
     Args:
-        text: as received.
-        changes: what was to happen.
-        made: the outcome, without notes about orders.
-        earlier: what the outgoing body says before this text.
+        text: the text as received.
+        changes: the planned changes.
+        made: the result, without notes about orders.
+        earlier: texts of the outgoing body before this one.
     """
     done = at = 0
     for change in changes:

@@ -1,8 +1,7 @@
-"""What a route may ask of the context hook.
+"""The options of the context hook for a route.
 
-The defaults are for documents of some kilobytes and chat prompts
-of some tens; a route that cites documents by number keeps `relabel` off, and loses nothing but the
-gain.
+The defaults suit documents of some kilobytes and chat prompts of some tens of kilobytes. A route
+that cites documents by number keeps `relabel` off, and loses only the gain.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""One request's plan: what to do with each text of the prompt, in prompt order.
+"""One request's plan: the changes to each text of the prompt, in prompt order.
 
-Text of the last turn is aligned with the index; older text repeats what its own turn did, if the
-memo knows it, and is left as it came otherwise. So later turns extend what was sent and never
-rewrite it. A document may be pointed at only where its full text went out earlier in the same body,
-which is looked up by hash and then compared.
+Text of the last turn is aligned with the index; older text repeats the changes of its own turn, if
+the memo has them, and is left as received otherwise. So later turns extend the text sent before and
+never rewrite it. A document may be pointed at only where its full text went out earlier in the same
+body, which is looked up by hash and then compared.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["Turn", "TurnPlan", "surroundings"]
 
 @dataclass(slots=True, kw_only=True)
 class TurnPlan:
-    """What to do with a body; see `HookResult` for the counts."""
+    """The changes to make to a body; see `HookResult` for the counts."""
 
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
@@ -56,7 +56,7 @@ _SAID_BEGIN, _SAID_END = 2000, 1000
 
 
 def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
-    """What the rest of a prompt says that one of its texts may be read by."""
+    """The evidence that the rest of a prompt gives about one of its texts."""
     if text.path[0] == "prompt":  # several prompts have nothing to do with each other
         return Surroundings()
     said = []
@@ -85,13 +85,13 @@ class Turn:
     """Plans one request.
 
     Args:
-        settings: of the hook.
+        settings: settings of the hook.
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
-        guard: who decides which requests are left alone; None leaves none.
+        guard: decides which requests are left alone; None leaves none.
         received: orders as they came, where all of them are sent so (``observe``); else None.
         scope: hash of tenant, route and model.
-        route: for the guard.
+        route: name of the route, for the guard.
         now: seconds, monotonic.
         check: called between steps; raises to stop.
     """
@@ -252,7 +252,7 @@ class Turn:
         return frozenset(repeated) if self._dedups else frozenset()
 
     def _reads_nothing_before(self, docs: Sequence[int]) -> bool:
-        """Whether no document can be repeated: said before, or twice here."""
+        """Whether no document can be a repetition, of an earlier one or of one here."""
         return not self._seen and len(set(docs)) == len(docs)
 
     def _fresh(
@@ -300,7 +300,7 @@ class Turn:
         if not plan.documents:
             plan.permutation = order
         plan.documents += n
-        # What would be cached in the order chosen; also for a request that is left alone.
+        # The expected hits in the order chosen; also for a request that is left alone.
         aligned = [live[j] for j in found.permutation[: found.matched]]
         if known:
             aligned = sent[: self._index.match(seed, orders)]
@@ -334,7 +334,7 @@ class Turn:
         self._check()
 
     def _note(self, reason: Reason) -> None:
-        """Keeps the reason that says most: that documents were fit, else the first refusal."""
+        """Keeps the most informative reason: that documents were fit, else the first refusal."""
         if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
 
@@ -361,8 +361,8 @@ _MARKS = frozenset("\n<[{")
 """A short text with none of them holds one document at most, so it needs no scan."""
 
 _WORTH_NOTES = 8
-"""How many times a note's length documents must have for their order to be an investment: moved for
-what later requests may share, though nothing is known to be shared yet."""
+"""How many times a note's length documents must have for their order to be an investment: moved so
+that later requests may share it, though nothing is known to be shared yet."""
 
 _WORTH_A_NOTE = 256
 """Length from which a repeated document gives way to a note of about 100 bytes."""

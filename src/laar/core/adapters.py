@@ -1,13 +1,13 @@
-"""Which LoRA adapters engines have at hand, and what it costs where they have not.
+"""The LoRA adapters that engines have at hand, and the cost of those that they have not.
 
 An engine keeps `max_loras` adapters where it computes. A request for another one has it loaded
-(`load_s`), and while requests for as many others run it has to wait until those of one of them are
+(`load_s`). While requests for as many others run, it has to wait until those of one of them are
 done, about as long as an answer takes. Both are seconds like all others: holding an adapter is an
 affinity that a queue outbids.
 
 At hand are the adapters used last, by the picker's own count, and those that the engine's metrics
-page names, which sees what other pickers send. What is not known costs nothing: an endpoint that
-never reported its `max_loras` is taken to have room.
+page names, which includes the requests of other pickers. Unknown adapters cost nothing: an endpoint
+that never reported its `max_loras` is taken to have room.
 
 Memory: `MAX_KEPT` names an endpoint. Names are of adapters that an endpoint listed itself.
 """
@@ -61,8 +61,8 @@ class Adapters:
         """Seconds until an adapter is at hand at some endpoints; None where the name is none.
 
         Args:
-            slots: of the endpoints.
-            name: of the model that is asked for.
+            slots: the endpoints.
+            name: the model that the request names.
             load_s: seconds that loading an adapter takes.
             answer_s: seconds of a whole answer, after which a place becomes free.
         """
@@ -104,9 +104,9 @@ class Adapters:
         """Takes an endpoint's metrics page: the adapters of running requests, and its places.
 
         Args:
-            slot: of the endpoint.
-            running: adapters that requests run with.
-            most: how many may run at once; NaN where the page does not say.
+            slot: the endpoint.
+            running: adapters of running requests.
+            most: how many may run at once; NaN where the page does not report it.
         """
         if slot >= 0 and most == most:
             known = self._endpoints.setdefault(slot, _Endpoint())

@@ -1,9 +1,9 @@
 """Prefill and decode apart: one endpoint reads the prompt, another fetches its KV and answers.
 
-Which endpoints may do which half is in a label, as llm-d writes it. What a pair costs is a sum of
-what the prompt costs where it is read and of what the answer costs where it is written, so the
-cheapest endpoint to read it is the same for every endpoint that may answer: the best one of each
-model and region is enough, and a second one where the first would be the answering endpoint itself.
+A label says which half an endpoint may do, as llm-d writes it. The cost of a pair is the cost of
+the prompt where it is read plus the cost of the answer where it is written. So the cheapest
+endpoint to read it is the same for every endpoint that may answer: the best one of each model and
+region is enough, and a second one where the first would be the answering endpoint itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Apart", "ApartRule", "Prefiller", "Prefillers", "cheapest", "may_be_
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
-"""What llm-d's sidecar takes apart; it passes everything else to its own engine."""
+"""The APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
 NOBODY = -1
 
@@ -32,13 +32,13 @@ class Prefillers:
     """The endpoints that may prefill for a group of candidates.
 
     Args:
-        slots: of them.
+        slots: their slots.
         model_id: index of each one's model in the table's `models`.
-        kin: of each, a number that only those share which have its model and region: KV of another
-            model is of no use, and between regions it travels too long.
-        kin_of: the same of each candidate; -1 where none of these is of its kin, or where the
+        kin: for each, a number shared by the prefillers of its model and region: KV of another
+            model is of no use, and between regions the transfer takes too long.
+        kin_of: the same for each candidate; -1 where no prefiller is of its kin, or where the
             candidate can't fetch KV.
-        trials: those that health has taken out, and when each is tried again.
+        trials: the prefillers that health has taken out, and when each is tried again.
         answers: P(answers) of each; None without health.
     """
 
@@ -52,23 +52,24 @@ class Prefillers:
 
 @dataclass(slots=True, kw_only=True)
 class Apart:
-    """What a scorer may want of prefillers; arrays over them, unless it says otherwise.
+    """The prefillers as scorers see them; arrays over the prefillers unless noted.
 
     Args:
-        rule: whose word it is that a prompt is read elsewhere.
-        least_tokens: for the rule `threshold`.
-        transfer_s_per_token: of KV that is fetched.
+        rule: which prompts another endpoint reads.
+        least_tokens: fewest uncached tokens for the rule `threshold`.
+        transfer_s_per_token: seconds to fetch the KV of one token.
         of: the endpoints.
-        tokens: of the prompt.
-        cached_tokens: the part of them that the endpoint is believed to hold.
-        seconds_per_token: of prefill.
+        tokens: tokens of the prompt.
+        cached_tokens: the part of them that the endpoint probably holds.
+        seconds_per_token: seconds of prefill for one token.
         base_s: seconds of an answer that do not grow with the prompt.
-        decoding: requests that it answers itself.
-        again: which share of what its cache pushes out is asked for again; None for nothing.
-        chosen: set by a scorer that prices: of each candidate, the position of the prefiller that
-            it is priced with; -1 for a candidate that would read the prompt itself.
-        transfer_s: set with it: of each candidate, the seconds until the KV is there.
-        saved_s: set with it: of each candidate, what the cheaper way costs less than the other.
+        decoding: requests that the endpoint answers itself.
+        again: share of the evicted text that will be requested again; None counts as 0.
+        chosen: for each candidate, the position of the prefiller that it is priced with; -1 for
+            a candidate that would read the prompt itself. A scorer that prices sets it.
+        transfer_s: for each candidate, the seconds until the KV is there; set with `chosen`.
+        saved_s: for each candidate, the seconds of cost that the chosen way saves against the
+            other; set with `chosen`.
     """
 
     rule: ApartRule
@@ -91,14 +92,14 @@ class Prefiller:
     """The endpoint that reads a decision's prompt, if not the one that answers.
 
     Args:
-        slot: of that endpoint.
-        address: of that endpoint.
-        uncached_tokens: the part of the prompt that it is believed not to hold.
+        slot: slot of that endpoint.
+        address: address of that endpoint.
+        uncached_tokens: the part of the prompt that it probably does not hold.
         work_s: the seconds of those, by c(m).
-        context_tokens: that each of them attends to, on average.
+        context_tokens: tokens that each of them attends to, on average.
         decoding: requests that it answers itself.
-        base_s: what the artifact says of its model.
-        transfer_s: until the KV has come from there.
+        base_s: the artifact's `base_s` of its model.
+        transfer_s: seconds until the KV has arrived from there.
         trial: the endpoint is out, and this request finds out whether it is back.
     """
 
@@ -114,7 +115,7 @@ class Prefiller:
 
 
 def may_be_apart(request: Request) -> bool:
-    """Whether a sidecar would take the request apart, and the picker's word counts at all.
+    """Whether a sidecar would split the request, and the picker's choice of a prefiller counts.
 
     An answer that continues a stored one is not: only the engine that stored it has the beginning.
     """
@@ -133,9 +134,9 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     """Finds for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
 
     Args:
-        cost: of prefilling at each of the prefillers.
-        prefillers: those of the candidates.
-        slots: of the candidates.
+        cost: the cost of prefilling at each prefiller.
+        prefillers: the prefillers of the candidates.
+        slots: slots of the candidates.
     """
     kin, wanted = prefillers.kin, prefillers.kin_of
     if not len(kin):

@@ -14,10 +14,10 @@ from laar.core.endpoints import EndpointTable, Floats, Slots
 __all__ = ["Batches"]
 
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
-_FULL_FOR_S = 60.0  # and how long it is after the last that says so
+_FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
 _LEAST_SLOTS = 4.0
-_TELLING = 0.05  # of a cache: prompts of less than that say nothing of what they share
-_LEARNED = 0.05  # what a reading weighs
+_TELLING = 0.05  # of a cache: shorter prompts show nothing about the text that they share
+_LEARNED = 0.05  # weight of a reading
 _MOST_OVER = 10.0
 _MOST_EACH = 1.5  # answers take room beside their prompts
 
@@ -29,8 +29,8 @@ class Batches:
 
     An engine is full when requests wait while as many run as ever did, reading after reading,
     although prompts were read between them: each that ended made place for one. Where they wait for
-    a long prompt, none is read, and the number that runs goes down. Too small a size mends itself:
-    an endpoint that is sent less is not seen to be full, and that is forgotten.
+    a long prompt, none is read, and the number that runs goes down. Too small a size corrects
+    itself: an endpoint with less traffic is not seen to be full, and the size is forgotten.
 
     `each` is how many tokens of a cache one token of the prompts in flight takes: less than one
     where they share beginnings.
@@ -94,9 +94,10 @@ class Batches:
         return changed or len(past) > 0
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
-        """How much of what runs has to end before prompts of `tokens` have room in the caches.
+        """The cache tokens missing for prompts of `tokens`, as a share of those in flight.
 
-        A share, of each of some endpoints; None where there is room everywhere.
+        That share of the running requests has to end first. One for each of some endpoints, at
+        most `_MOST_OVER`; None where all their caches have room.
         """
         held = self.each * self._table.queued_tokens[slots]
         room = self._table.capacity_tokens[slots]
@@ -106,7 +107,7 @@ class Batches:
         return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
     def _learn_each(self, fresh: Slots) -> None:
-        """Learns from engines where nothing waits: what is in flight is in the cache."""
+        """Learns from engines where nothing waits: all requests in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)

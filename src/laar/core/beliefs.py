@@ -1,4 +1,4 @@
-"""What the director believes, made of the algorithm packages.
+"""The director's estimates, made by the algorithm packages.
 
 Models come from `laar.accuracy`, caches from `laar.prefix`. Only translation happens here: requests
 become features and chains, slots become arrays.
@@ -37,7 +37,7 @@ from laar.prefix.tokens import Stored, TokenBlocks
 __all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
 
 MAX_CELLS = 4096
-"""Cells whose evidence is kept at hand: the task is the client's word, so the number needs a cap.
+"""Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""
 
 MAX_ROOTS = 10_000
@@ -51,7 +51,8 @@ def read_capability(path: Path) -> CapabilityModel:
     """Reads an artifact of `laar fit`.
 
     Raises:
-        SettingError: the file cannot be read, or not be used; the text says why.
+        SettingError: the file cannot be read, or is not a usable artifact; the text gives the
+            reason.
     """
     try:
         data = path.read_bytes()
@@ -70,11 +71,11 @@ class _Constants:
 
 
 class CapabilityAssessor:
-    """Estimates models by an artifact, and prompt lengths by what engines report.
+    """Estimates models by an artifact, and prompt lengths by the lengths that engines report.
 
     Args:
-        capability: the artifact, ready to be asked.
-        online: outcomes reported meanwhile; None to leave the artifact's word alone.
+        capability: the model read from the artifact.
+        online: outcomes reported meanwhile; None to use the artifact alone.
         tasks: names that every client may use, besides the artifact's.
     """
 
@@ -92,7 +93,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replaces the artifact. What was learned since the start stays, now around the new one."""
+        """Replaces the artifact. The online evidence stays, now around the new prior."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -151,7 +152,7 @@ class CapabilityAssessor:
 
 
 class PrefixWatcher(Protocol):
-    """Reports what one picker believes to others; implemented by `laar.sharing.prefixes`."""
+    """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
         """A prompt was entered here."""
@@ -210,7 +211,7 @@ class PrefixBeliefs:
         return GROWING.blocks(total_bytes)
 
     def rekey(self, key: bytes) -> None:
-        """Hashes by another secret from now on; all that is believed by the old one is gone."""
+        """Hashes by another secret from now on; all entries made by the old one are gone."""
         self._hasher = PromptHasher(key)
         for slot in range(self._slots):
             self.index.drop(slot)
@@ -225,7 +226,7 @@ class PrefixBeliefs:
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Does as `insert`, for a decision of another picker."""
+        """The same as `insert`, for a decision of another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -235,10 +236,10 @@ class PrefixBeliefs:
         return self.popular.expected(chain, now)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """The share, by slot, of what the prompt would push out that is asked for again.
+        """The share, by slot, of the text evicted by the prompt that is requested again.
 
-        A share of what is to be read of the prompt: 0 where the cache has room for that. None where
-        every cache has room.
+        It is a share of the prompt's uncached part: 0 where the cache has room for that part. None
+        where every cache has room.
         """
         index, slots = self.index, len(shares)
         room = index.room_bytes[:slots] - index.held_bytes[:slots]
@@ -263,8 +264,8 @@ class PrefixBeliefs:
     def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
         """The request ended well.
 
-        `share` is what the engine said it had cached, and `prompt_tokens` how long it said the
-        prompt was, if it did (None and 0).
+        `share` is the share of the prompt that the engine reported as cached, None without a
+        report. `prompt_tokens` is the reported length, 0 without a report.
         """
         self.index.settle(receipt, share)
         if prompt_tokens > 0 and receipt.chain.total_bytes:
@@ -285,12 +286,12 @@ class PrefixBeliefs:
         return self._density.mean
 
     def clear(self, slot: int) -> None:
-        """Forgets what the slot held; requests under way still count."""
+        """Forgets the slot's cached prompts; requests in flight still count."""
         if self.watcher is None or self.watcher.cleared(slot):
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """Does as `clear`, for what another picker saw."""
+        """The same as `clear`, for an event that another picker saw."""
         if slot < self._slots:
             self.index.clear(slot)
 
@@ -300,7 +301,7 @@ class PrefixBeliefs:
         """Blocks entered a slot's cache.
 
         Where a prompt begins there whose first block is new to the slot, the text index learns
-        the engine's name of it, if that can only be the one request under way. Events of the past
+        the engine's name of it, if that can only be the one request in flight. Events of the past
         are of requests that may have ended, and name none.
         """
         self.blocks_held.stored(slot, model, event)
@@ -346,6 +347,6 @@ class PrefixBeliefs:
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """The engine said how many tokens its cache holds."""
+        """Takes the engine's report of how many tokens its cache holds."""
         if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
             self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

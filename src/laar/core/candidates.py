@@ -1,7 +1,7 @@
-"""Candidates: what the filters leave for a model name, worked out once and kept.
+"""Candidates: the endpoints that the filters keep for a model name, computed once and cached.
 
-Requests come far more often than readings, so a group stands until a reading, the membership or a
-second of time makes it old.
+Requests arrive far more often than readings, so a group stays valid until a reading, a change of
+the membership or a second of time makes it old.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Group:
     Args:
         able: endpoints that may serve it at all.
         models: the models of those.
-        slots: the candidates: what the filters of wisdom left of `able`.
+        slots: the candidates: those of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; unknown ones count as the worst that is known.
         until: when it is too old.
-        readings: the table's count of readings when it was worked out.
+        readings: the table's count of readings when it was computed.
         health: health's version then.
-        standing: what health says of the candidates; None without health.
+        standing: the health of the candidates; None without health.
         answers: P(answers) of each; None where all are sound.
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: seconds of a whole answer of each, where `pace` is known.
@@ -104,8 +104,8 @@ class Candidates:
     ) -> Group:
         """The candidates for a model name, of one pool; every one of both when empty.
 
-        `generates` is what a virtual name stands for: engines that write texts, or those that do
-        not, where there are any of them; None for all.
+        `generates` is true for engines that write texts, false for those that do not, as a virtual
+        name asks for, where there are any of them; None for all.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
@@ -204,7 +204,7 @@ class Candidates:
         )
 
     def _ask(self, health: Health, group: Group, now: float) -> None:
-        """Leaves out what health says is out, and notes what it says of the rest."""
+        """Leaves out the endpoints that health has taken out, and notes the health of the rest."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
         standing = group.standing = health.standing(group.slots.tolist(), models, now)
         group.health = health.version
@@ -228,7 +228,7 @@ class Candidates:
         pace = group.pace if group.pace is None else np.append(group.pace, 1.0)
         typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
         prefillers = group.prefillers
-        if prefillers is not None:  # what is on trial is on trial for all of the request
+        if prefillers is not None:  # an endpoint on trial is on trial for the whole request
             prefillers = replace(prefillers, kin_of=np.append(prefillers.kin_of, -1))
         return replace(
             group,

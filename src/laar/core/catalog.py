@@ -11,12 +11,12 @@ __all__ = ["catalog"]
 
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
-    """Every name that a request may ask for, in one order whatever the endpoints' is.
+    """Every name that a request may ask for, in an order that does not depend on the endpoints'.
 
     Args:
         table: the endpoints.
         aliases: virtual names, which are listed last.
-        pool: of whose endpoints; empty for all.
+        pool: the pool whose endpoints count; empty for all.
 
     Returns:
         OpenAI's list object. Adapters have a ``parent``; ``max_model_len`` is the longest of any

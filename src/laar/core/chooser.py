@@ -1,7 +1,7 @@
 """The chooser: filters, prices and picks, and changes nothing.
 
-A decision and a preview of one are both made here, so that they cannot differ. What a decision
-leaves behind (reservations, prefixes, records of health) is the director's.
+A decision and a preview of one are both made here, so that they cannot differ. The director makes
+the records of a decision (reservations, prefixes, health).
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ class Chooser:
 
     Args:
         table: the endpoints.
-        policies: by name; must hold the settings' policy.
+        policies: policies by name; must hold the settings' policy.
         settings: how to choose.
         rng: breaks ties and draws for random policies.
-        assessor: the models.
-        prefixes: the caches.
-        engines: what engines are like.
-        health: which endpoints answer; None to believe that all do.
-        stored: where answers are kept.
-        adapters: which are at hand where.
-        lengths: of prompts, in tokens.
-        faults: counts what failed.
+        assessor: estimates models.
+        prefixes: estimates caches.
+        engines: the learned speed of engines.
+        health: which endpoints answer; None to assume that all do.
+        stored: the endpoints that keep stored answers.
+        adapters: the adapters that endpoints have at hand.
+        lengths: lengths of prompts, in tokens.
+        faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
     """
 
@@ -136,10 +136,10 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """The decision as it falls now.
+        """The decision at this moment.
 
         Args:
-            request: what is asked.
+            request: the request to place.
             now: seconds of a monotonic clock.
             room: which candidates may take the request; None for all of them.
             priority: the request's, for an engine that takes one; None for the client's own.
@@ -327,7 +327,7 @@ class Chooser:
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
     ) -> HedgeAdvice | None:
-        """What another model beside the chosen one would take and bring."""
+        """The advice on asking another model beside the chosen one; None if there is no other."""
         after = self._views.after(view, tried)
         if after is None:
             return None
@@ -375,9 +375,9 @@ class _Ranked(NamedTuple):
 
     Args:
         order: positions, the chosen one first.
-        scores: of all candidates.
+        scores: scores of all candidates.
         eligible: which may be chosen; None for all.
-        reason: the decision's.
+        reason: reason of the decision.
         on_trial: the chosen one is out, and this request tries it.
     """
 

@@ -1,4 +1,4 @@
-"""What a cost is made of: its weights, its terms, and the price of a wrong answer.
+"""The parts of a cost: its weights, its terms, and the price of a wrong answer.
 
     cost = seconds / (A * Q) * retry_penalty ** times_tried
 
@@ -30,16 +30,16 @@ __all__ = [
 ]
 
 MIN_PROBABILITY = 0.01
-"""Floor of Q: below it a model is not a hundred times worse, it is merely hopeless, and dividing
+"""Floor of Q: below it a model has no chance, rather than a hundred times less of one, and dividing
 by an estimate this small would rank endpoints by the noise in it."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that finds it
-can switch a term off finds, sooner or later, that the objective does not see what that costs."""
+"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that can switch
+a term off will do so sooner or later, because the objective does not see the term's cost."""
 
 IN_FLIGHT_TOKENS = 100.0
-"""What a request in flight delays another, in tokens to read: 80 decoded tokens at 0.12 ms for each
-sequence of a batch are about 100."""
+"""Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
+for each sequence of a batch are about 100."""
 
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
@@ -103,11 +103,11 @@ class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
     `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s`, weights applied;
-    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is what others there cost:
-    the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
-    `slow_s` is what the endpoint takes longer than its siblings, and `answers` is P(it answers);
-    `transfer_s` is for KV that comes from the endpoint that reads the prompt (`laar.core.apart`).
-    None stands for 0, and for 1 of `answers`, everywhere.
+    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is the cost of the others
+    there: the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
+    `slow_s` is the time that the endpoint takes beyond its siblings, and `answers` is P(it
+    answers); `transfer_s` is for KV from the endpoint that reads the prompt (`laar.core.apart`).
+    None stands for 0, and for 1 in `answers`.
     """
 
     rtt_s: Floats
@@ -136,17 +136,17 @@ class Terms:
 
     @property
     def all_others_s(self) -> Floats:
-        """What the request costs others at each candidate, less what it spares them."""
+        """The seconds that the request costs others at each candidate, less those it saves them."""
         return np.zeros(len(self.cost_s)) if self.others_s is None else self.others_s
 
     @property
     def all_transfer_s(self) -> Floats:
-        """What each candidate waits for KV that comes from elsewhere."""
+        """The seconds that each candidate waits for KV from another endpoint."""
         return np.zeros(len(self.cost_s)) if self.transfer_s is None else self.transfer_s
 
     @property
     def all_slow_s(self) -> Floats:
-        """What each candidate takes longer than its siblings."""
+        """The seconds that each candidate takes beyond its siblings' time."""
         return np.zeros(len(self.cost_s)) if self.slow_s is None else self.slow_s
 
 

@@ -99,7 +99,7 @@ class DirectorSettings:
 
 @dataclass(slots=True, kw_only=True)
 class Prefilling:
-    """What a request has at the endpoint that reads its prompt for another.
+    """The records of a request at the endpoint that reads its prompt for another.
 
     Args:
         receipt: the prompt's entry in the prefix index there.
@@ -119,13 +119,13 @@ class InFlight:
     """A request between its decision and its end. The director alone changes it; others look.
 
     Args:
-        slot: of the endpoint that serves: the chosen one, until Envoy names another.
-        address: of that endpoint.
-        model: of that endpoint.
-        tried: what the client sends back on a retry.
+        slot: slot of the endpoint that serves: the chosen one, until Envoy names another.
+        address: address of that endpoint.
+        model: model of that endpoint.
+        tried: the models that the client sends back as tried on a retry.
         exhausted: `tried` names every model that could serve the request, or no other is worth its
             seconds.
-        adapter: that it counts for at its endpoint; empty for none.
+        adapter: the adapter that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
         began: the engines' record of the request.
         attempt: health's record of it.
@@ -134,7 +134,7 @@ class InFlight:
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
-        prefilling: where its prompt is read elsewhere; None where it is not.
+        prefilling: its records at the endpoint that reads its prompt; None if no other one does.
     """
 
     slot: int
@@ -156,38 +156,38 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """Where a request goes, and why. What becomes of it is in `flight`.
+    """The endpoint that a request goes to, and why. `flight` follows the request from there.
 
     Args:
-        id: an outcome can be reported by it; empty for a preview.
-        request: what was asked.
-        settings: those it was made by: what was reserved goes back by the same, whatever was
-            changed meanwhile.
-        policy: its name.
+        id: identifies the decision in reports of outcomes; empty for a preview.
+        request: the request.
+        settings: settings that it was made by: its reservation is undone by the same, even if they
+            have changed meanwhile.
+        policy: name of the policy.
         reason: a code, one of few: why this endpoint.
         now: seconds of the director's clock.
-        slot: of the chosen endpoint.
-        address: of the chosen endpoint.
+        slot: slot of the chosen endpoint.
+        address: address of the chosen endpoint.
         fallbacks: addresses behind it, best first; all answer to the name the body will carry.
-        model: of the chosen endpoint.
-        rewrite: that name, where the body has to be spliced.
+        model: model of the chosen endpoint.
+        rewrite: the name that the body will carry, where it has to be spliced.
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
-        tokens: of the prompt, in the chosen model's tokens.
+        tokens: length of the prompt in the chosen model's tokens.
         uncached_tokens: the part of them that the endpoint has to read.
         prefiller: reads the prompt in its place; None where the endpoint reads it itself.
-        view: what the scorers saw; None for a request that is not read.
-        scores: of the view's candidates.
+        view: the view that the scorers saw; None for a request that is not read.
+        scores: scores of the view's candidates.
         eligible: which of them were left to pick from; None for all.
-        position: of the chosen one among them.
+        position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
         weights_version: the tuner's window that the outcome counts in, 0 for none.
         engine_priority: goes into the body, where the engine takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
-        hedge: what another model beside this one would take and bring, where the client asked.
-        flight: the other half.
+        hedge: advice on asking another model beside this one, where the client asked for it.
+        flight: the state of the request between its decision and its end.
     """
 
     id: str
@@ -238,7 +238,7 @@ class Decision:
 
     @property
     def cost_s(self) -> float | None:
-        """What it was chosen by; None when the policy does not price."""
+        """The chosen candidate's cost; None when the policy does not price."""
         if self.view is None or self.view.terms is None:
             return None
         return float(self.view.terms.cost_s[self.position])
@@ -251,12 +251,13 @@ class Completion:
     Args:
         status: HTTP status of the endpoint's answer; None when none came.
         cause: ``complete``, ``disconnect``, ``reset`` or ``error``.
-        latency_s: from the decision to the end.
-        ttft_s: from the decision to the first byte of the answer's body, where it was sampled.
+        latency_s: seconds from the decision to the end.
+        ttft_s: seconds from the decision to the first byte of the answer's body, where it was
+            sampled.
         prompt_tokens: the engine's own count, where the answer was read.
         completion_tokens: the same for the answer.
-        cached_tokens: prompt tokens the engine found in its cache, where it says so.
-        response_id: what the engine keeps the answer by, where it keeps answers (Responses API).
+        cached_tokens: prompt tokens the engine found in its cache, where it reports them.
+        response_id: id under which the engine keeps the answer (Responses API).
         error: the answer began well and held an error, where it was read.
     """
 

@@ -2,9 +2,9 @@
 
 `decide` chooses and reserves in one call, with no await between reading the table and counting the
 request: two requests of a burst never see the same idle endpoint. `settle` undoes the reservation
-exactly once, however the request ended, and hands what was learned on.
+exactly once, however the request ended, and passes the completion to the learners.
 
-A fault in what is known, learned or watched never fails a request: each part is guarded
+A fault in an estimator, a learner or an observer never fails a request: each part is guarded
 (`laar.core.guards`), and a decision made without one gives that as its reason (`degraded-*`).
 """
 
@@ -54,16 +54,16 @@ class Director:
 
     Args:
         table: the endpoints.
-        policies: by name; must hold the settings' policy.
+        policies: policies by name; must hold the settings' policy.
         settings: how to choose.
         rng: breaks ties and draws for random policies.
         new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
             not guess those of others; None draws from `rng`, which is good enough for a lab.
-        assessor: what is known of models.
-        prefixes: the estimates of caches.
+        assessor: estimates models.
+        prefixes: estimates caches.
         tuner: sets the weights of the settings' policy, decision by decision, and gets their
             outcomes; None to leave the policy its own.
-        health: learns which endpoints answer; None to believe that all do.
+        health: learns which endpoints answer; None to assume that all do.
         on_decided: called with every decision, after the reservation.
         on_settled: called with every decision and its completion, once.
         on_fault: called with every part of a policy that failed on a request.
@@ -128,7 +128,7 @@ class Director:
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Decides by other settings from now on; what is decided already is settled by its own."""
+        """Applies new settings; decisions already made are settled by their own."""
         self._chooser.use(settings, policies)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
@@ -209,12 +209,12 @@ class Director:
             return
         if flight.attempt is not None:
             self.health.replied(flight.attempt, reply, now, read=read)
-        # Whose fault an error is no answer says: of the two, the one that has more of them.
+        # No answer shows which of the two is at fault: it is the one with more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             self.health.replied(flight.prefilling.attempt, reply, now)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
-        """Envoy has tried these endpoints in vain, in this order, before the one that answers."""
+        """Notes that Envoy tried these endpoints, in this order, before the one that answers."""
         flight = decision.flight
         if flight.settled or decision.request.shadow:
             return
@@ -290,7 +290,7 @@ class Director:
         self._lessons.ended(decision, end)
         self._on_settled(decision, end)
 
-    # -- what a request leaves at its endpoint -------------------------------------------------
+    # -- the records of a request at its endpoint ----------------------------------------------
 
     def _note_prefix(self, decision: Decision, now: float) -> Receipt | None:
         if decision.chain is None:
@@ -362,7 +362,7 @@ class Director:
         flight.read = health.wants_read(flight.slot, now)
 
     def _watch_server(self, decision: Decision, now: float | None) -> None:
-        """The same for the endpoint that Envoy says has served."""
+        """The same for the endpoint that served, as Envoy reports it."""
         if self.health is not None and now is not None and decision.view is not None:
             self._watch(self.health, decision, now, timed=False)
 

@@ -1,7 +1,7 @@
-"""Which candidates a request may go to: masks by cause, and what is left after all of them.
+"""The candidates that a request may go to: masks by cause, and the rest after all of them.
 
-The prompt's length and flow control have the last say. The retry rule and a policy's filters state
-a wish: it is dropped where no candidate would be left.
+The prompt's length and flow control are binding. The retry rule and a policy's filters are not:
+their masks are dropped where no candidate would be left.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Eligible:
 
     Args:
         may: True for those; at least one is.
-        kept: what each cause leaves, the most important cause first.
+        kept: mask of the candidates that each cause keeps, the most important cause first.
     """
 
     may: Mask
@@ -51,7 +51,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
     """The candidates where the prompt fits, and that have room; None where nothing is asked.
 
     Raises:
-        RequestError: it fits nowhere.
+        RequestError: the request fits no candidate.
         NoRoomError: no candidate where it fits has room.
     """
     windowed = view.table.windowed
@@ -68,7 +68,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
 
 
 def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible | None:
-    """Those of the candidates that a mask keeps; what was given, where it keeps none of them."""
+    """Those of the candidates that a mask keeps; `able` unchanged where it keeps none of them."""
     if keep is None:
         return able
     if able is None:

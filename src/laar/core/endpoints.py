@@ -4,8 +4,8 @@ Work on the request path that grows with the number of endpoints is done on whol
 endpoint that leaves keeps its slot until the last of its requests has ended, so a late release
 never touches a newcomer, and an endpoint that flaps finds its counters as they were.
 
-Unknown is not zero: a reading that never came is NaN and every reading carries its time. What a
-missing or stale reading means is for the filters and the cost to say, not for the table.
+Unknown is not zero: a reading that never came is NaN and every reading carries its time. The
+filters and the cost decide what a missing or stale reading means, not the table.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class Reading:
     """The values of one scrape of an endpoint's metrics page; NaN for what the page lacks.
 
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
-    of the KV cache. `adapters` are those that requests run with, `max_adapters` how many may at
+    of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    so whatever was in its cache is gone.
+    and its cache is empty.
     """
 
     waiting: float = math.nan
@@ -268,7 +268,7 @@ class EndpointTable:
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """What all caches hold together; those not known count as the mean, NaN if none is."""
+        """The tokens that all caches hold together; unknown ones count as the mean, NaN if all."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
@@ -291,14 +291,14 @@ class EndpointTable:
         return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
-        """Which cached prefixes a model name shares: those of requests with the same result.
+        """The group of cached prefixes that a model name shares: names with the same result.
 
         Empty for the endpoints' own models, whatever they are called; else the name.
         """
         return name if name in self._names.adapted else ""
 
     def in_pool(self, name: str) -> Slots:
-        """Endpoints whose label says that they are of a pool."""
+        """Endpoints labelled with a pool."""
         return self._names.pools.get(name, _NO_SLOTS)
 
     def served_names(self) -> Sequence[str]:
@@ -377,14 +377,14 @@ class EndpointTable:
         self.on_count(slot)
 
     def own(self, slots: Slots) -> Floats:
-        """What this picker itself has in flight at some slots, a row for each of `COUNTED`."""
+        """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""
         counted = self.counted[:, slots] - self.elsewhere[:, slots]
         counted *= counted[0] >= 0.5  # sums of floats drift
         floored: Floats = np.maximum(counted, 0.0)
         return floored
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
-        """Sets what all other pickers together have in flight at a slot, in the order of `COUNTED`.
+        """Sets the load of all other pickers together at a slot, in the order of `COUNTED`.
 
         Also at an endpoint that leaves: its slot is free once nothing is in flight there.
         """
@@ -400,5 +400,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, address: str) -> int:
-        """Does as `slot`, also for an endpoint that leaves while something is in flight there."""
+        """The same as `slot`, also for an endpoint that leaves with requests in flight there."""
         return self._slot_of.get(address, -1)

@@ -1,6 +1,6 @@
 """The two lines of a model: to the first token, and from there to the end.
 
-`laar.core.engines` says what they mean.
+See `laar.core.engines` for their meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ERROR = 0.3
 """Error of a prediction, as a share of it."""
 
 CONTEXT_TOKENS = 65536.0
-"""That `q` is counted by, so that it is of the size of the other constants."""
+"""Unit of context in which `q` is counted, so that it is of the size of the other constants."""
 
 _BEND = 2.0  # q at first: by operations 2 for dense models of 8B and 14B, 1.2 for 70B
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
@@ -83,9 +83,10 @@ class EndpointConstants(Constants[Floats]):
 class Sample(NamedTuple):
     """The lesson of one answer, apart from its endpoint: several pickers may learn it.
 
-    `first` tells the way to the first token from the rest. `features` are those of the line.
-    `even_s` is what it would have taken at an endpoint of the usual pace, `took_s` what it took;
-    `weight` is the noise in seconds of a first token, the weight of the sample of an answer.
+    `first` is true for the time to the first token, false for the rest. `features` are those of the
+    line. `even_s` is the time it would have taken at an endpoint of the usual pace, `took_s` the
+    time it took. `weight` is the noise in seconds of a first token, the weight of the sample of an
+    answer.
     """
 
     first: bool
@@ -99,7 +100,7 @@ class EngineModel:
     """The learned constants of one model's engines.
 
     Args:
-        base_s: what the artifact says takes no part in reading; 0 for nothing.
+        base_s: the artifact's seconds that do not grow with the prompt; 0 if it has none.
     """
 
     def __init__(self, base_s: float) -> None:
@@ -139,7 +140,7 @@ class EngineModel:
         return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
-        """Seconds of a prompt by c(m), more where what it attends to is long."""
+        """Seconds of a prompt by c(m), more where its context is long."""
         return plain_s * (1.0 + self.bend * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
@@ -148,19 +149,19 @@ class EngineModel:
         return seconds * self._tokens / tokens
 
     def answered(self, seconds: float, others: float, weight: float) -> tuple[bool, float]:
-        """Learns from an answer; whether the constants changed, and what it took of the guess.
+        """Learns from an answer; returns whether the constants changed, and the ratio to the guess.
 
         Args:
-            seconds: as at an endpoint of the usual pace.
-            others: in flight there, on average.
-            weight: of the sample.
+            seconds: time of the answer, as at an endpoint of the usual pace.
+            others: requests in flight there, on average.
+            weight: weight of the sample.
         """
         self._answers = min(self._answers + 1.0, 100.0)
         unit_s = self.unit_s + (min(seconds, 20.0 * self.unit_s) - self.unit_s) / self._answers
         unit_s = max(unit_s, 1e-3)
         self.rest.rescale(unit_s / self.unit_s)
         self.unit_s = unit_s
-        # What slows prompts may slow answers as well: a first guess.
+        # The slowdown of prompts may hold for answers as well: a first guess.
         self.rest.expect((1.0, max(_LEAST_SLOWED, self.first.now[2] / self.first.now[1])))
         features = (1.0, others)
         guess, took = self.rest.guess(features), seconds / unit_s
@@ -173,7 +174,7 @@ class EngineModel:
         return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
 
     def restore(self, state: object) -> None:
-        """Restores what `state` returned; invalid parts are skipped."""
+        """Restores a result of `state`; invalid parts are skipped."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")

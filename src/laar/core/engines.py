@@ -1,4 +1,4 @@
-"""What engines are like, learned from the requests they served.
+"""The speed of engines, learned from the requests they served.
 
 One model of an engine, in closed form. A request with `x` seconds of prompt to read that finds `n`
 others there, and `W` seconds of prompts ahead of it, takes, beside the round trip,
@@ -8,16 +8,16 @@ others there, and `W` seconds of prompts ahead of it, takes, beside the round tr
 
     x = c(m) * uncached * (1 + q * context)
 
-`context` is what each uncached token attends to on average, all that is cached and half of the
-rest; `q` makes long prompts take more than in proportion, as attention does. `w` is how much of the
-prompts ahead it waits for: 1 where they are read one after the other, 0 where all at once. `s` is
-how much each other request slows its prompt; `d0` and `d1` are how long an answer takes alone, and
-how much longer for each other request that is there on average. These belong to a model and are
-shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace against the others of its
-model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0; one that runs all side by
-side the reverse. `n` and `W` are counted in `laar.core.traffic`.
+`context` is the number of tokens that each uncached token attends to on average: the cached ones
+and half of the rest. `q` makes long prompts take more than in proportion, as attention does. `w` is
+the share of the prompts ahead that it waits for: 1 where they are read one after the other, 0 where
+all at once. `s` is how much each other request slows its prompt; `d0` and `d1` are how long an
+answer takes alone, and how much longer for each other request that is there on average. These
+belong to a model and are shared by its endpoints; `f_p` and `f_d` are each endpoint's own pace
+against the others of its model (`laar.core.paces`). An engine such as vLLM has `w` = 1 and `s` = 0;
+one that runs all side by side the reverse. `n` and `W` are counted in `laar.core.traffic`.
 
-Where little was learned the priors stand: c(m) and the base of the artifact, vLLM's way to read
+Where few samples came the priors hold: c(m) and the base of the artifact, vLLM's way to read
 prompts, attention that takes half of c(m) at 65,536 tokens of context, and answers that a hundred
 others make twice as long. First tokens that are not seen (of answers that are not read) leave the
 first line to those that are seen; prompts ahead then count by a clock, and whole answers still
@@ -50,7 +50,7 @@ from laar.core.traffic import Traffic
 
 __all__ = ["Began", "Engines"]
 
-_UNKNOWN_LENGTH = 0.05  # what an answer of unknown length weighs, against one of known length
+_UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length, against one of known length
 
 
 @dataclass(slots=True)
@@ -94,13 +94,13 @@ class Engines:
         self._size = 0
         self._kept: tuple[object, object, EndpointConstants] | None = None
         self.on_sample: Callable[[int, Sample], None] | None = None
-        """Gets what an answer taught about a slot, before it is learned."""
+        """Called with each sample of a slot, before it is learned."""
         self._grow()
 
     # -- asked at a decision -------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats) -> EndpointConstants:
-        """The constants of some endpoints; `base_s` is what the artifact says of each."""
+        """The constants of some endpoints; `base_s` are the artifact's values for their models."""
         self._grow()
         if self._batches.look(self.traffic.done_s):
             self._kept = None
@@ -156,17 +156,17 @@ class Engines:
         """Takes a request that is sent. Call it before the table counts the request.
 
         Args:
-            slot: where to.
+            slot: the endpoint.
             now: the moment.
-            plain_s: of its prompt, by c(m).
-            others: in flight there.
-            rtt_s: the way there and back.
-            base_s: what the artifact says of the model, for a model that is new.
+            plain_s: seconds of its prompt, by c(m).
+            others: other requests in flight there.
+            rtt_s: round trip.
+            base_s: the artifact's value for the model, for a model that is new.
             shown: whether the first byte of its answer will be seen.
-            context_tokens: that each token of its prompt attends to, on average.
-            teaches: whether its end will say something: not if it was somewhere else before.
+            context_tokens: tokens that each token of its prompt attends to, on average.
+            teaches: whether its end gives a sample: not if another endpoint had it before.
             reads: whether its prompt is read there.
-            visits: its prompt alone is there, and it is answered elsewhere.
+            visits: only its prompt is read there; another endpoint answers.
         """
         self._grow()
         traffic = self.traffic
@@ -195,7 +195,7 @@ class Engines:
         return one
 
     def answering(self, one: Began, now: float) -> None:
-        """The first byte of an answer was seen: what was to be read is read."""
+        """The first byte of an answer was seen: its prompt is read."""
         slot, traffic = one.slot, self.traffic
         now = traffic.advance(slot, now)
         self._is_read(one, now)
@@ -203,7 +203,7 @@ class Engines:
         one.flight_s, one.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, one: Began, now: float) -> None:
-        """A request ended, or went elsewhere, and teaches nothing; before the table knows."""
+        """Drops a request that ended, or moved, without a sample; call it before the table's."""
         self._is_read(one, self.traffic.advance(one.slot, now))
 
     def ended(
@@ -219,12 +219,12 @@ class Engines:
         """Learns from a request that ended well. Call it before the table takes the request out.
 
         Args:
-            one: from `began`.
+            one: the record that `began` returned.
             now: the moment.
-            ttft_s: to the first byte of the answer, if that was seen.
-            latency_s: to its end.
+            ttft_s: seconds to the first byte of the answer, if that was seen.
+            latency_s: seconds to its end.
             answer_tokens: its length, where the answer was read.
-            plain_s: what was to be read by the engine's own count, where it said.
+            plain_s: seconds of the uncached tokens by the engine's own count, where it reports one.
         """
         self.gone(one, now)
         if not one.teaches or not math.isfinite(latency_s):
@@ -237,7 +237,7 @@ class Engines:
         features = _features(model, plain_s, one)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
-        # A full engine's wait is for a place: it says nothing of prompts.
+        # A full engine's wait is for a place: it shows nothing about prompts.
         if ttft_s is not None and one.reads and one.others < self._batches.most_at_once[slot]:
             took = max(ttft_s - one.rtt_s, 1e-4)
             noise = 0.02 + ERROR * one.rtt_s
@@ -251,8 +251,8 @@ class Engines:
         """Learns from a prompt that was prefilled for another endpoint, once that ended well.
 
         Args:
-            one: from `began`.
-            took_s: to the first byte of the answer, without what came after the prompt was read.
+            one: the record that `began` returned.
+            took_s: seconds to the first byte of the answer, less those after the prompt was read.
         """
         if not math.isfinite(took_s):
             return
@@ -290,16 +290,17 @@ class Engines:
         hidden_s: float = 0.0,
         read_s: float = 0.0,
     ) -> None:
-        """Takes what other pickers sent to a slot. Call it before the table counts it.
+        """Takes the traffic of other pickers to a slot. Call it before the table counts it.
 
         Args:
-            slot: where to.
+            slot: the endpoint.
             now: the moment.
-            ahead_s: of their prompts that are not read yet, all together, where that is seen.
+            ahead_s: seconds of their prompts that are not read yet, all together, where first
+                tokens are seen.
             sent: requests since the last call.
-            sent_s: of the prompts of these.
-            hidden_s: the part of it whose first byte is not seen.
-            read_s: of prompts that were read since.
+            sent_s: seconds of the prompts of these.
+            hidden_s: the part of `sent_s` whose first byte is not seen.
+            read_s: seconds of prompts that were read since.
         """
         self._grow()
         now = self.traffic.advance(slot, now)
@@ -337,7 +338,7 @@ class Engines:
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:
-        """Restores what `state` returned, for models of which nothing was learned yet."""
+        """Restores a result of `state`, for models that have no samples yet."""
         if not isinstance(state, dict):
             return
         self._grow()

@@ -1,4 +1,4 @@
-"""What health compares an answer's time with: that of an endpoint of the usual pace."""
+"""The expected time of an answer at an endpoint of the usual pace, for health to compare with."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ __all__ = ["usual_s"]
 def usual_s(decision: Decision) -> float:
     """The seconds that an endpoint of the usual pace would take, for health to compare with.
 
-    What is learned of endpoints must not excuse one that became slow. Of a policy that prices
-    another way, its own price; of one that does not price, the prefill's seconds.
+    The learned paces of endpoints are left out: they must not excuse one that became slow. For a
+    policy that prices another way, the result is its own latency without `slow_s`; for one that
+    does not price, the prefill's seconds.
     """
     view, at = decision.view, decision.position
     assert view is not None

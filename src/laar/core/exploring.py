@@ -31,8 +31,8 @@ def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> in
     Args:
         view: priced.
         may: the candidates that are left to pick from; None for all.
-        scores: of the candidates.
-        share: of the requests that could explore.
+        scores: scores of the candidates.
+        share: share of the requests that could explore.
     """
     request, reported = view.request, view.reported
     if not share or reported is None or view.terms is None or request.shadow:

@@ -1,7 +1,7 @@
 """Guards: a part that fails costs its own share of a decision, never the request.
 
-What is learned, believed and watched is wrapped once, when the director is built. A wrapped call
-returns None after a fault and counts it; the caller goes on with the next simpler thing.
+Learners, estimators and observers are wrapped once, when the director is built. A wrapped call
+returns None after a fault and counts it; the caller continues with a simpler substitute.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Faults(Counter[str]):
     """How often each part has failed."""
 
     def reason(self, part: Reasoned) -> str:
-        """What a decision made without the part gives as its reason."""
+        """The reason code of a decision made without the part."""
         return f"degraded-{part}"
 
 

@@ -1,7 +1,7 @@
-"""What a client needs to know to ask a second model before the first has answered.
+"""Advice on hedging: asking a second model before the first has answered.
 
-The client decides, by its own deadline and budget (`laar.client.hedging`). The picker knows what
-either attempt takes and how likely it is right, so it answers both where a request asks for it.
+The client decides, by its own deadline and budget (`laar.client.hedging`). The picker estimates
+the time of both attempts and how likely each is right, and returns the estimates on request.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class HedgeAdvice(NamedTuple):
 
     Args:
         p: P(correct) of this attempt.
-        seconds: that it is expected to take.
+        seconds: expected seconds of this attempt.
         next_p: P(correct) of the other, given that this one is wrong.
-        next_s: seconds that it is expected to take.
-        others_s: seconds that the other costs requests of others.
+        next_s: expected seconds of the other.
+        others_s: seconds that the other attempt costs other requests.
     """
 
     p: float
@@ -40,11 +40,11 @@ def advice(
     """The advice on a decision; None where nothing is priced or no other model is left.
 
     Args:
-        view: priced.
-        position: of the chosen candidate.
-        probability: of each candidate, given that the chosen one's model fails as well.
+        view: the view, priced.
+        position: position of the chosen candidate.
+        probability: P(correct) of each candidate, given that the chosen one's model fails as well.
         may: the candidates that were left to pick from; None for all.
-        left: whose model is neither the chosen one nor was tried.
+        left: the candidates whose model is neither the chosen one nor was tried.
     """
     terms = view.terms
     if terms is None:

@@ -1,10 +1,10 @@
 """The extension points, in the words endpoint pickers use: filter, scorer, picker, policy.
 
 A policy is a profile: filters, scorers with weights, then the max-score picker. A filter returns a
-mask of the candidates, a scorer a score for each of them; neither speaks through the other. Both
-see one `View`, made once for a decision. What is known of models and of
-prefixes comes from an `Assessor` and a `Prefixes`; both have a plain stand-in here, used when
-nothing was measured and whenever the real one fails.
+mask of the candidates, a scorer a score for each of them; neither stands in for the other. Both
+see one `View`, made once for a decision. Estimates of models and of prefixes come from an
+`Assessor` and a `Prefixes`. Both have a plain stand-in here, used when nothing was measured and
+whenever the real one fails.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class Assessment:
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
         unlike: the request is unlike anything measured: the probabilities are base rates.
-        published: the artifact's P(correct) for the request's class, whatever failed before and
-            was reported since: Q as LAAR has it. None where there is no other than `probability`.
+        published: the artifact's P(correct) for the request's class, without regard to failed
+            models and reported outcomes: Q as in LAAR. None where only `probability` is known.
         reported: reported outcomes that still weigh on the request's class; None where none are
             reported at all.
     """
@@ -84,12 +84,12 @@ class Assessment:
 
 
 class Assessor(Protocol):
-    """Knows the models: how often they are right, how fast they read."""
+    """Estimates models: how often they are right, how fast they read."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Believes something of each model on this request, which the models `tried` got wrong."""
+        """Estimates each model's accuracy and speed on this request, given that `tried` failed."""
         ...
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
@@ -98,7 +98,7 @@ class Assessor(Protocol):
 
 
 class PlainAssessor:
-    """Knows nothing: every model is right, reads at one speed, and a token is four characters."""
+    """Assumes that every model is right, reads at one speed, and has tokens of four characters."""
 
     CHARS_PER_TOKEN = 4.0
     SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens a second
@@ -106,7 +106,7 @@ class PlainAssessor:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Says the same of every model."""
+        """Returns the same estimates for every model."""
         n = len(models)
         return Assessment(
             tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
@@ -123,7 +123,7 @@ class PlainAssessor:
 
 
 class Prefixes(Protocol):
-    """Believes which endpoint holds which prefix."""
+    """Estimates which endpoint holds which prefix."""
 
     def chain(self, request: Request, weights: str = "") -> Chain | None:
         """The prompt's prefixes, hashed; made once for a request. None when nothing is noted.
@@ -133,7 +133,7 @@ class Prefixes(Protocol):
         ...
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """For each slot below `capacity`, the share of the prompt in 0..1 that it holds."""
+        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
         ...
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt | None:
@@ -145,9 +145,9 @@ class Prefixes(Protocol):
         ...
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """For each slot, how much of what the prompt would push out there is asked for again.
+        """The share, by slot, of the text evicted by the prompt that is requested again.
 
-        A share of what is to be read of the prompt; `shares` is from `match`.
+        It is a share of the prompt's uncached part; `shares` is from `match`.
         """
         ...
 
@@ -158,8 +158,8 @@ class Prefixes(Protocol):
     def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
         """The request ended well.
 
-        `share` is what the engine said it had cached, and `prompt_tokens` how long it said the
-        prompt was, if it did (None and 0).
+        `share` is the share of the prompt that the engine reported as cached, None without a
+        report. `prompt_tokens` is the reported length, 0 without a report.
         """
         ...
 
@@ -168,16 +168,16 @@ class Prefixes(Protocol):
         ...
 
     def clear(self, slot: int) -> None:
-        """Forgets what the slot held, as its engine has; requests under way still count."""
+        """Forgets the slot's cached prompts, as its engine has; requests in flight still count."""
         ...
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """The engine said how many tokens its cache holds; NaN when it did not."""
+        """Takes the engine's report of how many tokens its cache holds; NaN for no report."""
         ...
 
 
 class NoPrefixes:
-    """Believes nothing to be cached anywhere."""
+    """Assumes that no endpoint has anything cached."""
 
     def chain(self, request: Request, weights: str = "") -> None:
         """Nothing."""
@@ -195,7 +195,7 @@ class NoPrefixes:
         return
 
     def again(self, chain: Chain, shares: Floats, now: float) -> None:
-        """Nothing is pushed out."""
+        """Returns None: no text is evicted."""
         return
 
     def retract(self, receipt: Receipt) -> None:
@@ -326,9 +326,9 @@ class Fault:
     """A part of a policy that failed on a request.
 
     Args:
-        part: which kind.
+        part: kind of the part.
         extension: the part itself.
-        error: what it raised; the text may hold some of a prompt.
+        error: the exception; its text may hold some of a prompt.
     """
 
     part: PolicyPart
@@ -337,7 +337,8 @@ class Fault:
 
 
 Fits = Callable[[View], Mask]
-"""Which candidates of a view may take the request now; for flow control."""
+"""A function that returns the candidates of a view that may take the request now; for flow
+control."""
 
 
 class NoRoomError(Exception):

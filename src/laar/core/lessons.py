@@ -1,4 +1,4 @@
-"""What a request teaches: of engines while it is in flight, and of the rest at its end."""
+"""Learning from requests: about engines while one is in flight, about the rest at its end."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Lessons:
 
     Args:
         table: the endpoints.
-        engines: learn how long their answers take.
+        engines: learn the time of answers.
         health: learns which endpoints answer; None where it is not kept.
         assessor: learns the length of prompts.
-        prefixes: learn what engines had cached.
+        prefixes: learn the prefixes that engines had cached.
         lengths: learn the tokens of prompts, by conversation.
-        faults: counts what failed.
+        faults: counts the learners that failed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Lessons:
             shown=decision.request.first_token_seen,
             teaches=not moved
             and (view.load_s is None or not view.load_s[at])
-            # What is not seen to be read elsewhere can't be told from the answer.
+            # A prompt whose reading elsewhere is not seen cannot be separated from its answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
             reads=decision.prefiller is None,
         )
@@ -173,7 +173,7 @@ class Lessons:
             self._prefixes.retract(receipt)
             return
         share = None
-        # What came from elsewhere counts as cached: it says nothing of the cache before.
+        # KV from elsewhere counts as cached: it shows nothing about the cache before.
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         self._prefixes.settle(receipt, share, end.prompt_tokens or 0)

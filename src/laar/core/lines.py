@@ -10,7 +10,7 @@ import numpy as np
 __all__ = ["Line"]
 
 FORGET = 0.998
-"""What a sample still weighs after the next: some 500 samples count."""
+"""Weight of a sample relative to the next one: about the last 500 samples count."""
 
 FAR_OUT = 3.0
 """Errors beyond so many of their scale count no more than in proportion (Huber)."""
@@ -28,8 +28,8 @@ class Line:
     Args:
         prior: coefficients to begin with.
         doubt: how far each may be off (one standard deviation), for samples whose scale is 1.
-        low: what no coefficient falls below, whatever the samples say.
-        high: what none rises above.
+        low: least value of each coefficient.
+        high: largest value of each coefficient.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Line:
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
         size = len(self.now)
-        # What each sample changes are lists: of two to five numbers an array costs more than them.
+        # State that each sample changes is in lists: for two to five numbers an array costs more.
         self._squares = np.zeros((size, size))
         self._products = [0.0] * size
         self._low, self._high = low, high
@@ -91,7 +91,7 @@ class Line:
         self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescales what was learned to a unit of values that is larger by this factor."""
+        """Rescales the line to a unit of values that is larger by this factor."""
         self._products = [each / factor for each in self._products]
 
     def state(self) -> list[list[float]]:
@@ -99,7 +99,7 @@ class Line:
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
-        """Restores what `state` returned; False, and no change, if it is not of such a line."""
+        """Restores a result of `state`; False, and no change, if it is not of such a line."""
         size = len(self.now)
         if not isinstance(state, list) or len(state) != size + 3:
             return False

@@ -1,7 +1,7 @@
-"""Which endpoints there are: what every source says of them, and what they say of themselves.
+"""The set of endpoints: as every source describes them, and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own word adds adapters
-to its names, but takes no name that the configuration gives to another model.
+Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own report adds
+adapters to its names, but takes no name that the configuration gives to another model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
 
 TASK_LABEL = "laar.dev/task"
-"""Label of an endpoint: ``generate``, or what it does instead, such as ``embed``."""
+"""Label of an endpoint's task: ``generate``, or another such as ``embed``."""
 
 ROLE_LABEL = "llm-d.ai/role"
 """Label of an endpoint where prefill and decode are apart; values are llm-d's."""
@@ -84,10 +84,10 @@ class EndpointSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What an endpoint says of the names it answers to.
+    """The names that an endpoint reports to answer to.
 
     Args:
-        weights: names of whole models, and for each what they were loaded from.
+        weights: names of whole models, and for each the source it was loaded from.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
         generates: whether it writes texts; None when that is not known.
     """

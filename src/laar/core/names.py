@@ -1,4 +1,4 @@
-"""Which endpoints a name stands for: a model's, a pool's, an address, an IP."""
+"""The endpoints that a name stands for: a model's, a pool's, an address, an IP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Names:
     Attributes:
         models: the distinct first names, in the order of the slots.
         serving: slots of the endpoints that answer to a model name, ascending.
-        pools: slots of the endpoints whose label says that they are of a pool.
+        pools: slots of the endpoints labelled with a pool, by its name.
         adapted: names whose results differ from those of the endpoint's own model.
 
     Args:

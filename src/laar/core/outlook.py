@@ -1,4 +1,4 @@
-"""The cost that serves: what a request would take, and what it would cost all others.
+"""The default cost: the time a request would take, and the time it would cost all others.
 
     cost   = (own + others - invested) / (A * Q) * retry_penalty ** times_tried        [seconds]
 
@@ -15,36 +15,35 @@ constants are learned (`laar.core.engines`). A second before a first token count
 token, and for the end.
 
 * `n` others are there. An answer beside them lasts `2 b` longer for each, of which half counts: of
-  an answer that is under way, half is over on average. The same for each of them: they wait for our
-  prompt where prompts are read in turn (`w`), or go slower while it is read (`s`).
-* `later`: who comes to that endpoint while it is still busy with this prompt waits as well. Until
-  the work ahead is done, `wait / (1 - load)` seconds later as busy periods go, requests come at the
-  fleet's rate for each endpoint, and `w * read` is added to each of them; to those who come while
-  this prompt is read, half of that on average. So long prompts weigh more than in proportion, and
-  a conversation does not move lightly.
-* `evicted`: what is read takes room in the endpoint's cache and, where that is full, pushes out
-  what was used least recently. A share `r` of text of that age is asked for again, and is read
-  again (`laar.prefix.evictions`). So a prompt goes where there is room,
-  or where only what is long forgotten leaves.
+  an answer in flight, half is over on average. The same for each of them: they wait for this prompt
+  where prompts are read in turn (`w`), or go slower while it is read (`s`).
+* `later`: a request that reaches the endpoint while it is still busy with this prompt waits as
+  well. Until the work ahead is done, `wait / (1 - load)` seconds later as busy periods go, requests
+  come at the fleet's rate for each endpoint, and `w * read` is added to each of them; to those that
+  come while this prompt is read, half of that on average. So long prompts weigh more than in
+  proportion, and a conversation does not move lightly.
+* `evicted`: text that is read takes room in the endpoint's cache and, where that is full, evicts
+  the text used least recently. A share `r` of text of that age is requested again, and is read
+  again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text that is
+  long out of use is evicted.
 * `queued`: the same for places in a full engine.
-* `room`: where the prompts in flight fill the engine's KV cache, ours waits until enough of them
-  have ended, and as long again whoever comes after it. The cache's size is from the metrics page,
-  and so is what a token in flight takes of it (`laar.core.batches`).
-* `invested`: a prefix that many ask for is worth a copy. They would be spared what the endpoints
-  that hold it are busier, on average of late, than this one. As many are expected as came recently
-  (`laar.prefix.demand`), less those whom the copies there are would serve; and no more is given
-  than the copy costs.
+* `room`: where the prompts in flight fill the engine's KV cache, this one waits until enough of
+  them have ended, and each later one as long again. The metrics page gives the cache's size, and
+  the part of it that a token in flight takes (`laar.core.batches`).
+* `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
+  endpoints that hold the prefix were busier recently, on average, than this one. As many requests
+  are expected as came recently (`laar.prefix.demand`), less those that the existing copies would
+  serve. The amount is at most the cost of the copy.
 
-What an adapter takes that has to be loaded, or to wait for a place, comes with the base
+The time to load an adapter, or to wait for a place for it, is part of the base
 (`laar.core.adapters`).
 
 Where the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
 
 Tried and left out: a lower weight of the round trip, a heavier one of first tokens, rent for the
-whole prompt where caches are short, the long-run mean beside `n`, and what a prompt that is read
-again pushes out in turn.
-Decision 0014 has the figures.
+whole prompt where caches are short, the long-run mean beside `n`, and the text that a prompt evicts
+in turn when it is read again. Decision 0014 has the figures.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ class Outlook:
     """Scores by the cost above.
 
     Args:
-        weights: of the round trip (`k_rtt`), of waiting (`k_queue`) and of the others (`k_delay`).
-            All are 1: seconds are seconds.
+        weights: weights of the round trip (`k_rtt`), of waiting (`k_queue`) and of the cost to
+            others (`k_delay`). All are 1: seconds are seconds.
     """
 
     def __init__(self, weights: CostWeights) -> None:
@@ -98,7 +97,7 @@ class Outlook:
 
 
 def _priced(scene: Scene) -> Price[Floats]:
-    """What each candidate costs, by itself."""
+    """The price of each candidate, by itself."""
     fleet, each, of = scene.fleet, scene.candidates, scene.constants
     now, objective_s = scene.now, scene.view.request.ttft_objective_s
     if len(of.read) > _FEW:
@@ -118,10 +117,10 @@ def _loaded(priced: Price[Floats], load_s: Floats) -> Price[Floats]:
 
 
 def _spared(scene: Scene, demand: Demand, priced: Price[Floats], total_s: Floats) -> Floats | None:
-    """What a copy of the prefix at each candidate would spare those who will ask for it.
+    """The seconds that a copy of the prefix at each candidate would save later requests for it.
 
-    None for nothing: mostly, a copy for nothing would win nowhere else than where the cost is
-    least as it is.
+    None if it would save nothing. That is the usual case: even a free copy would mostly not make
+    another candidate the cheapest.
     """
     best = int(total_s.argmin())
     near = (total_s - priced.copy_s < total_s[best]).nonzero()[0]
@@ -173,7 +172,7 @@ def _terms(
     total_s: Floats,
     others_s: Floats,
 ) -> Terms:
-    """The cost taken apart, with what is tried already and what may be wrong in it."""
+    """The cost taken apart, with models already tried and the chance of a wrong answer in it."""
     view = scene.view
     cost, penalty = until_correct(
         scene.fleet.weights,

@@ -1,9 +1,9 @@
 """Each endpoint's own pace against the others of its model.
 
 Two paces: to the first token, and from there on, the one a first guess for the other. A pace
-differs from 1 by no more than what its samples show beyond their own scatter, and what an endpoint
-showed long ago counts little: equal endpoints cost the same and share the load.
-`laar.core.engines` says what the paces multiply.
+differs from 1 by no more than its samples show beyond their own scatter, and old samples count
+little: equal endpoints cost the same and share the load. `laar.core.engines` has the terms that
+the paces multiply.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MEMORY = 60.0  # samples
 _DOUBT = 1.0  # samples that a pace of 1 weighs
 _TIE = 10.0  # samples that the other pace weighs
 _SURE = 3.0  # standard errors within which a pace counts as its model's
-_EVEN = 0.1  # of a logarithm: a pace that is off by less is mostly what the lines do not know
+_EVEN = 0.1  # of a logarithm: a pace that is off by less is mostly an error of the lines
 _MEMORY_S = 120.0
 _TOGETHER = 8  # samples between two workings-out of a model's paces
 
@@ -67,9 +67,9 @@ class Paces:
         """Learns from a first token; true when the paces of its model changed.
 
         Args:
-            slot: where from.
-            ratio: what it took, against what its model takes.
-            weight: of the sample.
+            slot: the endpoint.
+            ratio: the time it took, divided by its model's usual time.
+            weight: weight of the sample.
             as_of: the moment that older samples have faded to.
         """
         return self._learn(self._of_first, slot, ratio, weight, as_of)
@@ -91,7 +91,7 @@ class Paces:
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Restores what `state` returned, until `work_out`; invalid parts are skipped."""
+        """Restores a result of `state`, until `work_out`; invalid parts are skipped."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
@@ -149,7 +149,7 @@ class Paces:
             (rest_logs, rest_seen, self.rest),
         ):
             logs = (own + _TIE * both) / (count + _TIE)
-            # Against the others: what all share is in the model's lines.
+            # Against the others: the part that all share is in the model's lines.
             mean = float(logs @ weights) / total if total > 0.0 else 0.0
             logs -= mean
             # Breiman's garotte: nothing where the samples' scatter explains it, all of it far off.

@@ -1,9 +1,9 @@
 """Prices of prompts that another endpoint reads: of pairs of a prefiller and a candidate.
 
 A pair costs `own + others` of an answer of one token at the prefiller, and the same of an answer
-without a prompt where it is written, with what is queued there by then. The soonest that any
-prefiller of the kin is ready stands for `then`: so the two are a sum, and the cheapest prefiller is
-the cheapest for every candidate (`laar.core.apart.cheapest`).
+without a prompt where it is written, with the queue there by then. The time of the first prefiller
+of the kin to be ready stands for `then`: so the two are a sum, and the cheapest prefiller is the
+cheapest for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["read_elsewhere"]
 def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Floats]:
     """The prices again, those of pairs where a candidate had better not read the prompt.
 
-    Leaves in `apart` which prefiller each candidate is priced with, and what that saves.
+    Sets in `apart` the prefiller that each candidate is priced with, and the seconds it saves.
 
     Args:
-        scene: what is priced.
+        scene: the inputs to the prices.
         apart: the prefillers.
         alone: the prices of candidates that read the prompt themselves.
     """
@@ -48,13 +48,13 @@ def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Fl
 
 @dataclass(slots=True, kw_only=True)
 class _Visit:
-    """Where each candidate's prompt would be read; arrays over the candidates.
+    """The prefiller that would read each candidate's prompt; arrays over the candidates.
 
     Args:
         chosen: position of the prefiller; -1 where there is none of the candidate's kin.
         can: there is one.
-        then_s: until the first prefiller of its kin is ready.
-        cost_s: of reading it at the chosen one, as the cost weighs it.
+        then_s: seconds until the first prefiller of its kin is ready.
+        cost_s: weighted seconds of reading it at the chosen one.
         at: the other prices there.
     """
 
@@ -83,7 +83,7 @@ def _visit(scene: Scene, apart: Apart) -> _Visit:
 
 
 def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
-    """What the prompt costs at each prefiller, as an answer of one token; arrays over those."""
+    """The price of the prompt at each prefiller, as an answer of one token; arrays over those."""
     slots, engines = apart.of.slots, scene.engines
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s)
@@ -109,7 +109,7 @@ def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
 
 
 def _pair(scene: Scene, visit: _Visit, transfer_s: Floats, alone: Price[Floats]) -> Price[Floats]:
-    """What each candidate costs with its prefiller: an answer without a prompt, and the visit."""
+    """The price of each candidate with its prefiller: an answer without a prompt, and the visit."""
     view, reading = scene.view, visit.at
     objective_s: Floats | None = None
     if view.request.ttft_objective_s is not None:

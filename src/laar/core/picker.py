@@ -18,11 +18,11 @@ and by llm-d's users)."""
 
 
 def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
-    """Positions by score, behind those that more important masks keep.
+    """Positions by mask, then by score: a candidate that an important mask keeps goes first.
 
     Args:
-        scores: of the candidates.
-        masks: the most important first.
+        scores: scores of the candidates.
+        masks: masks to keep candidates, the most important first.
     """
     if not masks:
         return np.argsort(-scores, kind="stable")
@@ -44,8 +44,8 @@ def pick(
     decides.
 
     Args:
-        scores: of the candidates.
-        load: of the candidates, in any unit.
+        scores: scores of the candidates.
+        load: load of the candidates, in any unit.
         rng: decides among equals.
         masks: as for `ranking`.
         first: the candidate that is picked whatever its score; None to pick by score.

@@ -1,4 +1,4 @@
-"""A policy: filters, weighted scorers, and whether it knows of earlier attempts."""
+"""A policy: filters, weighted scorers, and whether it prices earlier attempts."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Policy:
     def score(self, view: View) -> Floats:
         """A score for each candidate, in 0..1.
 
-        Of several scorers, one that fails is left out. A lone one raises what it raises.
+        Of several scorers, one that fails is left out. The exception of a lone one is raised.
         """
         if len(self.scorers) == 1:  # the common case
             return self.scorers[0][0].score(view)
@@ -74,9 +74,9 @@ class Policy:
         """Positions of the candidates: the picked one, then the fallbacks.
 
         Args:
-            scores: of the candidates.
-            view: of the candidates.
-            masks: what may take the request, the most important first.
+            scores: scores of the candidates.
+            view: the view of the candidates.
+            masks: masks of the candidates that may take the request, the most important first.
             first: the candidate that is picked whatever its score; None to pick by score.
         """
         if self.picker is not None and first is None:

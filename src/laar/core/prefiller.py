@@ -1,7 +1,7 @@
 """The choice of a prefiller among the endpoints that may be one.
 
 A policy that prices chooses it together with the candidate (`Apart.chosen`); a prefiller that
-health has taken out gets its trial here. `laar.core.apart` says what the pair costs.
+health has taken out gets its trial here. `laar.core.apart` describes the cost of a pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def view_of_prefillers(
     cached: Floats,
     again: Floats | None,
 ) -> Apart:
-    """What scorers may want of prefillers; the three arrays are over them, as `Apart` has them."""
+    """The prefillers as scorers see them; the three arrays are over them, as in `Apart`."""
     slots, model_id = prefillers.slots, prefillers.model_id
     answers_itself = table.in_flight[slots] - table.visiting[slots]
     return Apart(

@@ -1,6 +1,6 @@
 """The formula of the cost, for one candidate or for all of them at once.
 
-`laar.core.outlook` says what the terms mean.
+See `laar.core.outlook` for the terms.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
 
 FIRST = 2.0
-"""What a second before the first token weighs: it counts for that token and for the end."""
+"""Weight of a second before the first token: it counts for that token and for the end."""
 
 PATIENT, URGENT = 0.05, 4.0
-"""What a second of waiting weighs before the client's objective is over, and after."""
+"""Weight of a second of waiting before the client's objective is over, and after."""
 
 
 class _Bounds(NamedTuple, Generic[N]):
@@ -43,13 +43,13 @@ _EACH: _Bounds[Floats] = _Bounds(np.minimum, np.maximum)
 
 @dataclass(slots=True, kw_only=True)
 class Fleet:
-    """What is the same for all candidates.
+    """The values that all candidates share.
 
     Args:
-        weights: of the round trip, of waiting and of the others.
+        weights: weights of the round trip, of waiting and of the cost to others.
         rate: requests a second that come to an endpoint.
-        mean_work_s: seconds by c(m) of a prompt.
-        ever_full: an engine was seen to be full, or its cache.
+        mean_work_s: seconds of a prompt by c(m).
+        ever_full: an engine or its cache was seen full.
         mean_load: seconds of prompts (by c(m)) that an endpoint is sent a second.
     """
 
@@ -61,22 +61,23 @@ class Fleet:
 
 
 class Candidate(NamedTuple, Generic[N]):
-    """What is known of one candidate, or of all: then each is an array over them.
+    """The inputs to the price of one candidate, or of all: then each is an array over them.
 
     Args:
-        tokens: of the prompt.
-        cached_tokens: the part of them that is believed to be cached.
+        tokens: tokens of the prompt.
+        cached_tokens: the part of them that is probably cached.
         seconds_per_token: c(m).
-        in_flight: requests there.
+        in_flight: requests in flight there.
         rtt_s: round trip.
-        again: which share of what its cache pushes out is asked for again.
-        crowded: which share of what runs there has to end before there is room in the cache.
+        again: share of the text evicted from its cache that is requested again.
+        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
+            they all have to end, and others after them.
         ahead_s: as in `laar.core.traffic.Asked`, as are the next four.
         since: as above.
         free_at: as above.
         load: as above.
         came: as above.
-        engine: what its engine is like.
+        engine: the constants of its engine.
     """
 
     tokens: N
@@ -95,19 +96,19 @@ class Candidate(NamedTuple, Generic[N]):
 
 
 class Price(NamedTuple, Generic[N]):
-    """What a request costs at a candidate, in seconds, or at all: then each is an array over them.
+    """The seconds of a request at a candidate, or at all: then each is an array over them.
 
     Args:
-        base_s: that do not grow with the prompt, to the end of the answer.
-        read_s: of reading what is not cached.
-        queue_s: for the others there, before the first token and after.
-        ttft_s: to the first token.
-        latency_s: to the end of the answer.
-        own_s: of the request, as the cost weighs them.
-        others_s: of the others, as the cost weighs them.
-        total_s: of both.
+        base_s: seconds that do not grow with the prompt, to the end of the answer.
+        read_s: seconds to read the uncached tokens.
+        queue_s: seconds of delay by the others there, before the first token and after.
+        ttft_s: seconds to the first token.
+        latency_s: seconds to the end of the answer.
+        own_s: weighted seconds of the request itself.
+        others_s: weighted seconds of the other requests.
+        total_s: the sum of both.
         copy_s: the part of it that a copy of the prompt there costs.
-        evicted_s: the part of the others' for what the prompt pushes out of the cache.
+        evicted_s: the part of the others' seconds for the text that the prompt evicts.
     """
 
     base_s: N
@@ -125,10 +126,10 @@ class Price(NamedTuple, Generic[N]):
 def price(
     fleet: Fleet, of: Candidate[Floats], now: Floats | float, objective_s: Floats | float | None
 ) -> Price[Floats]:
-    """What a request costs at all candidates.
+    """The price of a request at all candidates.
 
     Args:
-        fleet: what is the same for all.
+        fleet: the values that all candidates share.
         of: the candidates.
         now: when the request comes there.
         objective_s: how soon the client wants its first token after that; None for no objective.
@@ -191,14 +192,14 @@ def _formula(
     slowed = slows * n
     beside = 0.5 * beside_s * n
     wait = waits * seconds_ahead(most, ahead_s, since, free_at, now, reads) + queued + room_s
-    # Where few requests came, mostly what all were sent on average.
+    # Where few requests came, mostly the average over all endpoints.
     load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
     idle = 1.0 - least(MAX_LOAD, waits * load)
     answer = (alone_s + beside) / idle
     alone = base + read + read * slowed
     first = alone + wait
 
-    # What it costs the others.
+    # The cost to the others.
     later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
     work = read * (slowed + turns * n + FIRST * later)
     evicted = again * (FIRST * (read + read * slowed) + work)

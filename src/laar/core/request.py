@@ -1,9 +1,8 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values that are made for every request are not frozen dataclasses here and in the packages on the
-request's path: freezing triples what it costs to make one. A request is changed in two places all
-the same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the
-prompt.
+request's path: freezing triples the cost of making one. A request is changed in two places all the
+same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the prompt.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Trace:
 
     Args:
         trace_id: 32 hex digits.
-        span: of the decision, for the tracer; laar does not read it.
+        span: the decision's span, for the tracer; laar does not read it.
     """
 
     trace_id: str

@@ -1,9 +1,9 @@
 """The retry rule and the stop, for every policy.
 
-Attempts in ascending order of L / P(correct | what failed) take all but the least expected time to
-the first correct answer, also where failures are not independent (held against every order of five
-models by a test). So the next attempt's cost says what a correct answer still takes, and the stop
-is that cost against the answer's value: no plan of the whole sequence is needed.
+Attempts in ascending order of L / P(correct | failures) take all but the least expected time to
+the first correct answer, also where failures are not independent (a test compares every order of
+five models). So the next attempt's cost is the time that a correct answer still takes, and the stop
+compares that cost with the answer's value: no plan of the whole sequence is needed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
     """Expected seconds to a correct answer once this attempt has failed too.
 
     Args:
-        terms: of this attempt's candidates: their latencies are taken for those of the next one.
-        probability: of each candidate, given that this attempt failed as well.
-        left: whose models are untried then; with none of them the answer is 0: who could be asked
-            is not there just now, so nothing speaks for stopping.
+        terms: terms of this attempt's candidates: their latencies stand for those of the next one.
+        probability: P(correct) of each candidate, given that this attempt failed as well.
+        left: candidates whose models are untried then. With none the result is 0: an endpoint to
+            ask is missing just now, which is no reason to stop.
     """
     if not left.any():
         return 0.0

@@ -14,7 +14,7 @@ Two additions to GORGO's:
   never answered a probe looks like the nearest one.
 
 Plain functions over numbers and vectors: the caller keeps columns ``rtt_s`` and ``measured_s``. A
-failed probe is no sample. What an unknown round trip costs is the cost model's decision.
+failed probe is no sample. The cost model decides the cost of an unknown round trip.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def fresh_rtt(
     now: float,
     stale_after_s: float = STALE_AFTER_S,
 ) -> npt.NDArray[np.float64]:
-    """The means that are still to be believed, NaN in place of the others.
+    """The means that are still fresh, NaN in place of the others.
 
     Args:
         rtt_s: means, shape ``(n,)``.

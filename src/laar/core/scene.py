@@ -1,4 +1,4 @@
-"""What one decision is priced from: the candidates, the fleet, and what is learned of both."""
+"""The inputs to the prices of one decision: candidates, fleet, and learned engine models."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _FAR_S = 1e15  # clocks that jump stay numbers
 
 @dataclass(slots=True)
 class Scene:
-    """What one decision is priced from.
+    """The inputs to the prices of one decision.
 
     Args:
-        view: what is known of the candidates.
-        engines: what is learned of engines.
-        constants: of the candidates' engines.
-        fleet: what is the same for all candidates.
+        view: the view of the candidates.
+        engines: the learned models of engines.
+        constants: the constants of the candidates' engines.
+        fleet: the values that all candidates share.
         candidates: the columns of the price.
         now: the moment, a number in any case.
     """
@@ -40,7 +40,7 @@ class Scene:
 
 
 def scene_of(view: View, weights: CostWeights) -> Scene:
-    """Gathers what the candidates of a view are priced from."""
+    """Gathers the inputs to the prices of a view's candidates."""
     slots = view.slots
     now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
     engines = view.engines or Engines(view.table)

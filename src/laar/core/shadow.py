@@ -1,4 +1,4 @@
-"""The draw that says which decisions count; the rest are in shadow: made, recorded, not applied."""
+"""The draw of the decisions that count; the rest are in shadow: made, recorded, not applied."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class EnforcedShare:
     A session that is in force at one share is in force at each larger one.
 
     Args:
-        share: of the decisions, 0 to 1; may be changed.
+        share: share of the decisions, 0 to 1; may be changed.
     """
 
     def __init__(self, share: float) -> None:

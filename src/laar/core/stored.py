@@ -1,8 +1,8 @@
-"""Which endpoint keeps which answer: the Responses API continues and fetches answers by their id.
+"""The endpoints that keep answers: the Responses API continues and fetches answers by their id.
 
 An engine keeps its answers to itself, so a request that names one can be served by that engine or
-by none. Where the picker does not know the id there is nothing to guess by: one endpoint may be
-asked, several may not.
+by none. Where the picker does not know the id it cannot guess: it may ask one endpoint, not
+several.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StoredAnswers:
         self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """Does as `note`, for what another picker saw."""
+        """The same as `note`, for an answer that another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
@@ -48,7 +48,7 @@ class StoredAnswers:
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """The endpoint that keeps what the request names; the request's own subset if unknown.
+        """The endpoint that keeps the answer named by the request; its own subset if unknown.
 
         The request's session, where it names none, becomes that of the answer it continues.
 

@@ -1,10 +1,10 @@
-"""What each endpoint was sent: prompts ahead, requests on average, and the rate of both.
+"""The traffic sent to each endpoint: prompts ahead, requests on average, and the rate of both.
 
 A first token that the picker sees takes its prompt out of the work ahead. First tokens that it does
 not see (of answers that are not read) leave prompts that count by a clock. Work is in seconds by
 c(m), the time that a prompt's uncached tokens take the model alone.
 
-All counts are this picker's, and what others told it: `ahead_s` has both.
+Counts include the traffic that other pickers share; those in `_SHARED` are this picker's alone.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from laar.core.endpoints import EndpointTable, Floats, N, Slots
 __all__ = ["FEW_CAME", "Asked", "Traffic", "seconds_ahead"]
 
 MEAN_S = 60.0
-"""Over which the mean number in flight is taken."""
+"""Time constant of the mean number in flight."""
 
 RATE_S = 30.0
-"""Over which the rate of requests, and of prompts to read, is taken."""
+"""Time constant of the rates of requests and of prompts to read."""
 
 FEW_CAME = 10.0
 """Requests that the mean of all weighs in an endpoint's load."""
@@ -34,14 +34,14 @@ _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 
 class Asked(NamedTuple, Generic[N]):
-    """What an endpoint was asked for, or several were.
+    """The traffic of one endpoint, or of several: then each is an array over them.
 
     Args:
-        ahead_s: seconds by c(m) of prompts that are not read yet.
-        since: when the first of them began to be read.
-        free_at: when those are read whose first token is not seen.
-        load: seconds of prompts (by c(m)) that were sent a second, of late.
-        came: the requests that say so (`FEW_CAME`).
+        ahead_s: seconds (by c(m)) of prompts that are not read yet.
+        since: when the engine began to read the first of them.
+        free_at: when the prompts whose first token the picker does not see are read.
+        load: seconds of prompts (by c(m)) sent a second, recently.
+        came: the number of requests behind `load` (see `FEW_CAME`).
     """
 
     ahead_s: N
@@ -99,7 +99,7 @@ class Traffic:
     # -- asked ---------------------------------------------------------------------------------
 
     def asked(self, slots: Slots, now: float) -> tuple[Asked[Floats], float]:
-        """What some endpoints were asked for, and the mean of their loads."""
+        """The traffic of some endpoints, and the mean of their loads."""
         rows: Floats = self._asked.take(slots, axis=1)
         recent = rows[-2:]  # `load` and `came`
         recent *= _exp((self._load_from - now) / RATE_S)
@@ -107,7 +107,7 @@ class Traffic:
         return asked, float(np.add.reduce(asked.load)) / len(slots)
 
     def mean_in_flight(self, slots: Slots, now: float) -> Floats:
-        """Requests in flight, on average of late."""
+        """Requests in flight, averaged over the recent past (`MEAN_S`)."""
         in_flight = self._table.in_flight[slots]
         faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
         mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
@@ -158,10 +158,10 @@ class Traffic:
         """Counts a prompt that is sent.
 
         Args:
-            slot: where to.
+            slot: the endpoint.
             now: the moment.
-            work_s: of the prompt.
-            pace: the engine's, by c(m).
+            work_s: seconds of the prompt, by c(m).
+            pace: the engine's seconds for one second by c(m).
             shown: whether its first token will be seen.
             counted: whether it counts in the rate of requests.
         """
@@ -198,7 +198,7 @@ class Traffic:
         read_s: float,
         pace: float,
     ) -> None:
-        """Counts what other pickers sent; as `Engines.elsewhere` has it, with the engine's pace."""
+        """Counts the traffic of other pickers, as in `Engines.elsewhere`; `pace` as in `send`."""
         before = self.ahead_s.item(slot)
         more = ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = ahead_s
@@ -266,11 +266,11 @@ def seconds_ahead(
         since: as above.
         free_at: as above.
         now: the moment, or one for each endpoint.
-        read: of the constants.
+        read: the `read` of the engines' constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
 
 
 def _exp(exponent: float) -> float:
-    """What has faded: never above 1, whatever clocks do."""
+    """The share that is left after fading: never above 1, even if clocks jump."""
     return math.exp(max(-700.0, min(0.0, exponent)))

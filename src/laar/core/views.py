@@ -1,4 +1,4 @@
-"""What is known of the candidates of one request: the view that scorers price.
+"""The view of one request's candidates, which scorers price.
 
 The assessor, the prefix index and the learned prompt lengths are asked here, each behind a guard:
 one that fails is left out, with a reason code, and the view is made without it.
@@ -34,13 +34,13 @@ class Views:
     Args:
         table: the endpoints.
         settings: how to choose; may be replaced.
-        rng: for random scorers.
-        assessor: the models.
-        prefixes: the caches.
-        engines: what engines are like.
-        adapters: which are at hand where.
-        lengths: of prompts, in tokens.
-        faults: counts what failed.
+        rng: source of chance for random scorers.
+        assessor: estimates models.
+        prefixes: estimates caches.
+        engines: the learned speed of engines.
+        adapters: the adapters that endpoints have at hand.
+        lengths: lengths of prompts, in tokens.
+        faults: counts the parts that failed.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Views:
         weights: Mapping[str, float] | None,
         now: float,
     ) -> tuple[View, Chain | None, str]:
-        """What scorers may want of the candidates; the prefix chain; a reason if degraded."""
+        """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
         table, reason = self._table, ""
         known = self._assess(request, table.models, tried, now)
         if known is None:
@@ -153,7 +153,7 @@ class Views:
     ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
         """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
 
-        That is `demand` and `again`. `by_model` are its tokens by what else is known.
+        The rest is `demand` and `again`. `by_model` are its estimated tokens by model.
         """
         table = self._table
         chain = self._prefixes.chain(request, table.weights(request.model))

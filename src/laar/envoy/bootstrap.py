@@ -1,6 +1,6 @@
 """One Envoy bootstrap for each way of running laar, from typed messages.
 
-What every shape has: an ext_proc filter that asks the picker, the endpoints behind an
+Every shape has an ext_proc filter that asks the picker, the endpoints behind an
 ``override_host`` cluster, retries on the endpoints that the picker names next
 (`laar.envoy.routes`), errors in OpenAI's form, removal of headers that clients may not set before
 anything reads them, a JSON access log, and a second listener with ``/ready`` and
@@ -22,7 +22,7 @@ gateway    all addresses           as standalone                         full du
 
 *Native* sends the picker the whole request body in one message and, of the answer, its headers:
 three messages each way however long the answer is. *Full duplex* sends and takes back every chunk
-of both; it exists for gateways that insist, and to test a picker against what they send.
+of both; it exists for gateways that insist, and to test a picker against their messages.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
 takes over. It knows no models, so it is right for endpoints that all accept the model names asked
@@ -55,8 +55,8 @@ BodyMode: TypeAlias = Literal["native", "full-duplex"]
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 MESSAGE_TIMEOUT_S = 1.8
-"""Until Envoy gives the picker up, which decides in milliseconds; a held request gets more. With
-what Envoy needs to go on without it, no request waits 2 s for a picker that hangs."""
+"""Seconds until Envoy gives the picker up, which decides in milliseconds; a held request gets more.
+With the time that Envoy needs to go on without it, no request waits 2 s for a picker that hangs."""
 
 RETRY_ON = "connect-failure,refused-stream,reset-before-request,reset,retriable-status-codes"
 RETRIED = (429, 500, 502, 503, 504)
@@ -70,15 +70,15 @@ _MAX_MESSAGE_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapOptions:
-    """What an operator may want to change in a bootstrap.
+    """The options of a bootstrap.
 
     Args:
         picker: ``host:port`` of the picker's ext_proc server; IPv6 in brackets. A DNS name is
             resolved again and again, and requests spread over all of its addresses.
         picker_ca_path: PEM file of the CA of the picker's certificate; None speaks plain HTTP/2,
             right for a picker on the same machine or pod.
-        listen_port: where requests come in; 0 lets the kernel choose.
-        ready_port: where ``/ready`` and ``/stats/prometheus`` answer, on all addresses.
+        listen_port: port for requests; 0 lets the kernel choose.
+        ready_port: port of ``/ready`` and ``/stats/prometheus``, on all addresses.
         admin_port: Envoy's admin interface, on loopback only; 0 leaves ``/stats/prometheus`` out of
             reach, as it stands for this port.
         eds_path: absolute path of the endpoints file; its directory is watched for renames.
@@ -88,7 +88,7 @@ class BootstrapOptions:
             the picker decides; in full-duplex mode, where it does not, the picker has to refuse.
         longest_hold_s: longest time the picker's queue may hold a request, which it asks Envoy
             for. 0 to 3,590. A picker that asks for nothing counts as down after 2 s.
-        tenant_header: header by which flow control tells tenants apart; the picker's
+        tenant_header: header by which flow control distinguishes tenants; the picker's
             `flow.tenant_header`.
         request_timeout_s: longest time for a whole exchange.
         idle_timeout_s: longest silence within one, where the picker does not know better: an
@@ -96,12 +96,12 @@ class BootstrapOptions:
             second in the default.
         retries: further attempts after one that failed before its answer began. 0 to 10.
         listen_host: IP address that requests and probes come in at; None takes the shape's own.
-        trust_gateway_headers: let clients say who they are, how urgent their request is and which
-            model shall answer: right where a gateway in front says it for them. None: only the
-            sidecar's client.
+        trust_gateway_headers: let clients set their tenant, the urgency of a request and the model
+            that shall answer: right where a gateway in front sets these headers for them. None:
+            only the sidecar's client.
 
     Raises:
-        SettingError: for a value out of range.
+        SettingError: a value is out of range.
     """
 
     picker: str = "127.0.0.1:9002"
@@ -177,7 +177,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, o
     """The bootstrap as plain JSON values, in Envoy's own field names.
 
     Raises:
-        SettingError: for an unknown shape, or when the ``envoy`` extra is not installed.
+        SettingError: the shape is unknown, or the ``envoy`` extra is not installed.
     """
     if shape not in get_args(Shape):
         raise SettingError(unknown("shape", shape, get_args(Shape)))

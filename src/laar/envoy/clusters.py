@@ -1,7 +1,7 @@
 """The two clusters of a laar Envoy: the endpoints that serve models, and the picker itself.
 
 **Endpoints** are an EDS cluster read from a file that is replaced by rename, so membership changes
-without a restart and an address outside the file can never be reached, whatever names it. Its
+without a restart and an address outside the file can never be reached, by any header. Its
 ``override_host`` policy takes the picker's ordered list from the request header, then from the
 ``envoy.lb`` metadata. Without a list least request chooses among all endpoints. With a list that
 names no endpoint that Envoy knows, nothing is chosen: endpoints outside the list serve other
@@ -14,11 +14,11 @@ sends requests to an ejected host as well, so it never contradicts the picker's 
 **The picker** speaks HTTP/2. Each request in flight holds one ext_proc stream for its whole life,
 hence the circuit breakers far above Envoy's 1,024 and the wide HTTP/2 windows.
 
-The picker is also asked for its health, by gRPC, four times a second. A picker that leaves says
-NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out within
-two seconds. Streams to it then fail before any byte of a body is sent, so that failing open works
-in every body mode and costs no time-out. The endpoints are not probed: the picker knows more about
-them.
+Envoy also asks the picker for its health, by gRPC, four times a second. A picker that leaves
+reports NOT_SERVING and gets no new streams before its port closes; one that is gone or hangs is out
+within two seconds. Streams to it then fail before any byte of a body is sent, so that failing open
+works in every body mode and costs no time-out. The endpoints are not probed: the picker knows more
+about them.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ ADMIN_CLUSTER = "admin"
 _CONNECT_TIMEOUT = timedelta(seconds=1)
 _CHECK_INTERVAL = timedelta(milliseconds=250)
 _CHECK_TIMEOUT = timedelta(milliseconds=1500)
-"""With the interval less than 2 s until a picker that hangs is out; one that is busy for a second
-stays."""
+"""Together with the interval less than 2 s, after which a picker that hangs is out; one that is
+busy for a second stays."""
 
 _PICKER_EJECTED = timedelta(seconds=1)
 _PING_INTERVAL = timedelta(milliseconds=500)
@@ -115,8 +115,8 @@ _IN_FLIGHT = 100_000
 
 _RETRY_SHARE = 25.0
 _FREE_RETRIES = 100
-"""Requests that may wait for a retry at a time: so many in any case, then this share (percent) of
-those in flight. The others see the first failure."""
+"""Requests that may wait for a retry at a time: this number in any case, then this share (percent)
+of those in flight. The others see the first failure."""
 
 _EJECTED = timedelta(seconds=5)
 
@@ -169,7 +169,7 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
             base_ejection_time=_EJECTED,
             max_ejection_time=6 * _EJECTED,
             max_ejection_percent=50,
-            # The success rate of a model says as much about what it is asked as about its endpoint.
+            # The success rate of a model shows as much about its requests as about its endpoint.
             enforcing_success_rate=0,
         ),
         typed_extension_protocol_options={
@@ -190,7 +190,7 @@ def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) 
 
     Args:
         host: IP address or DNS name.
-        port: of its ext_proc server.
+        port: port of its ext_proc server.
         ca_path: PEM file.
         watched: cut the streams of a picker that answers no HTTP/2 ping. In full duplex nothing
             else ends the wait for a picker that hangs: Envoy arms no message time-out there.
@@ -219,8 +219,8 @@ def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) 
                 healthy_threshold=1,
             )
         ],
-        # Between two checks the first stream that fails tells as much; in full duplex each one more
-        # is a request lost. The next check that succeeds lets the picker in again.
+        # Between two checks the first failed stream shows as much; in full duplex each further one
+        # is a lost request. The next check that succeeds lets the picker in again.
         outlier_detection=OutlierDetection(
             split_external_local_origin_errors=True,
             consecutive_local_origin_failure=1,

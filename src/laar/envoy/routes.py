@@ -1,13 +1,13 @@
-"""Where requests go, how often they are tried, and how long an endpoint may be silent.
+"""The routes of requests, the number of attempts, and the silence that an endpoint may keep.
 
 **Retries.** An attempt that fails before the first byte of an answer is repeated on the next
 endpoint of the picker's list: when no connection comes about, when the endpoint resets it, and for
 the statuses of `RETRIED`. 500 and resets are among them although the engine may have begun: a
-replica that fails at once is far more common than a request that breaks each engine, and the
-number of attempts bounds what such a request does. A client's own retries multiply it.
+endpoint that fails at once is far more common than a request that breaks each engine, and the
+number of attempts bounds the harm of such a request. A client's own retries multiply it.
 
-**Silence.** A stream that neither begins nor goes on is ended by ``per_try_idle_timeout``. How long
-a prompt's prefill may take only the picker knows, and a route's time-outs are fixed; so there are
+**Silence.** A stream that neither begins nor goes on is ended by ``per_try_idle_timeout``. Only the
+picker knows how long a prompt's prefill may take, and a route's time-outs are fixed; so there are
 routes for several silences. The picker names one in its metadata, and Envoy looks for the route
 again.
 
@@ -79,7 +79,7 @@ def routes(*entries: Route) -> RouteConfiguration:
         # For the picker alone, and where Envoy keeps the headers no other part takes them off. The
         # destination stays: endpoints behind a further picker may want to know.
         request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
-        # Where Envoy keeps the headers the picker can't set one: it says so in the metadata.
+        # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
         request_headers_to_add=[
             HeaderValueOption(
                 header=HeaderValue(
@@ -132,7 +132,10 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
 
 
 def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
-    """What the picker is sent; without `headers` of a native request only what it reads of them."""
+    """The parts of a stream that Envoy sends to the picker.
+
+    Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
+    """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
     trailers = skip if native else send

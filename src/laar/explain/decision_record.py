@@ -1,4 +1,4 @@
-"""What remains of a decision when its prompt is gone: a `DecisionRecord`, to explain it by.
+"""The record of a decision without its prompt: a `DecisionRecord`, to explain it by.
 
 Ids, names, counts, and references to the arrays the scorers saw. It costs some microseconds to
 make, so every decision can leave one; rows and words are made from it on request. It never holds a
@@ -36,12 +36,12 @@ class Readings:
 class DecisionRecord:
     """A decision without its prompt.
 
-    `view` is what the scorers saw, without the request, and must not be written to; None when the
-    body was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the
-    wall clock's, for people. `settings` were in force then. `tuner_window` is the tuner's window
-    that the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than
-    the one that was picked. `left_out` says by slot why health left candidates out.
-    `end`, `served` and `failed`, those that Envoy tried before, come later.
+    `view` is the scorers' view, without the request, and must not be written to; None when the body
+    was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the wall
+    clock's, for readers. `settings` were in force then. `tuner_window` is the tuner's window that
+    the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
+    that was picked. `left_out` has by slot the reasons why health left candidates out. `end`,
+    `served` and `failed`, those that Envoy tried before, come later.
     """
 
     id: str
@@ -82,9 +82,9 @@ _NO_REQUEST = Request(id="", api=Api.OPAQUE)
 def record_of(
     decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
 ) -> DecisionRecord:
-    """Keeps what explains a decision; `specs` are the table's endpoints by slot.
+    """Makes the record that explains a decision; `specs` are the table's endpoints by slot.
 
-    The view is kept without its request: it outlives it here, and must not keep the prompt.
+    The view is kept without its request: the record outlives it, and must not keep the prompt.
     """
     request, view = decision.request, decision.view
     readings = None

@@ -1,8 +1,8 @@
 """The fields of a decision's record, each declared once.
 
 The page, the decision log, `laar explain`, spans and log records are all made from these tables. A
-field has its name in the record, what it is read from, and its attribute in OpenTelemetry: names
-by its conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
+field has its name in the record, its source, and its attribute in OpenTelemetry: names by its
+conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
 without one is a count, a share in 0..1, or a text.
 """
 
@@ -38,8 +38,8 @@ __all__ = [
 ]
 
 _TAKEN_OUT = -1.0
-"""What readers of a record get as the score of a candidate that was taken out, where its mask
-(`DecisionRecord.eligible`) is not: logs and spans hold columns of numbers."""
+"""The score that logs and spans show for a candidate that was taken out: they hold columns of
+numbers, without its mask (`DecisionRecord.eligible`)."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -50,9 +50,9 @@ class Field(Generic[T]):
     """A field of a decision.
 
     Args:
-        name: in the record.
-        read: gives its value.
-        attribute: in spans and log records; empty for none.
+        name: its name in the record.
+        read: returns its value.
+        attribute: its attribute in spans and log records; empty for none.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Field(Generic[T]):
 
 
 class Spans(Enum):
-    """Of which candidates a span shows a column: `laar.chosen.*` and `laar.runners_up.*`."""
+    """The candidates whose column a span shows: `laar.chosen.*` and `laar.runners_up.*`."""
 
     ALL = "all"
     CHOSEN = "chosen"
@@ -73,9 +73,9 @@ class Column(Generic[T, V]):
     """A field of each candidate.
 
     Args:
-        name: in the record.
-        read: gives its value for a candidate, or those of all of them.
-        spans: of which candidates spans show it.
+        name: its name in the record.
+        read: returns its value for a candidate, or those of all of them.
+        spans: the candidates for which spans show it.
     """
 
     name: str
@@ -143,7 +143,7 @@ ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
     Column("model", lambda of: of.models[0], Spans.OTHERS),
     Column("region", lambda of: of.region, Spans.CHOSEN),
 )
-"""What an endpoint is."""
+"""The description of an endpoint."""
 
 ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
@@ -152,13 +152,13 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("cached_tokens", lambda of: of.cached_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
-"""What is expected of it."""
+"""The estimates of a candidate."""
 
 SCORE: Column[DecisionRecord, Floats] = Column("score", lambda of: _scores(of))
-"""What the policy made of that; -1 for a candidate that was taken out."""
+"""The policy's score of the candidate; -1 for one that was taken out."""
 
 UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_s),)
-"""In place of the cost's terms, where the policy does not price."""
+"""The column in place of the cost's terms, where the policy does not price."""
 
 TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("rtt_s", lambda of: of.rtt_s),
@@ -211,7 +211,7 @@ ATTRIBUTES: Mapping[str, str] = {
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute
 }
-"""The same for how it ended."""
+"""The same for the end of the request."""
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
 _IN_SPANS = {column.name: column.spans for column in _COLUMNS}

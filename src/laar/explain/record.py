@@ -22,7 +22,7 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     weights: `window` is the one that the outcome counts in, 0 for none.
 
     Args:
-        record: of the decision.
+        record: record of the decision.
         ranked: candidates by rank, the picked one first; else in no order, which costs less.
     """
     view = record.view

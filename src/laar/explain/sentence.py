@@ -31,12 +31,12 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Why it won, in words, what degraded, and where the prompt is read if that was a choice."""
+    """Why it won, which part degraded, and where the prompt is read if that was a choice."""
     return _who_won(record) + _read_elsewhere(record)
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
-    """Where the prompt is read, if there was a choice, and what that saves."""
+    """Where the prompt is read, if there was a choice, and the seconds that it saves."""
     apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
@@ -114,7 +114,7 @@ def _name(record: DecisionRecord, view: View, rival: int) -> str:
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """What speaks against the rival, and for it."""
+    """The reasons against the rival, and for it."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.all_answers
@@ -135,7 +135,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
-    """What else than its time and its errors speaks against the rival."""
+    """The reason against the rival besides its time and its errors."""
     others, ttft = terms.all_others_s, terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
@@ -146,9 +146,9 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
 
 
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """What another model than the one that holds the prompt costs and brings, if that is a choice.
+    """The cost and gain of a model other than the one that holds the prompt; empty if no choice.
 
-    Staying is with the endpoint whose cache spares most; switching is to the model picked, or, if
+    Staying is with the endpoint whose cache saves most; switching is to the model picked, or, if
     that is the same, to the one that is most often right.
     """
     warm = int(np.argmax(view.cached_tokens * view.seconds_per_token))
@@ -185,7 +185,7 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """Which term makes most of the difference, in words."""
+    """The term that makes most of the difference, in words."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     told = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
@@ -222,7 +222,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """What took out the candidate at a position, and in words; None and nothing if it was left."""
+    """The cause that took out the candidate at a position, and its text; None and "" if none."""
     cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
         assert record.view is not None

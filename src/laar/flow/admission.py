@@ -1,14 +1,14 @@
 """Admission: which requests go now and which wait, between the queue and the director (Medha 4.1).
 
 A request goes at once when no request waits ahead and some candidate has room; else it waits in the
-queue, and the director is asked again each time something leaves. The decision itself, with its
+queue, and the director is asked again each time a request leaves. The decision itself, with its
 reservation, stays one synchronous call.
 
-Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token the endpoint is
-not believed to hold, long prompts by their quadratic price.
+Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
+probably does not hold, long prompts by their quadratic price.
 
-Synchronous and without a clock, so the lab drives the same. It promises nothing of requests that
-another picker sends to the same endpoints beyond what the endpoints' readings say.
+Synchronous and without a clock, so the lab drives the same code. It sees requests that another
+picker sends to the same endpoints only through the endpoints' readings.
 
 Imported as a module: `laar.flow` itself is loaded inside engines and must not pull the core in.
 """
@@ -40,8 +40,8 @@ from laar.flow.slack import RHO_MAX
 __all__ = ["Admission", "Outcome", "Verdict"]
 
 Verdict = Decision | Exception
-"""Where it goes, or why it does not: a `RequestError` is an answer for the client, anything else a
-fault of ours, after which the request has to go on without a decision."""
+"""The decision, or the error that prevents one: a `RequestError` is an answer for the client, any
+other a fault of laar, after which the request has to go on without a decision."""
 
 _MAX_BAND = 1000
 """Bands beyond this count as this, so that an engine's priority stays an exact JSON number."""
@@ -56,7 +56,7 @@ _MAX_NEAR = 128
 """Contexts looked for in the queue at a time, of all endpoints with room: some 50 us."""
 
 _SHORTS_LATELY_S = 5.0
-"""A short prompt this long ago means that more will come, for whom an endpoint is kept."""
+"""A short prompt within this time means that more will come, and an endpoint is kept for them."""
 
 _WORDS = {
     SATURATED: "every endpoint is full, and so is the queue",
@@ -89,9 +89,9 @@ class Admission:
         settings: how requests are admitted.
 
     Attributes:
-        queue: who waits.
+        queue: the waiting requests.
         ready: whether endpoints are known where requests go; until then everything waits.
-        prefills: those in flight.
+        prefills: the prefills in flight.
     """
 
     def __init__(self, director: Director, settings: FlowSettings) -> None:
@@ -146,7 +146,7 @@ class Admission:
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:
-        """Dispatches what may go; returns the outcomes reached since the last call."""
+        """Dispatches the requests that may go; returns the outcomes reached since the last call."""
         if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
@@ -210,7 +210,7 @@ class Admission:
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         return outcomes
 
-    # -- what a request is to the queue --------------------------------------------------------
+    # -- a request as the queue sees it --------------------------------------------------------
 
     def _item(self, request: Request, view: View, now: float) -> Item:
         """Describes a request by the candidate that would finish it first."""
@@ -259,7 +259,7 @@ class Admission:
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """Which candidates may take it; where its prefix is cached, a long prompt is short."""
+        """The candidates that may take it; where its prefix is cached, a long prompt is short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
@@ -305,7 +305,7 @@ class Admission:
 
         Engines that serve in order of arrival hold a short prompt up for the whole of a long one
         before it. So shorts wait for an endpoint without a long one, if there is any; and long
-        ones with slack leave half of the endpoints to them, if there have been shorts of late. To
+        ones with slack leave half of the endpoints to them, if there have been shorts recently. To
         leave them only the last one made it the bottleneck of a fleet that was mostly short
         requests (`laar lab run medha-picker`).
         """
@@ -321,7 +321,7 @@ class Admission:
         )
         return mixed if yields else free | mixed
 
-    # -- what is in flight ---------------------------------------------------------------------
+    # -- requests in flight --------------------------------------------------------------------
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
         """The first byte of the answer was seen; `ok` when the endpoint took the request."""

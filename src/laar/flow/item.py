@@ -1,4 +1,4 @@
-"""What goes into the queue and what comes out: plain values, and the caps it keeps.
+"""The inputs and outputs of the queue: plain values, and its limits.
 
 The reason codes are stable: they go into a response header and label a metric. The words are those
 that endpoint pickers use for the same outcomes.
@@ -44,18 +44,18 @@ class Item:
 
     Args:
         id: the picker's own, unique among those waiting.
-        tenant: whom its tokens are charged to.
+        tenant: the tenant whose account its tokens count in.
         band: strict priority, higher first; 0 is usual.
         lane: names the set of endpoints it may go to; equal sets should share a name.
-        arrival_s: when it came, on the clock that `now` is read from.
-        objective_s: from arrival to first token.
-        earlier_s: that earlier attempts at the same question took: its slack is less by so much.
-        context: hashes of what its prompt begins with, each of more than the one before; empty for
-            nothing that others may share.
+        arrival_s: time of its arrival, on the clock that `now` is read from.
+        objective_s: seconds from arrival to first token that it asks for.
+        earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
+        context: hashes of its prompt's beginning, each of more text than the one before; empty if
+            it has no beginning that others may share.
         servers: endpoints that work at its lane, about.
         work_s: prefill seconds, alone.
-        tokens: what its tenant is charged with.
-        body_bytes: what holding it costs.
+        tokens: tokens that its tenant is charged with.
+        body_bytes: bytes that it takes while it is held.
         is_long: whether one endpoint should run at most one such request while shorts wait.
     """
 
@@ -83,7 +83,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """The request gets an answer of ours: HTTP status, stable reason code, when to come again."""
+    """The request gets laar's own answer: HTTP status, stable reason code, when to retry."""
 
     status: int
     reason: str

@@ -1,4 +1,4 @@
-"""How long a prefill takes: algorithm 3 of the Medha paper (appendix A.3).
+"""The time of a prefill: algorithm 3 of the Medha paper (appendix A.3).
 
 A prefill of n tokens runs in chunks that shrink as its context grows, because each chunk is the
 largest whose predicted time fits one iteration. That makes the total a simulation, not a formula,
@@ -6,10 +6,10 @@ so it is done once for each model and kept as a table of seconds at 0, delta, 2 
 tokens; look-ups interpolate. All lengths share their early chunks, so one walk to L_max prices them
 all: the table needs one simulation, not L_max / delta of them.
 
-What it does not promise: below one delta the fixed cost of an iteration is spread evenly over the
-tokens, and beyond L_max the last slope is drawn on, which is a lower bound for a quadratic cost. A
-chunk never falls under `min_chunk_tokens`: where even that does not fit the target, the paper's
-simulation stops short and reports too little time; ours takes the longer iteration.
+Limits: below one delta the fixed cost of an iteration is spread evenly over the tokens, and beyond
+L_max the last slope is extended, which is a lower bound for a quadratic cost. A chunk never falls
+under `min_chunk_tokens`: where even that does not fit the target, the paper's simulation stops
+short and reports too little time; this one takes the longer iteration.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def largest_chunk(
     """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
     `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
-    `step_tokens`. It is near a line in practice, so guesses between the two ends of what is left
+    `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
     usually need half of a binary search's calls; every third is the middle, for when they do not.
     """
     if cap_tokens <= 0:
@@ -144,7 +144,7 @@ class PrefillTable:
     ) -> Self:
         """Takes T(n) = seconds_per_token * n + quadratic_s * n^2, for where chunks are unknown."""
         tokens = np.arange(0, max_tokens + delta_tokens, delta_tokens, dtype=np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # the constructor says it better
+        with np.errstate(invalid="ignore", over="ignore"):  # the constructor has a better message
             seconds = tokens * (seconds_per_token + quadratic_s * tokens)
         return cls(seconds, delta_tokens)
 

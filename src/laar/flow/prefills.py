@@ -3,15 +3,15 @@
 Where the first token of an answer will be seen, its prefill counts until then. Of most answers it
 is not (they are not read, or not streamed), and to count those until their end would fill every
 endpoint with requests that only decode. They count by a clock: an endpoint prefills in order of
-arrival, so what was sent before a moment is done when the seconds of it have passed.
+arrival, so the prefills sent before a moment are done when their seconds have passed.
 
 A clock alone would be as wrong as c(m) is: too slow, and endpoints look full while they idle; too
 fast, and the queue never fills. Two things correct it:
 
 * its pace, real seconds for one by c(m), learned for each model from the first tokens that are
   seen;
-* the endpoints' readings: who waits in an engine has not begun, whatever the clock says, and who
-  was sent before those has.
+* the endpoints' readings: requests that wait in an engine have not begun, even if the clock has
+  passed, and those sent before them have.
 
 Synchronous; time is an argument, and may jump.
 """
@@ -103,7 +103,7 @@ class Prefills:
 
     @property
     def paces(self) -> Mapping[str, float]:
-        """Those that were learned, by model."""
+        """The learned paces, by model."""
         return self._paces
 
     def add(
@@ -121,14 +121,14 @@ class Prefills:
         """Counts a prefill.
 
         Args:
-            key: of the request.
-            slot: where it is sent.
-            model: whose pace it has.
-            seconds: by c(m).
-            now: of the decision.
-            is_long: for `longs`.
+            key: key of the request.
+            slot: the endpoint that it is sent to.
+            model: the model whose pace it has.
+            seconds: its seconds by c(m).
+            now: time of the decision.
+            is_long: whether it counts in `longs`.
             shown: whether the first token of its answer will be seen.
-            fixed_s: of the time to that, what is no prefill: the way there and back.
+            fixed_s: the part of the time to that token that is no prefill: the round trip.
         """
         self._grow()
         line = self._lines.setdefault(slot, _Line())
@@ -218,7 +218,7 @@ class Prefills:
                 self._uncount(slot, line, one)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
-        """Corrects the clock by what an endpoint said of itself."""
+        """Corrects the clock by an endpoint's reading."""
         waiting, running = float(self._table.waiting[slot]), float(self._table.running[slot])
         if math.isnan(waiting) or math.isnan(running):
             return

@@ -1,14 +1,16 @@
-"""Where requests wait while every endpoint they could go to is full (Medha at the picker).
+"""The queue of requests while every endpoint they could go to is full (Medha at the picker).
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
-of that tenant, the lowest relative slack, or one that shares its context with what the endpoint was
-sent recently (`laar.flow.together`). A long request with slack lets shorts go first. Requests
+of that tenant, the lowest relative slack, or one that shares its context with requests that the
+endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
+Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
 refusal closes the lane for the rest of the call, and a refused long request only for longs.
 
-The queue never waits itself. `enqueue` answers at once, `dispatch` is called when something leaves
-or readings change, and `next_wakeup_s` says when to call it anyhow: one timer in all. Every verdict
-but the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once for each request.
+The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
+or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
+verdict but the one `enqueue` returns comes out of `dispatch` (or `drain`), exactly once for each
+request.
 
 A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
 the queue is full, a request of a lower band makes room, else one of the tenant with the most
@@ -86,7 +88,7 @@ class _Band:
 
 
 class Queue(Generic[T]):
-    """The picker's queue; `T` is what admission answers with, for example the chosen endpoint.
+    """The picker's queue; `T` is the type of admission's result, for example the chosen endpoint.
 
     Attributes:
         sheds: requests refused or dropped so far, by reason code.
@@ -129,8 +131,8 @@ class Queue(Generic[T]):
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 
-        `endpoints_ready=False` holds it for `max_hold_s` whatever its objective: no other could
-        serve it sooner.
+        `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
+        could serve it sooner.
 
         Raises:
             ValueError: the id is waiting already, which is a defect of the caller.
@@ -167,14 +169,14 @@ class Queue(Generic[T]):
         lane: str | None = None,
         near: Near = tuple,
     ) -> list[tuple[Item, T | Shed]]:
-        """Lets go what may go, in order, and returns every verdict reached since the last call.
+        """Releases the requests that may go, in order; returns all verdicts since the last call.
 
         Args:
             now: seconds, monotonic.
             admit: (item, shorts_wait) -> the reservation it has made for the item, or None when no
-                endpoint has room. `shorts_wait` says that other, short requests wait: then an
+                endpoint has room. `shorts_wait` is true when other, short requests wait: then an
                 endpoint takes no second long one. Must not call the queue.
-            lane: the only one that can have changed, when the caller knows.
+            lane: the only lane that can have changed, when the caller knows.
             near: returns contexts that endpoints with room were sent recently; asked before each
                 request that goes.
         """
@@ -295,7 +297,7 @@ class Queue(Generic[T]):
         return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
 
     def _expire(self, clock: float) -> None:
-        """Drops what has expired, up to one call's worth of verdicts."""
+        """Drops expired requests, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
             expires_s, _, entry = expiries[0]

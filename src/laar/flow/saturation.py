@@ -1,8 +1,8 @@
-"""Which endpoints have room: caps on prefill seconds in flight, on requests and on KV use.
+"""The endpoints that have room: caps on prefill seconds in flight, on requests and on KV use.
 
-Two sources, used by what each is good for. The picker's own counters move at the moment of a
-decision and never go stale, but know only this picker's requests. The endpoints' readings know of
-everybody's, but are late, and stop when an endpoint is too busy to be scraped.
+Two sources, each used for its strength. The picker's own counters move at the moment of a decision
+and never go stale, but count only this picker's requests. The endpoints' readings count all
+requests, but are late, and stop when an endpoint is too busy to be scraped.
 
 So a reading can close an endpoint only while it is fresh. Treating a stale one as full, as some
 pickers do, locks a fleet out for good: nothing is sent, so nothing changes. Here a stale or missing

@@ -130,7 +130,7 @@ class BatchCost(Protocol):
 
 
 class Prefill(NamedTuple):
-    """A prefill that wants to run: what is left, what is in the cache, rho, and whether long."""
+    """A prefill that is ready to run: tokens left, tokens cached, rho, and whether it is long."""
 
     remaining_tokens: int
     context_tokens: int
@@ -153,12 +153,13 @@ def pack(
     Args:
         prefills: most urgent first.
         batch: holds the decodes; the chunks chosen are added to it.
-        target_s: what the iteration should take at most.
-        budget_tokens: what the engine allows in one iteration beside the decodes.
+        target_s: longest time that the iteration should take.
+        budget_tokens: tokens that the engine allows in one iteration beside the decodes.
         rho_max: largest share of `target_s` that a long prefill leaves free.
-        late_share: what one leaves free whose objective can't be met any more; 0 in the paper.
-        min_chunk_tokens: what the most urgent prefill gets even if it does not fit `target_s`; a
-            chunk that does not finish its prefill is a multiple of it.
+        late_share: share that one leaves free whose objective can't be met any more; 0 in the
+            paper.
+        min_chunk_tokens: tokens that the most urgent prefill gets even if they do not fit
+            `target_s`; a chunk that does not finish its prefill is a multiple of it.
     """
     chunks = [0] * len(prefills)
     last = len(prefills) - 1
@@ -188,8 +189,6 @@ def pack(
             chunks[index] = chunk
             budget_tokens -= chunk
             seen_long = seen_long or is_long
-        if (
-            full
-        ):  # the whole target is used; what a token more would cost is not worth a search each
+        if full:  # the whole target is used; the cost of one more token is not worth a search each
             break
     return chunks

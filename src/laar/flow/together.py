@@ -1,9 +1,9 @@
 """Requests that begin with the same context leave the queue together (ContextPilot, algorithm 5).
 
-The paper sorts a batch by search path, so that what shares a region of the cache is served in one
-go. Here requests come one by one, some in a hurry, and each endpoint has a cache of its own. So the
-order by slack stays, and is put off only: an endpoint that has room gets the request that shares
-most with what it was sent recently, as long as all others can afford that (`spare_s`).
+The paper sorts a batch by search path, so that requests that share a region of the cache are served
+in one go. Here requests come one by one, some in a hurry, and each endpoint has a cache of its own.
+So the order by slack stays, and is only put off: an endpoint that has room gets the request that
+shares most with its recent requests, as long as all others can afford that (`spare_s`).
 
 In an overload slack alone makes every request late in turn, also those that could be served
 cheaply. Then no objective counts, and cheap requests go first.
@@ -28,7 +28,7 @@ is not to wait for ever."""
 
 
 class Together(Generic[K]):
-    """Keys by what they begin with."""
+    """Keys by the contexts that they begin with."""
 
     __slots__ = ("_by_hash",)
 

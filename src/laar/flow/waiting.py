@@ -1,4 +1,4 @@
-"""What the queue is made of: the exact minimum over moving keys, fair turns, and who crowds it.
+"""The parts of the queue: the exact minimum over moving keys, fair turns, and crowding tenants.
 
 Relative slack falls at a speed of its own for each request, so no heap stays sorted. A `Bag` keeps
 the lines (see `laar.flow.slack`) in two numpy rows and looks at all of them when asked: some 10 us
@@ -41,7 +41,7 @@ class Bag(Generic[K]):
     def __init__(self) -> None:
         self._keys: list[K] = []
         self._slots: dict[K, int] = {}
-        self._found: tuple[float, K, float] | None = None  # `now` and what `first` said then
+        self._found: tuple[float, K, float] | None = None  # `now` and the result of `first` then
         self._rows: NDArray[np.float64] = np.empty((2, 4))  # offset_s, rate
         self._scratch: NDArray[np.float64] = np.empty(4)
 
@@ -78,7 +78,7 @@ class Bag(Generic[K]):
         return Line(*self._rows[:, self._slots[key]].tolist())
 
     def lines(self) -> NDArray[np.float64]:
-        """Returns float64[2, n], what each line is made of; not to be kept."""
+        """Returns float64[2, n], the offsets and rates of the lines; not to be kept."""
         return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
@@ -214,7 +214,8 @@ class Lane:
 
     Args:
         by_slack: heights are relative slack, as in the order `lars` only. Then a long request with
-            more than `RHO_MAX` lets shorts go before it, and what shares a context goes together.
+            more than `RHO_MAX` lets shorts go before it, and requests that share a context go
+            together.
     """
 
     __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens")
@@ -243,7 +244,7 @@ class Lane:
         """Puts a request into the lane."""
         one = self._tenants.get(tenant)
         if one is None:
-            # Who comes back is charged for what it had; a new one gets no credit for the past.
+            # A tenant that returns is charged for its past; a new one gets no credit for it.
             served = max(self._virtual_tokens, self._idle.pop(tenant, 0.0))
             one = self._tenants[tenant] = _Tenant(served)
         bag = one.bags.get(is_long)
@@ -285,7 +286,7 @@ class Lane:
         Args:
             now: the moment.
             long_may_go: whether long requests may.
-            near: what requests may leave in company of; only for relative slack.
+            near: contexts that requests may leave together with; only for relative slack.
         """
         turn = self._turn(now, long_may_go=long_may_go)
         if turn is None:

@@ -1,4 +1,4 @@
-"""Which endpoints answer: learned from outcomes, priced as P(answers), with a breaker on top."""
+"""Health of endpoints: learned from outcomes, priced as P(answers), with a breaker on top."""
 
 from laar.health.attempt import Attempt
 from laar.health.health import Health, Word

@@ -19,14 +19,14 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """Made for each decision.
+    """The record of one attempt, made for each decision.
 
     `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
     compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
     `rtt_s` the round trip: a far endpoint is not a slow one.
-    `read` says that the body of its answer is seen, `good` that it counted as good so far, `judged`
-    that it counted at all, `overdue` that it was silent for too long. `timed` is false where it is
-    not known when the endpoint got it.
+    `read` is true where the body of its answer is seen, `good` where it counted as good so far,
+    `judged` where it counted at all, `overdue` where it was silent for too long. `timed` is false
+    where the time at which the endpoint got it is unknown.
     """
 
     slot: int

@@ -35,13 +35,13 @@ _CONVALESCENT = 4
 _FAITH = 2.0  # good outcomes taken on trust
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
-"""A trial at an endpoint that hangs costs a client the whole of its time-out, one that is refused a
-round trip: the first trial after a hang comes so many times later."""
+"""Factor by which the first trial after a hang comes later: such a trial may cost a client the
+whole of its time-out, one that is refused only a round trip."""
 _FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
 _AGAIN_S = 0.5
 """Seconds after which a trial without a verdict (its client left, or was at fault) is repeated."""
 _PROBES_BELIEVED = 6
-"""After so many probes that failed a request is tried all the same: a probe may fail by itself."""
+"""Failed probes after which a request is tried all the same: a probe may fail by itself."""
 _SUSPECT_S = 1.0
 """A suspect whose question has no answer by then is back: it is as likely to be busy."""
 _GRAIN_S = 0.1  # time passes in steps
@@ -64,13 +64,13 @@ class Breaker:
 
     Attributes:
         state: see the module.
-        kind: what it was opened or suspected for last.
+        kind: kind of failure that it was last opened or suspected for.
         trial_at: when a trial is due, while open.
         trial: the attempt on trial.
-        full_until: it is full, and gets nothing before.
-        probing: a question of ours is under way; `probed`: it was answered well; `refused`: it was
-            denied, which means something once a sibling was asked the same.
-        suspected_at: when its question was last asked for.
+        full_until: the endpoint is full, and gets no requests before this time.
+        probing: a question of the picker is in flight; `probed`: it was answered well; `refused`:
+            it was denied, which counts once a sibling was asked the same.
+        suspected_at: when its question was last requested.
         doubtful: answers that must be read and found good before an unread 200 counts again.
     """
 
@@ -216,8 +216,8 @@ class Breaker:
         self._streak = 0.0
         self._answered += 1
         self._hopeless = False
-        # An answer to what was sent before it failed says nothing of now, unless it was silence
-        # that it failed by.
+        # An answer to a request from before the failure shows nothing about now, unless the
+        # failure was silence.
         stale = attempt is not self.trial and attempt.at <= self.opened_at
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
@@ -392,7 +392,7 @@ class Breaker:
         rng: random.Random,
         now: float,
     ) -> None:
-        """A question of ours was answered well (None), or failed; no client was hurt.
+        """A question of the picker was answered well (None), or failed; no client was hurt.
 
         After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
         """
@@ -419,7 +419,7 @@ class Breaker:
         self._good = max(0.0, self._good - 1.0)
 
     def distrust(self, answers: int) -> None:
-        """Lets nothing count as good until so many answers were read and found good."""
+        """Lets no unread answer count as good until `answers` answers were read and found good."""
         self.doubtful = answers
         self._good = 0.0
 

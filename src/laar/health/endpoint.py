@@ -1,4 +1,4 @@
-"""What is remembered of one endpoint."""
+"""The record of one endpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
 _OVERTAKING = 3
 _ADMITS_S = 60.0
-"""What an endpoint takes without a key it took a minute ago."""
+"""Time for which an endpoint that accepted a request without a key counts as accepting them."""
 _ADMITS_STILL_S = 5.0
 
 
@@ -46,7 +46,7 @@ class Endpoint:
         self.model = model
         self.breaker = Breaker()
         self.attempts: dict[Attempt, None] = {}
-        """In flight, in the order they were sent."""
+        """Attempts in flight, in the order they were sent."""
         self.speed = SlotPace()
         self.pace = 1.0
         self.denied = Share(_CONTRAST_HALF_LIFE_S)
@@ -58,15 +58,15 @@ class Endpoint:
         self.admitted_at = float("-inf")
         """Time at which it last accepted a question of the picker's, which has no key."""
         self.failures: Counter[Kind] = Counter()
-        # When something last got so far, by stage; when the last few of these had been sent, and
-        # what they took.
+        # Time of the last attempt to reach each stage; when the last few of these had been sent,
+        # and the time they took.
         self.progress_at = [float("-inf")] * len(Stage)
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage
         )
 
     def admits(self, now: float) -> bool:
-        """Whether it takes what has no key, as far as is known."""
+        """Whether it accepts requests without a key, as far as is known."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:

@@ -1,17 +1,17 @@
 """Health: P(answers), the pace, and the endpoints without traffic, from outcomes.
 
 One object for a fleet. Everything is by endpoint slot and model name; time is an argument. While
-nothing is wrong it costs a record for each request and nothing at all for a decision: only
-endpoints that stand out are looked at (`Records.troubled`).
+nothing is wrong it costs a record for each request and nothing at all for a decision: it looks only
+at endpoints that stand out (`Records.troubled`).
 
 An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
 answer now and then at most a share of the candidates is out, the least bad stay at their price;
-when all would be out none is, so that clients see the engines' own errors; and whatever is out is
-tried again, one request at a time.
+when all would be out none is, so that clients see the engines' own errors; and endpoints that are
+out are tried again, one request at a time.
 
-The share does not hold for those that did nothing but fail. Kept in at however high a price, they
-have nothing in flight, and as the sound ones fill up, they win: with four of five refusing at once
-and one of the four kept in, 98 % of the requests failed.
+The share does not hold for endpoints that did nothing but fail. Kept in at any price, they have no
+requests in flight, and as the sound ones fill up, they win: with four of five refusing at once and
+one of the four kept in, 98 % of the requests failed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Health:
         self._records = Records(settings, rng)
         self._endpoints = self._records.endpoints
         self.questions = Questions(self._records)
-        """What the picker asks endpoints itself, and learns from that."""
+        """The picker's own questions to endpoints, and the answers to them."""
         self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
         self._rng = rng
         self.look_at = 0.0
@@ -74,7 +74,7 @@ class Health:
         self.reads = True
         """Whether answers may be read."""
         self.on_word: Callable[[int, Word], None] | None = None
-        """Gets what other pickers should know of a slot."""
+        """Called with each message about a slot for the other pickers."""
 
     @property
     def version(self) -> int:
@@ -192,7 +192,7 @@ class Health:
         now: float,
         tokens: int | None = None,
     ) -> None:
-        """Ends an attempt, as a `Completion` says; `tokens` of the answer, if known."""
+        """Ends an attempt by its `Completion`'s values; `tokens` of the answer, if known."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
@@ -215,7 +215,7 @@ class Health:
         attempt.stage = Stage.OVER
 
     def passed_over(self, slot: int, now: float, attempt: Attempt | None = None) -> None:
-        """Envoy tried this endpoint in vain; `attempt` where the request was decided for it."""
+        """Envoy's attempt there failed; `attempt` where the request was decided for this slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return
@@ -244,10 +244,10 @@ class Health:
             self.on_word(slot, Word(what, kind, amount))
 
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
-        """Takes what another picker learned about an endpoint that serves `model`.
+        """Takes another picker's message about an endpoint that serves `model`.
 
-        A failure counts as if it had been seen here. Which endpoints are slow or silent each picker
-        finds by its own requests.
+        A failure counts as if this picker had seen it. Each picker finds slow and silent endpoints
+        by its own requests.
         """
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
@@ -284,14 +284,14 @@ class Health:
         for model in paced:
             compare(self._records, model, now)
 
-    # -- what is said to a decision ------------------------------------------------------------
+    # -- for decisions -------------------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
         """The standing of some candidates, each of which serves the model beside it."""
         return standing_of(self._records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """Does as `standing` for endpoints without dependent requests: all those out stay out."""
+        """The same as `standing`, for endpoints that no request depends on: those out stay out."""
         kept, trials, until = [], [], now + 1.0
         for slot in slots:
             known = self._endpoints.get(slot)
@@ -320,7 +320,7 @@ class Health:
                 return slot
         return None
 
-    # -- for people ----------------------------------------------------------------------------
+    # -- for reports ---------------------------------------------------------------------------
 
     def of(self, slot: int) -> Endpoint | None:
         """The record of a slot, to be looked at only."""

@@ -1,12 +1,12 @@
-"""What an answer says of the endpoint that gave it: nothing, that it works, is full, or fails.
+"""Kinds of answers by the state of the endpoint that they show: works, full, fails, or unknown.
 
-A refusal is one of three things, and they must not be mixed up. The client's fault says nothing of
-the endpoint. A full engine is sound and wants a pause, not an investigation: breakers that took
-"no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest is a
-failure.
+A refusal is one of three things, and they must not be mixed up. The client's fault shows nothing
+about the endpoint. A full engine is sound and needs a pause, not an investigation: breakers that
+took "no room for this prompt" for broken answered 503 to most of real agent traffic. Only the rest
+is a failure.
 
-What looks like the client's fault may still be one replica's: a missing model or a key of its own
-(401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
+An apparent fault of the client may still be the fault of one endpoint: a missing model or a key of
+its own (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Kind(StrEnum):
     """Ways to fail; labels of the metric."""
 
     STATUS = "status"
-    """502, 503, 504 and the like: whatever it was asked, it would have said so."""
+    """502, 503, 504 and the like: any other request would have got the same answer."""
     ERROR = "error"
     """500: broken, or asked for more than it holds."""
     EVENT = "error-event"
@@ -36,7 +36,7 @@ class Kind(StrEnum):
     HANG = "hang"
     """Silence far beyond what siblings need."""
     RETRIED = "retried"
-    """Envoy went on to another endpoint, and does not say why."""
+    """Envoy went on to another endpoint, and does not report why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
 
@@ -50,7 +50,7 @@ class Reply:
 
     Args:
         status: HTTP status.
-        retry_after_s: from the header; None without one.
+        retry_after_s: value of the header; None without one.
         text: first bytes of the body, where they were read.
         event: the text is an error inside an answer that began with 200.
     """
@@ -74,7 +74,7 @@ _NOT_IMPLEMENTED = 501
 
 
 def judge(reply: Reply) -> Kind | str | None:
-    """A kind of failure, `GOOD`, or None for an answer that says nothing of its endpoint."""
+    """A kind of failure, `GOOD`, or None for an answer that shows nothing about its endpoint."""
     status, text = reply.status, reply.text
     if reply.event:
         code = _CODE.search(text)

@@ -1,7 +1,7 @@
-"""What an outcome means for the endpoint that it came from: a good one, a failure, or neither.
+"""The effect of an outcome on the health of its endpoint: a good one, a failure, or neither.
 
-One failure of a kind that may be a client's (a wrong key, a cut answer) is held against what the
-endpoint's siblings do before it counts.
+A failure of a kind that may be a client's (a wrong key, a cut answer) is compared with the
+endpoint's siblings before it counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from laar.health.siblings import alone
 __all__ = ["Outcomes"]
 
 _TRUST_AFTER = 4
-"""Answers read and found good before an endpoint that sent an error in one is believed unread."""
+"""Answers read and found good until unread ones count again, after an error inside an answer."""
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
 """Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
@@ -34,10 +34,10 @@ class Outcomes:
     """Writes outcomes into the endpoints' records.
 
     Args:
-        records: of the endpoints.
-        questions: suspects are asked one.
+        records: the endpoints' records.
+        questions: asks suspects a question.
         rng: spreads trials.
-        say: gets what other pickers should know: slot, what, of which kind, and how much.
+        say: called with each message for other pickers: the slot and the fields of a `Word`.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Outcomes:
         endpoint.reached(attempt, Stage.OVER, now)
         endpoint.cut.add(now, happened=False)
         if is_quick:
-            return  # nor does it say how long answers take
+            return  # its time is no sample of answers either
         self.good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
@@ -139,7 +139,7 @@ class Outcomes:
         weight = 1.0
         if kind is Kind.RETRIED:
             if breaker.full_until > now - settings.full_s:
-                kind = Kind.FULL  # it has just said so where it could be seen
+                kind = Kind.FULL  # it has just reported so in a reply that was seen
             weight = RETRIED
         if kind is Kind.FULL:
             self._full(endpoint, attempt, slot, reply, now)
@@ -193,7 +193,7 @@ class Outcomes:
         reply: Reply | None,
         now: float,
     ) -> bool:
-        """Whether the endpoint denies what its siblings take; else the client's key may be bad."""
+        """Whether only this endpoint denies, not its siblings; else the client's key may be bad."""
         breaker = endpoint.breaker
         endpoint.denied.add(now, happened=True)
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):
@@ -216,7 +216,7 @@ class Outcomes:
     def _lightness(self, attempt: Attempt) -> float:
         """The weight of an error: small where only the heaviest requests meet one.
 
-        1 up to the median of what went well recently, falling to a tenth beyond all of it.
+        1 up to the median size of recent good requests, falling to a tenth beyond the largest.
         """
         return max(
             _LIGHTEST, min(1.0, 2.0 * self._records.times(attempt).lightness(attempt.tokens))

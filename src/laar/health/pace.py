@@ -1,8 +1,8 @@
-"""How long things take: among endpoints of one model, and at one of them beside the others.
+"""The usual times of a model's endpoints, and the pace of one of them beside the others.
 
-Times are held against the picker's own prediction, as logarithms of a ratio: prompts differ by
+Times are compared with the picker's own prediction, as logarithms of a ratio: prompts differ by
 orders of magnitude, and a c(m) that is wrong by a factor is wrong for all siblings alike. Nothing
-here is compared with a clock's idea of long, only with what the group has shown.
+here is compared with a fixed limit, only with the times of the group.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import deque
 __all__ = ["GroupTimes", "SlotPace", "ratio"]
 
 _GRAIN_S = 0.1
-"""Added to what was predicted: a cached prompt is predicted to take next to nothing, and the
-decoding of the answer is not in the prediction at all."""
+"""Added to the predicted time: it is next to nothing for a cached prompt, and does not include the
+decoding of the answer."""
 
 _WEIGHT = 0.05  # of a new time in the group's mean: the last forty or so
 _SPREAD_LEAST = 0.3  # nothing is steadier than that
@@ -27,8 +27,8 @@ _BRIEF = 0.5
 _SLOT_MOST = 24.0  # times at one endpoint that its mean remembers
 _SLOT_HALF_LIFE_S = 30.0
 _FORGIVE_S = 10.0
-"""Without news half of the slowness is forgiven in such a time: what is dear is not asked, and
-would else stay dear when it has long been quick again."""
+"""Half-life of slowness without new samples: an endpoint with a high price gets no requests, and
+would otherwise keep that price when it has long been quick again."""
 _SURE_DEVIATIONS = 2.5
 _MAX_PACE = 30.0
 MIN_PACE = 1.5
@@ -36,7 +36,7 @@ MIN_PACE = 1.5
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
-    """The logarithm of what it took against what was predicted."""
+    """The logarithm of the time taken over the time predicted."""
     return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))
 
 
@@ -78,12 +78,12 @@ class GroupTimes:
         self.quick_s = 0.0
         """An answer in less time is suspect; 0 while that is not known."""
         self.brief_s = 0.0
-        """The same of two in a row."""
+        """The same for each of two answers in a row."""
         self.sizes: deque[float] = deque(maxlen=_SIZES)
         """Prompt tokens of the last requests that went well."""
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
-        """Notes what it took to reach a stage, counted from 1."""
+        """Notes the time it took to reach a stage, counted from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
     def ended(self, seconds: float, value: float) -> None:

@@ -1,10 +1,11 @@
 """Questions of the picker's own: to endpoints that are out, and to those that give cause for doubt.
 
-A client's request at an endpoint that fails may cost its client the answer, a question of ours
-costs one token. So the first failure in a while has the endpoint asked at once, and nothing is sent
-there until it has answered. What it says settles what one outcome leaves open: whether an error was
-the prompt's or the engine's, whether an attempt that Envoy went on from met a full queue, and, with
-the same question to a sibling, whether a 401 is about a client's key or about this one replica.
+A client's request at an endpoint that fails may cost its client the answer, a question of the
+picker costs one token. So after the first failure in a while the picker asks the endpoint at once,
+and sends no requests there until it has answered. The answer settles the cases that one outcome
+leaves open: whether an error was the prompt's or the engine's, whether an attempt that Envoy went
+on from met a full queue, and, with the same question to a sibling, whether a 401 is about a
+client's key or about this one endpoint.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
 
 class Questions:
-    """Which questions are due, and what the answers mean.
+    """The questions that are due, and the effects of their answers.
 
     Attributes:
         are_asked: questions that are due get asked; without, no endpoint is suspected.
@@ -37,7 +38,7 @@ class Questions:
         self.are_asked = False
         self._records = records
         self._controls: dict[int, bool] = {}
-        """Siblings of one that denies, and whether the question is under way."""
+        """Siblings of an endpoint that denies, and whether their question is in flight."""
 
     def suspect(self, endpoint: Endpoint, kind: Kind, weight: float, now: float) -> None:
         """Has an endpoint asked that has just failed; one not trusted gets nothing meanwhile."""
@@ -58,7 +59,7 @@ class Questions:
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
-        """Slots to ask, a few at most; each is returned once until it is `told`."""
+        """Slots to ask, a few at most; each is returned once until `told` gets its answer."""
         records = self._records
         found: list[int] = []
         if not records.settings.enabled:

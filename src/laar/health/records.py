@@ -22,7 +22,7 @@ class Records:
         settings: thresholds.
         rng: spreads trials.
         version: changes when an endpoint's standing does, other than by time.
-        endpoints: by slot.
+        endpoints: records by slot.
         siblings: slots by model.
         groups: usual times, by model and whether the answer is streamed.
         troubled: slots that may stand out; all others are sound.
@@ -73,7 +73,7 @@ class Records:
         self.version += 1
 
     def others(self, endpoint: Endpoint) -> Iterable[Endpoint]:
-        """Those with the same model."""
+        """The other endpoints with the same model."""
         for slot in self.siblings.get(endpoint.model, ()):
             other = self.endpoints[slot]
             if other is not endpoint:

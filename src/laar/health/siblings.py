@@ -1,8 +1,8 @@
-"""Whether an endpoint alone does what it does, or all of its kind: shares held against siblings.
+"""Comparison of an endpoint with its siblings: whether it behaves so alone, or all of its model.
 
-A 401 may be a client's wrong key or the one replica that was started with a key; an answer that
-ends in the middle may be a client that went away or an engine that died. What siblings do tells
-them apart.
+A 401 may be a client's wrong key or the one endpoint that was started with a key; an answer that
+ends in the middle may be a client that went away or an engine that died. The behaviour of siblings
+distinguishes them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RARE = 0.2
 _GRAIN_S = 0.5
 _WINDOW = 12.0
 _EVIDENCE = 3.5
-"""Outcomes of a sibling that say anything: four, a little while ago."""
+"""Outcomes of a sibling that are evidence: four, a little while ago."""
 
 
 class Share:
@@ -74,11 +74,11 @@ class Share:
 
 
 def alone(own: Share, siblings: Iterable[Share], now: float) -> bool | None:
-    """Whether an endpoint does nearly always what some sibling hardly ever does.
+    """Whether an endpoint nearly always does a thing that some sibling hardly ever does.
 
     One is enough: they have the same clients.
 
-    None where it does, and nothing has been heard of its siblings yet.
+    None where it does, and there is no evidence of its siblings yet.
     """
     own.decay(now)
     usual = own.yes >= _HABIT * (own.yes + own.no)

@@ -1,8 +1,8 @@
-"""Silence and slowness: found by a look now and then, and judged against siblings.
+"""Silence and slowness: found by regular checks, and judged against siblings.
 
 A long prompt, a long answer, or a fleet that is slow as a whole must not look like an engine that
 hangs. So an endpoint is silent only when nothing at all came from it for far longer than is usual
-for its model, while siblings got on with what was sent to them later.
+for its model, while siblings made progress with requests that were sent later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SLACK = 0.4
 """Largest share of the silence that overtaking requests may take: in a fleet that slows down as a
 whole some request is always overtaken."""
 _DOUBT = 0.25
-"""After that share of the silence that takes an endpoint out, it is asked a question: what is sent
+"""Share of the silence that takes an endpoint out after which it is asked a question: requests sent
 to it meanwhile would be lost as well."""
 
 

@@ -1,4 +1,4 @@
-"""What health says to a decision: who gets traffic, at which price, and whose trial is due."""
+"""The health of candidates for a decision: which get traffic, at which price, and trials due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Standing:
     """The health of some candidates.
 
     Args:
-        slots: those that get traffic.
+        slots: the candidates that get traffic.
         answers: P(answers) of each of them; None where all are sound.
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: a whole answer of each one's model, seconds; None with `pace`.

@@ -1,4 +1,4 @@
-"""`laar calibrate`: engines measured in a minute, an artifact, and what it is worth.
+"""`laar calibrate`: engines measured in a minute, an artifact, and its worth.
 
 `laar measure` and `laar fit` in one, with questions that are made on the spot and an end by the
 clock. The questions come in an order that may be cut anywhere.
@@ -28,23 +28,23 @@ __all__ = ["Calibration", "calibrate"]
 MAX_QUESTIONS = 3000
 """Questions for each model: more than a minute allows."""
 FEW_QUESTIONS = 60
-"""Below so many held-out questions a difference of ten points may be chance."""
+"""Held-out questions below which a difference of ten points may be chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What to ask, for how long, and where the results go.
+    """The questions of a calibration, its length, and the files for its results.
 
     Args:
         endpoints: base URLs.
-        models: only these; all that are served where empty.
-        questions: in an order that may be cut anywhere.
-        seconds: until the asking ends; the fit takes some more.
+        models: the models to ask; empty for all that are served.
+        questions: questions in an order that may be cut anywhere.
+        seconds: time until the asking ends; the fit takes some more.
         outcomes: JSONL file of the outcomes; resumed if it exists.
         out: the artifact.
         concurrency: requests in flight at each endpoint.
-        timeout_s: of one request.
-        max_tokens: of an answer; None leaves it to the endpoint.
+        timeout_s: time-out of one request.
+        max_tokens: token limit of an answer; None leaves it to the endpoint.
         key_variable: environment variable with the API key.
     """
 
@@ -128,12 +128,12 @@ _ORDER = ("any model", "laar without an artifact", "best single", "laar", "oracl
 
 
 def show_worth(console: Console, replays: Sequence[Replay], questions: int) -> None:
-    """Prints what each way of choosing a model would have brought on held-out questions.
+    """Prints the result of each way of choosing a model on held-out questions.
 
     Args:
-        console: to print to.
-        replays: of an evaluation.
-        questions: held out.
+        console: the console to print to.
+        replays: replays of an evaluation.
+        questions: number of held-out questions.
     """
     if len({replay.ttca_s for replay in replays}) < 2:
         console.print(

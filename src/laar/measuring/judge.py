@@ -127,5 +127,5 @@ def _loaded(question: dict[str, str]) -> Callable[[str], object]:
 
 
 if __name__ == "__main__":
-    verdicts_to, sys.stdout = sys.stdout, sys.stderr  # what a check prints is no verdict
+    verdicts_to, sys.stdout = sys.stdout, sys.stderr  # the output of a check is no verdict
     _serve(sys.stdin, verdicts_to)

@@ -72,7 +72,7 @@ class Query:
 
     Args:
         id: unique over cells, splits and seeds.
-        language: of the lead-in and the question.
+        language: language of the lead-in and the question.
         length_tokens: the cell; the prompt is the longest that fits, by `count_tokens`.
         key: the UUID that is asked for; it also names the query's difficulty in the lab.
         answer: the UUID stored under it.
@@ -102,7 +102,7 @@ class Query:
 
 
 class Solution(NamedTuple):
-    """What a perfect model would find in a look-up prompt."""
+    """The answer of a perfect model to a look-up prompt, with the prompt's features."""
 
     key: str
     value: str
@@ -120,8 +120,8 @@ def queries(
 ) -> list[Query]:
     """Look-ups for each language and length, in cell order.
 
-    The two splits of one seed share no query: "fit" is for what learns, "evaluate" for what is
-    reported. Lengths from 100 tokens up make sense; shorter ones have no room for a pair.
+    The two splits of one seed share no query: "fit" is for learning, "evaluate" for reported
+    figures. Lengths from 100 tokens up make sense; shorter ones have no room for a pair.
     """
     drawn = []
     for language in languages:

@@ -41,7 +41,7 @@ __all__ = [
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0
 _MAX_MODELS_BYTES = 4 * 2**20
-_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # what other JSON comes to
+_NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for other JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a measurement is; `done` counts what earlier runs wrote as well."""
+    """The progress of a measurement; `done` includes the outcomes of earlier runs."""
 
     done: int
     total: int
@@ -71,7 +71,7 @@ class Summary:
         resumed: outcomes that earlier runs had written.
         unjudged: answers without a verdict.
         failed: requests without an answer; run again to ask them again.
-        mended_bytes: of a torn last line that were cut off.
+        mended_bytes: bytes of a torn last line that were cut off.
     """
 
     asked: int
@@ -87,7 +87,7 @@ async def discover(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 10.0,
 ) -> list[Target]:
-    """The models that endpoints say they serve, each once: not also by its other names.
+    """The models that endpoints report to serve, each once: not also by its other names.
 
     Raises:
         SettingError: an endpoint does not answer ``/v1/models`` with any model.
@@ -128,7 +128,7 @@ async def measure(
     max_tokens: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Asks whatever `out` has no answer for, and appends the outcomes to it.
+    """Asks the questions that `out` has no answer for, and appends the outcomes to it.
 
     Args:
         targets: each model is put every question; targets of one model share them.
@@ -136,11 +136,11 @@ async def measure(
         out: JSONL of `MeasuredOutcome`; made if it does not exist.
         concurrency: requests in flight at each target.
         rate_per_s: requests started per second over all targets; None for no limit.
-        stream: ask for streams, which tell the time to first token.
-        timeout_s: for one request.
-        check_timeout_s: for one check.
-        headers: sent with each request, such as ``authorization``.
-        max_tokens: of an answer; None leaves it to the endpoint.
+        stream: ask for streams, which show the time to first token.
+        timeout_s: time-out of one request.
+        check_timeout_s: time-out of one check.
+        headers: headers sent with each request, such as ``authorization``.
+        max_tokens: token limit of an answer; None leaves it to the endpoint.
         progress: called after each outcome.
 
     Raises:
@@ -238,7 +238,7 @@ async def _open(out: Path) -> AsyncIterator[BinaryIO]:
 
 
 class _Pace:
-    """Starts at most so many requests a second, evenly spaced."""
+    """Starts at most `rate_per_s` requests a second, evenly spaced."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._gap_s = 1 / rate_per_s if rate_per_s else 0.0

@@ -29,7 +29,7 @@ class Question:
         ask: gives the messages. A function, because a set of long prompts is better built one at a
             time than held in memory.
         check: whether an answer is correct.
-        task: None where the detectors are to tell it.
+        task: the task; None to let the detectors infer it.
     """
 
     id: str

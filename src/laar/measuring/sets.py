@@ -4,8 +4,8 @@
 * `arithmetic`: sums and products, in three levels.
 * `formats`: answers that must be a given JSON and nothing else.
 
-They tell models apart on what they ask, and nothing else: a model that is right here may be wrong
-on a fleet's own questions, which `laar measure` takes as a file.
+They compare models on these kinds of questions only: a model that is right here may be wrong on a
+fleet's own questions, which `laar measure` takes as a file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Quest
     Args:
         sets: names from `SETS`.
         count: how many.
-        seed: of what is asked; other seeds share no question.
+        seed: seed of the questions; other seeds share no question.
 
     Raises:
         SettingError: a set of that name does not exist.

@@ -38,14 +38,14 @@ def build_policies(
     """Fresh policies, each with its own state: all of laar's, and the others that are named.
 
     Args:
-        weights: of the policy ``laar``.
+        weights: weights of the policy ``laar``.
         given: parameters that are not at their defaults, by policy. A policy of an installed
             package is built if it is named here.
         profiles: policies composed of filters, scorers and a picker, by name.
 
     Raises:
-        SettingError: there is no such policy, part or parameter, a value cannot be one, or a
-            plug-in cannot be loaded or made.
+        SettingError: a policy, part or parameter is unknown, a value is invalid, or a plug-in
+            cannot be loaded or made.
     """
     given = given or {}
     check_parameters(given)
@@ -99,11 +99,11 @@ def _composed(name: str, profile: Profile, registry: Registry) -> Policy:
 
 
 def check_parameters(given: Mapping[str, Parameters]) -> None:
-    """Refuse what no policy can be built with; imports the plug-ins that are named.
+    """Refuse parameters that no policy can be built with; imports the plug-ins that are named.
 
     Raises:
-        SettingError: there is no such policy or parameter, a value cannot be one, or a plug-in
-            cannot be loaded.
+        SettingError: a policy or parameter is unknown, a value is invalid, or a plug-in cannot be
+            loaded.
     """
     for policy, values in given.items():
         found = _REGISTRY.find(Kind.POLICY, policy)

@@ -11,7 +11,7 @@ from laar.core.interfaces import View
 __all__ = ["PREFIX_CHARS", "SessionAffinity"]
 
 PREFIX_CHARS = 1024
-"""About 256 tokens: what GORGO's affinity baseline hashes when there is no session id."""
+"""About 256 tokens: the text that GORGO's affinity baseline hashes where no session id is given."""
 
 
 class SessionAffinity:

@@ -16,7 +16,7 @@ __all__ = ["LeastRequest", "PrefixCache"]
 
 
 class LeastRequest:
-    """The fewest requests, by the engine's last scrape or our own count, whichever is more."""
+    """The fewest requests, by the larger of the engine's last scrape and laar's own count."""
 
     def score(self, view: View) -> Floats:
         """Ties go to chance."""

@@ -1,4 +1,4 @@
-"""Random and round-robin: what a load balancer does that knows nothing."""
+"""Random and round-robin: the policies of a load balancer without information."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ __all__ = ["LeastLoad", "SimpleSessionAffinity"]
 class LeastLoad:
     """`running + waiting + KV tokens in use + queued tokens`, least first.
 
-    Requests and tokens in one sum, as in its source: tokens decide. What was never scraped is 0
-    there, and here.
+    Requests and tokens in one sum, as in its source: tokens decide. Values that were never scraped
+    are 0 there, and here.
     """
 
     def score(self, view: View) -> Floats:

@@ -4,7 +4,7 @@
 
 The weight of an uncached token is pinned to 1, which fixes the unit; ``rtt_weight`` is tokens per
 millisecond and ``queue_weight`` has none. The round trip is in milliseconds: the authors' first
-version had seconds here, which makes the term a thousandth of what it should be and loses to random
+version had seconds here, which makes the term a thousand times too small and loses to random
 routing.
 
 laar's own cost is this with a model's seconds per token in front and a P(correct) below; this
@@ -33,7 +33,7 @@ def gorgo_score(
 
     Args:
         rtt_ms: smoothed round trip; NaN (unknown) gives NaN, to be decided by the caller.
-        uncached_tokens: prompt tokens that the endpoint is not believed to hold.
+        uncached_tokens: prompt tokens that the endpoint probably does not hold.
         queued_tokens: prompt tokens sent there and not yet finished, without this request.
         rtt_weight: tokens per millisecond.
         queue_weight: uncached tokens that one queued token is worth.

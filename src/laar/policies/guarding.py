@@ -1,4 +1,4 @@
-"""Guards around extensions that other packages bring: what they return is checked on each request.
+"""Guards around extensions of other packages: their results are checked on each request.
 
 A guard raises where an extension broke its promise, and the policy goes on without it: a filter is
 skipped, a scorer left out of the sum, a picker replaced by `max-score`. laar's own need no guard;
@@ -97,7 +97,7 @@ class GuardedPicker:
 
 
 def guarded(policy: Policy, name: str) -> Policy:
-    """The same policy with guards around all its parts, for messages under one name."""
+    """The same policy with guards around all its parts; `name` is its name in messages."""
     return replace(
         policy,
         filters=[GuardedFilter(each, name) for each in policy.filters],

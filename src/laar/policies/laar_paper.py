@@ -2,11 +2,11 @@
 
     cost(m | x) = c(m) * (T(x) + 0.7 * R(m)) / Q(m, x) * penalty ** times_tried
 
-Q is static: the artifact's word on the request's class, whatever failed before (attempts count as
-independent, section 5.1) and whatever was reported since (section 5.2). T is the upper edge of the
-length bucket, R the prompt tokens that are queued or under way at the endpoint, as the picker
-counts them (section 5.3). The penalty of 100 can be outbid (section 5.1). Nothing is left out for
-caches, and there is no round trip, no decoding and no delay in it.
+Q is static: the artifact's value for the request's class, without regard to failed attempts (they
+count as independent, section 5.1) and to later reports (section 5.2). T is the upper edge of the
+length bucket, R the prompt tokens that are queued or in flight at the endpoint, as the picker
+counts them (section 5.3). The penalty of 100 can be outbid (section 5.1). The cost ignores caches,
+round trips, decoding and the delay of other requests.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """One for the least, zero for the most; what is unknown counts as one more than the most."""
+    """One for the least, zero for the most; unknown values count as one more than the most."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())

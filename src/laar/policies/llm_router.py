@@ -41,7 +41,7 @@ class PrefixAware:
     Args:
         min_match_chunks: below this a match is not worth following.
         saturation_inflight: requests in flight at which the valve opens; 0 for never.
-        shuffle: off shows what ties by index do, for the negative control.
+        shuffle: off breaks ties by index, for the negative control.
         shuffle_fallback: off settles ties of the least-loaded fallback as its own code does.
     """
 

@@ -41,7 +41,7 @@ def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
     """The factories by kind and name.
 
     Args:
-        weights: of the cost, where its parameters do not say otherwise.
+        weights: weights of the cost, unless its parameters set others.
     """
 
     def outlook(

@@ -57,7 +57,7 @@ class WeightedRandom:
 
 
 class RandomOrder:
-    """Any candidate, whatever its score. llm-d's `random-picker`."""
+    """Any candidate, regardless of its score. llm-d's `random-picker`."""
 
     def order(self, scores: Floats, view: View) -> list[int]:
         """Shuffled."""

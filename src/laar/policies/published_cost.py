@@ -8,10 +8,10 @@
 
 LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
 queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is LAAR's, by which
-`laar-paper` serves; with `Q=1` and `c=1` it orders endpoints as GORGO's score does. The other terms
-are laar's own first answer to what both leave out: `base_s` is the part of a latency that does not
-grow with the prompt, `k_delay` the prefills that a prompt holds up, and `in_flight_tokens` the
-answers that are decoded beside it. The experiments `gorgo-rtt` and `laar-ablation` measure them.
+`laar-paper` serves; with `Q=1` and `c=1` it orders endpoints as GORGO's score does. Both papers
+leave out the other terms, which are laar's: `base_s` is the part of a latency that does not grow
+with the prompt, `k_delay` the prefills that a prompt holds up, and `in_flight_tokens` the answers
+that are decoded beside it. The experiments `gorgo-rtt` and `laar-ablation` measure them.
 The default policy has an engine model instead: `laar.core.outlook`.
 """
 
@@ -35,12 +35,12 @@ class ExpectedTime:
     """Scores by this cost.
 
     Args:
-        weights: of the cost's terms.
-        use_prefix: leave out what is probably cached, of the prompt and of what is queued;
-            off for LAAR as published.
+        weights: weights of the cost's terms.
+        use_prefix: leave out the tokens that are probably cached, of the prompt and of queued
+            prompts; off for LAAR as published.
         use_base: count `base_s`; off for LAAR as published.
-        strict_retries: whatever the candidates' costs, one whose model was tried less often comes
-            first. Off for LAAR as published, where a penalty of 100 can be outbid.
+        strict_retries: a candidate whose model was tried less often comes first, regardless of
+            cost. Off for LAAR as published, where a penalty of 100 can be outbid.
     """
 
     def __init__(

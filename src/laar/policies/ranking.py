@@ -1,7 +1,7 @@
 """Scores that carry a policy's own order, ties and all, through the max-score picker.
 
-Our picker settles near-ties by load. Policies that come from elsewhere settle them their own way,
-mostly by chance, and what they do with ties is part of what they are.
+The max-score picker settles near-ties by load. Policies from other projects settle them their own
+way, mostly by chance, and their treatment of ties is part of the policy.
 """
 
 from __future__ import annotations

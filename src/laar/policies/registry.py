@@ -2,7 +2,7 @@
 
 A package offers them as entry points of four groups, ``laar.filters``, ``laar.scorers``,
 ``laar.pickers`` and ``laar.policies``. An entry point names a factory: a class or function whose
-keyword parameters, with their defaults, are what the settings may set.
+keyword parameters, with their defaults, are the ones that settings may set.
 
 laar's own names come first: no package can replace one. A package's code runs only once the
 settings name one of its entry points. So an installed package costs nothing and breaks nothing
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
     @property
     def method(self) -> str:
-        """What an object of this kind must be able to do."""
+        """The method that an object of this kind must have."""
         return {"filter": "keep", "picker": "order"}.get(self, "score")
 
 
@@ -53,8 +53,8 @@ class Found:
     """A factory, and where it comes from.
 
     Args:
-        kind: of what it makes.
-        name: as in the settings.
+        kind: kind of the objects that it makes.
+        name: its name in the settings.
         factory: takes the parameters by keyword.
         origin: entry point and package, for messages; empty for laar's own.
     """
@@ -70,7 +70,7 @@ class Found:
         return f"{self.kind} `{self.name}`{self.origin and f' ({self.origin})'}"
 
     def parameters(self) -> dict[str, Parameter]:
-        """What the settings may set."""
+        """The parameters that the settings may set."""
         try:
             known = signature(self.factory).parameters
         except (TypeError, ValueError):  # written in C
@@ -186,7 +186,7 @@ def _told(error: BaseException) -> str:
 
 
 def _fault(value: Any, default: object) -> str:
-    """What to give instead of a value that cannot stand for a default; empty when it can."""
+    """The advice on a value whose type differs from its default's; empty when the value fits."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "give true or false"

@@ -1,6 +1,6 @@
 """Prompts become chains of block hashes, so that "same prefix" is one integer comparison.
 
-The text of the *effective* prompt (what the engine will see, in order: tools, role markers, texts)
+The text of the *effective* prompt (as the engine will see it, in order: tools, role markers, texts)
 is cut into blocks, and each block is hashed with the hash of everything before it as the seed.
 Hence equal hashes at place ``i`` mean equal text up to and including block ``i``, and the longest
 common prefix of two chains can be found by bisection.
@@ -13,12 +13,12 @@ blocks. A last, partial block does not count, as in the engine.
 
 Keyed: the first seed is a digest of a secret and of the salt (the tenant's ``cache_salt``, the
 adapter). Without the secret no client can aim two prompts at one chain, or read prompts out of
-shared hashes by guessing. xxh3 is not a cryptographic hash: what a collision costs is a wrong
-estimate of time, never a wrong answer.
+shared hashes by guessing. xxh3 is not a cryptographic hash: a collision causes a wrong estimate of
+time, never a wrong answer.
 
 Units are bytes of UTF-8. No code here knows tokens: callers turn a `Chain.fraction` into tokens
-with the prompt's token count, estimated or reported. Token ids are
-for `laar.prefix.tokens`, where engines publish what they hold.
+with the prompt's token count, estimated or reported. `laar.prefix.tokens` has the token ids, for
+engines that publish the blocks that they hold.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Grid:
 
 
 GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
-"""The product's grid; the module's note says why."""
+"""The product's grid; see the module's docstring for the reasons."""
 
 CHUNKS_32 = Grid(((256 << 10, 32),), partial_tail=True)
 """llm-router's: 32-byte chunks, the last one short. Only for its policy: it costs up to 15 times
@@ -89,7 +89,7 @@ class Chain:
     Args:
         hashes: one unsigned 64-bit integer a block; place ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, the partial last block included.
-        grid: how it was cut.
+        grid: the grid by which it was cut.
     """
 
     hashes: array[int]
@@ -100,23 +100,23 @@ class Chain:
         return len(self.hashes)
 
     def bytes_of(self, blocks: int) -> int:
-        """Bytes in the first so many blocks."""
+        """Bytes in the first `blocks` blocks."""
         return min(self.grid.ends[blocks], self.total_bytes)
 
     def fraction(self, blocks: int) -> float:
-        """The share of the prompt, in [0, 1], that its first so many blocks are."""
+        """The share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
         return self.bytes_of(blocks) / max(self.total_bytes, 1)
 
 
 class PromptHasher:
     """Cuts and hashes prompts with one secret.
 
-    Most prompts begin with what was hashed before: a system prompt, the earlier turns. So a run of
-    blocks that is known takes one hash, over all its text and seeded as its first block's.
+    Most prompts begin with text that was hashed before: a system prompt, the earlier turns. So a
+    known run of blocks takes one hash, over all its text and seeded as its first block's.
 
     Args:
-        key: the secret, of any length. Pickers that share what they know share the key.
-        grid: where to cut.
+        key: the secret, of any length. Pickers that share state share the key.
+        grid: the places to cut at.
     """
 
     __slots__ = ("_grid", "_known", "_seed")
@@ -132,7 +132,7 @@ class PromptHasher:
         Args:
             spans: the prompt's pieces in order, role markers among them: ``["ab", "c"]`` and
                 ``["a", "bc"]`` are the same prompt.
-            salt: whatever else decides whether an engine may share a block: ``cache_salt``,
+            salt: all else that decides whether an engine may share a block: ``cache_salt``,
                 the adapter's name. Prompts with different salts share nothing.
         """
         text = "".join(spans).encode("utf-8", "surrogatepass")

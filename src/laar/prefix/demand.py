@@ -1,9 +1,9 @@
-"""How often each prefix is asked for: what a copy of it would be worth.
+"""The demand for each prefix, which is the worth of a copy of it.
 
 A prefix that many requests share, such as a long system prompt, is read once for each endpoint that
-serves some of them. Who is the first there pays for all who follow, so whether it pays depends on
-how many will. The guess is as many as came recently (Lindy's: what has been asked for often goes on
-being asked for).
+serves some of them. The first request there pays for all that follow, so whether that is worth it
+depends on how many will. The guess is as many as came recently (Lindy's law: a prefix that was
+requested often goes on being requested).
 
 Counted at a few places of the prompt only, whose distance grows with the depth, so that a request
 costs some twenty look-ups whatever its length. Counts fade with `HORIZON_S`.

@@ -1,8 +1,8 @@
-"""Bytes of prompts in one of an engine's tokens, from what engines say of prompts' lengths.
+"""Bytes of prompts in one of an engine's tokens, from the prompt lengths that engines report.
 
 The index counts bytes, an engine's cache tokens. English prose has four bytes a token; code, JSON,
-and most languages have fewer, and an index that takes such a cache for twice its size believes in
-prefixes that were pushed out long ago.
+and most languages have fewer, and an index that takes such a cache for twice its size counts on
+prefixes that were evicted long ago.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 __all__ = ["Density"]
 
 _PRIOR_TOKENS = 20_000.0
-"""What is known of all slots counts as so many tokens of one; so does the first guess for all."""
+"""Weight of the mean over all slots in one slot's density, in tokens; the first guess's, too."""
 _MEMORY_TOKENS = 2_000_000.0
 """Beyond it older prompts fade: traffic changes."""
 _LEAST, _MOST = 0.25, 16.0
-"""Images are many tokens in few bytes; and an engine's word may be wrong."""
+"""Images are many tokens in few bytes; and an engine's report may be wrong."""
 
 
 class Density:
     """Bytes per token, by slot.
 
     Args:
-        first: for all, before anything is known.
+        first: bytes per token of all slots, before any report.
     """
 
     def __init__(self, first: float) -> None:
@@ -30,7 +30,7 @@ class Density:
 
     @property
     def mean(self) -> float:
-        """Over all slots."""
+        """Bytes per token over all slots."""
         return _bounded(self._all[0] / self._all[1])
 
     def of(self, slot: int) -> float:
@@ -41,7 +41,7 @@ class Density:
         return _bounded((seen[0] + self.mean * _PRIOR_TOKENS) / (seen[1] + _PRIOR_TOKENS))
 
     def learn(self, slot: int, total_bytes: int, tokens: int) -> None:
-        """A prompt of so many bytes had so many tokens; both are positive."""
+        """Learns that a prompt of `total_bytes` bytes had `tokens` tokens; both are positive."""
         for sums in (self._all, self._slots.setdefault(slot, [0.0, 0.0])):
             sums[0] += total_bytes
             sums[1] += tokens

@@ -1,16 +1,16 @@
-"""What a cache pushes out is sometimes asked for again: how likely that is, by its age.
+"""The chance that evicted text is requested again, by its age.
 
-A prompt that is read takes room in its endpoint's cache, and where that is full, what was used
-least recently leaves. That costs nothing where it would never be asked for, and a whole prompt
-where a conversation goes on. Which of the two it is shows in the age of what leaves: an endpoint
-whose oldest prompts are of yesterday loses nothing, one whose oldest were used half a minute ago
-loses what is about to come back.
+A prompt that is read takes room in its endpoint's cache. Where the cache is full, the text used
+least recently is evicted. That costs nothing if it is never requested again, and a whole prefill
+if its conversation goes on. The age of the evicted text tells the two apart: an endpoint whose
+oldest prompts are of yesterday loses nothing, one whose oldest were used half a minute ago loses
+prompts that are about to return.
 
-So returns are counted by age, for the fleet as a whole: of the text that was not asked for during
-the first `a` seconds after it was used, the share that is asked for before `2 a` (a life table in
-half octaves, with what has not come back yet taken into account). Why not whether it ever comes
-back: a little more room in a cache keeps what leaves a little longer, not for ever. Where a cache
-is much too small for all that is asked for, that share is small, and it is right to be.
+So returns are counted by age, for the fleet as a whole: of the text that was not requested during
+the first `a` seconds after its use, the share that is requested before `2 a` (a life table in half
+octaves, which takes text that has not returned yet into account). The count stops at `2 a` because
+a little more room in a cache keeps text a little longer, not for ever. Where a cache is much too
+small for all requests, that share is small, and rightly so.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from laar.prefix.demand import PLACES_BYTES
 __all__ = ["Evictions"]
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
-"""Limits of the classes of ages, to more than two hours; what is older counts as never asked for
+"""Limits of the classes of ages, to more than two hours; older text counts as never requested
 again."""
 
 _MARKS = np.arange(len(_AGES_S) + 1)  # the same by place in the table, its beginning included
@@ -39,16 +39,17 @@ MAX_PROMPTS = 65_536
 """Prompts remembered, some 15 MB; beyond it the oldest go."""
 
 MAX_SHARE = 0.75
-"""What comes back pushes out something in turn, 1 / (1 - share) times in all: four at most."""
+"""Largest share: text that returns evicts other text in turn, 1 / (1 - share) times in all, so at
+most four times."""
 
-_DOUBT_BYTES = 100_000.0  # beside what was seen: a few prompts prove nothing
+_DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts what comes back.
+    """Counts returning text.
 
     Args:
-        grid: the grid of the chains that come in.
+        grid: the grid of the chains that it takes.
     """
 
     def __init__(self, grid: Grid = GROWING) -> None:
@@ -100,7 +101,7 @@ class Evictions:
         return found
 
     def _grow_older(self, now: float) -> None:
-        """Moves on what has not come back."""
+        """Moves text that has not returned to the next class of age."""
         if now < self._next_at:
             return
         self._next_at = math.inf

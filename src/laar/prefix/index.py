@@ -1,4 +1,4 @@
-"""Which endpoint is believed to hold which prefix.
+"""The prefixes that each endpoint probably holds.
 
 Two structures over the same chained hashes:
 
@@ -11,18 +11,18 @@ Two structures over the same chained hashes:
 
 The entry is made at the decision, so that a burst with one prefix sticks together; it is taken back
 if the request fails. It becomes *proven* when a request over those blocks has ended well: at any
-moment each believed block is proven or claimed by a request still open.
+moment each block in the index is proven or claimed by a request still open.
 
-When the engine reports fewer cached tokens than were believed, the blocks of *that* prompt are not
-the ones to forget: the engine has just computed them (untagging them, as GORGO's optional feedback
-does, sends the next turn of the conversation elsewhere). One miss alone may have a reason of its
-own, such as an adapter that is not known here. Where a miss of another prompt follows, everything
-used no later than the older of the two goes: an LRU cache has lost that too. So an endpoint whose
-capacity is unknown, or whose restart was not seen, corrects itself.
+When the engine reports fewer cached tokens than the index expected, the blocks of *that* prompt are
+not the ones to forget: the engine has just computed them (untagging them, as GORGO's optional
+feedback does, sends the next turn of the conversation elsewhere). One miss alone may have a reason
+of its own, such as an adapter that is not known here. Where a miss of another prompt follows,
+everything used no later than the older of the two goes: an LRU cache has lost that too. So an
+endpoint whose capacity is unknown, or whose restart was not seen, corrects itself.
 
-What it does not promise: it is a belief. Generated text is unknown until it comes back in the next
-turn, engines pin running requests and share blocks among adapters by rules of their own. Memory is
-bounded by ``max_bytes``; beyond it the endpoint believed to hold most loses its oldest use.
+The index is an estimate. Generated text is unknown until it returns in the next turn, engines pin
+running requests and share blocks among adapters by rules of their own. Memory is bounded by
+``max_bytes``; beyond it the endpoint with the most text in the index loses its oldest use.
 """
 
 from __future__ import annotations
@@ -57,8 +57,9 @@ LEAST_MISS_BYTES = 4096
 """A missing prefix shorter than this teaches nothing: engines round down by up to 128 tokens."""
 
 MISS_RATIO = 0.5
-"""A miss is a report of less than this part of the belief. Tokens per byte differ between the parts
-of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be arithmetic."""
+"""A miss is a report of less than this part of the estimate. Tokens per byte differ between the
+parts of a prompt (English 4 bytes, Japanese or code under 3), so a smaller gap may be
+arithmetic."""
 
 
 _MOST_SPARED = 8
@@ -89,7 +90,7 @@ class _Use:
         self.stamp = stamp
         self.claim = claim  # the stamp of the request's first use: it may be open still
         self.at = at
-        self.proven = proven  # so many blocks, from the prompt's start, are proven,
+        self.proven = proven  # this many blocks, from the prompt's start, are proven,
         self.witness = witness  # and this is the stamp of the use that proved the deepest
 
 
@@ -107,11 +108,11 @@ class _Cache:
 
 @dataclass(slots=True, eq=False)
 class Receipt:
-    """What an entry changed, for taking it back or for settling it.
+    """The changes of an entry, for reverting or settling it.
 
     Args:
         chain: the prompt.
-        matched: blocks that were believed to be held at the decision.
+        matched: blocks that the cache probably held at the decision.
         proven: of those, blocks that some finished request had used.
     """
 
@@ -155,7 +156,7 @@ class Kept(NamedTuple):
 
 
 class PrefixIndex:
-    """The belief about every endpoint's prefix cache. Endpoints are small integers, the slots.
+    """The estimate of every endpoint's prefix cache. Endpoints are small integers, the slots.
 
     Args:
         slots: how many slots there are; `resize` makes it more.
@@ -184,14 +185,14 @@ class PrefixIndex:
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
-        """Leading blocks of the prompt that each slot is believed to hold, shape ``(slots,)``."""
+        """Leading blocks of the prompt that each slot probably holds, shape ``(slots,)``."""
         holders, depths = self._segments.walk(chain.hashes)
         found = np.zeros(len(self._caches), np.int32)
         give(found, holders, depths)
         return found
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
-        """The share of the prompt, in 0..1, that each slot is believed to hold."""
+        """The share of the prompt, in 0..1, that each slot probably holds."""
         holders, depths = self._segments.walk(chain.hashes)
         ends, total = self._ends, chain.total_bytes
         found = np.zeros(len(self._caches))
@@ -229,7 +230,7 @@ class PrefixIndex:
         """Note that a request ended well: its prompt is in the cache now, and most recent.
 
         Args:
-            receipt: from `insert`.
+            receipt: the receipt of `insert`.
             cached_fraction: ``cached_tokens / prompt_tokens`` as the engine reported them; None
                 (or NaN) when it did not.
         """
@@ -259,9 +260,9 @@ class PrefixIndex:
         self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
-        """Forget what the slot's engine held: its cache was emptied, or the engine restarted.
+        """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
 
-        Claims of open requests stay. An engine says that it emptied its cache together with the
+        Claims of open requests stay. An engine reports that it emptied its cache together with the
         blocks of the first request after, which is one of those.
         """
         cache = self._caches[slot]
@@ -290,7 +291,7 @@ class PrefixIndex:
         }
 
     def forget_root(self, slot: int, root: int) -> None:
-        """Forget what begins with a block that the slot's engine has let go; claims stay."""
+        """Forget prompts that begin with a block that the slot's engine evicted; claims stay."""
         cache = self._caches[slot]
         roots = root, _UNKNOWN_ROOT
         for use in [use for use in cache.by_age.values() if use.root in roots]:
@@ -301,7 +302,7 @@ class PrefixIndex:
         self._fit(cache)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
-        """Say how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
+        """Set how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
 
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
         block_size``) times the bytes per token seen on that model.
@@ -329,7 +330,7 @@ class PrefixIndex:
         return kept
 
     def restore(self, uses: Iterable[Kept]) -> int:
-        """Restores what `dump` returned into an empty index; returns how many uses.
+        """Restores a result of `dump` into an empty index; returns how many uses.
 
         Parts that do not fit together are left out: they may come from another version, or a file.
         """
@@ -378,7 +379,7 @@ class PrefixIndex:
 
     @property
     def held_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of prompt that each slot is believed to hold, shape ``(slots,)``; do not write."""
+        """Bytes of prompt that each slot probably holds, shape ``(slots,)``; do not write."""
         return self._held_bytes
 
     @property
@@ -404,7 +405,7 @@ class PrefixIndex:
         )
 
     def _weigh(self, cache: _Cache, receipt: Receipt, cached_fraction: float) -> None:
-        """Take in what the engine found of a proven prompt."""
+        """Take in the share of a proven prompt that the engine found."""
         hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
         if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
             if witness <= cache.missed_stamp:
@@ -470,8 +471,8 @@ class PrefixIndex:
     def _fit(self, cache: _Cache) -> None:
         """Evict down to the slot's capacity, to the block, then to the index's memory.
 
-        What open requests claim is spared: an engine keeps it until they end, and so longer than
-        what was used last by a request that ended meanwhile.
+        Blocks claimed by open requests are spared: an engine keeps them until those end, and so
+        longer than blocks used last by a request that ended meanwhile.
         """
         spared, room_bytes = 0, int(self._room_bytes[cache.slot])
         while (excess := int(self._held_bytes[cache.slot]) - room_bytes) > 0:

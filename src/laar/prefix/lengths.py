@@ -1,7 +1,7 @@
 """Prompt lengths in tokens, by the conversation and the kind of text.
 
 One ratio of characters to tokens for a model and a language is off by two where prose, JSON and
-code are mixed. Here a prompt is priced by what is nearest to it:
+code are mixed. Here the length of a prompt comes from the nearest source of three:
 
 * the conversation, once one of its answers reported its tokens: its own tokens for a byte, for the
   part that is known and, as far as that part reaches, for the rest;
@@ -46,11 +46,11 @@ Floats = npt.NDArray[np.float64]
 
 
 def kind_of(question: str, marks: Sequence[str]) -> Kind:
-    """The kind of text that a prompt is: few, since each has to be learned.
+    """The kind of a prompt's text. There are few kinds, since each has to be learned.
 
     Args:
         question: the last message; its head and tail are looked at.
-        marks: of the body's shape; the number of turns does not count.
+        marks: marks of the body's shape; the number of turns does not count.
     """
     sample = question if len(question) <= 1000 else question[:500] + question[-500:]
     count = max(len(sample), 1)
@@ -74,9 +74,9 @@ class PromptLengths:
 
         Args:
             chain: the prompt.
-            kind: of its text.
-            models: that are asked for.
-            guess: tokens by what else is known; shape ``(len(models),)``, as the result.
+            kind: the kind of its text.
+            models: the models to estimate for.
+            guess: tokens by another estimate; shape ``(len(models),)``, as the result.
         """
         total = chain.total_bytes
         if not total or not self._kinds:

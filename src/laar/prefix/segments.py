@@ -1,4 +1,4 @@
-"""Which slots hold which blocks: runs of blocks that the same slots hold.
+"""The slots that hold each block: runs of blocks that the same slots hold.
 
 A run is found by the hash of its first block. Hashes are chained, so that hash alone names the
 place in the tree, and no child pointers are needed. A run carries a bit for each slot: one walk
@@ -47,7 +47,7 @@ class Segments:
     def walk(self, hashes: array[int]) -> tuple[list[int], list[int]]:
         """Sets of slots along the prompt, as bits, and how deep each holds it.
 
-        Whatever slot holds a block holds all before it, so each set is a part of the one before.
+        A slot that holds a block holds all before it, so each set is a part of the one before.
         Costs one dictionary look-up and one bisection for each segment on the path.
         """
         depth, end = 0, len(hashes)
@@ -62,7 +62,7 @@ class Segments:
         return sets, depths
 
     def tag(self, bit: int, hashes: array[int], held: int, edge: int) -> None:
-        """Give the slot's bit to the path beyond ``held`` blocks, making what is not there.
+        """Give the slot's bit to the path beyond ``held`` blocks, making missing segments.
 
         ``edge`` is the last place up to there where a segment is known to end.
         """

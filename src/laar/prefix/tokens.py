@@ -1,4 +1,4 @@
-"""Which endpoint holds which blocks, by the events of the engines themselves.
+"""The blocks that each endpoint holds, by the events of the engines themselves.
 
 Engines name a block by a hash of their own: vLLM's depends on its algorithm, its seed and its
 release, SGLang's is another. So no engine's scheme is imitated here. An event carries the token ids
@@ -7,7 +7,7 @@ cache salt. The engine's own names serve to find a block's parent, and the block
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) names a text; for
 texts that were tokenized (`TokenBlocks.learn`), the blocks of token ids are known, and how deep in
-them a place of the text is. Then each endpoint's events say how many of those it holds.
+them a place of the text is. Then each endpoint's events give the number of those that it holds.
 Token ids are made beside the requests, so a prompt is known by the turns before it. That is all
 that a cache can hold, except the last answer.
 
@@ -16,9 +16,10 @@ prompt that diverges there makes it exact, since the token ids of both are known
 
 What counts for which endpoint:
 
-* Events seen without a gap since the cache was empty: the endpoint holds what they say, no more.
-* Otherwise: at least what they say.
-* Requests under way count whatever events say: their blocks come.
+* Events seen without a gap since the cache was empty: the endpoint holds the blocks in them, no
+  more.
+* Otherwise: at least the blocks in them.
+* Requests in flight count in any case: their blocks will be stored.
 
 Token ids may be wrong: another tokenizer, a template that the engine fills in otherwise. So a text
 is learned once an endpoint that answered it was seen to hold its blocks (`TokenBlocks.holds`).
@@ -66,11 +67,11 @@ class Stored:
 
     Args:
         hashes: the engine's names of the blocks.
-        parent: of the first; None for the beginning of a prompt.
+        parent: parent of the first block; None for the beginning of a prompt.
         ids: token ids of all blocks together; empty where the engine does not publish them.
         block_size: tokens in a block; 0 where that is not known.
         adapter: name of the LoRA adapter; empty without.
-        extra: for each block, what else its hash depends on, as text; empty where nothing does.
+        extra: for each block, further inputs to its hash, as text; empty where there are none.
     """
 
     hashes: Sequence[int | bytes]
@@ -134,7 +135,7 @@ class TokenBlocks:
     """Blocks by endpoint, and token ids by text.
 
     Args:
-        max_blocks: of all endpoints together.
+        max_blocks: most blocks of all endpoints together.
         max_texts: blocks of text whose token ids are kept.
     """
 
@@ -265,7 +266,7 @@ class TokenBlocks:
             self.texts -= len(old.chain)
             others = self._known[of]
             for hash_ in old.chain.hashes:
-                if others.get(hash_) is old:  # newer texts have taken what they share
+                if others.get(hash_) is old:  # newer texts have taken the shared blocks
                     del others[hash_]
 
     def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
@@ -306,12 +307,12 @@ class TokenBlocks:
         shares: npt.NDArray[np.float64],
         claimed: Callable[[int], float],
     ) -> None:
-        """Puts what events say in place of the text index's shares of a prompt.
+        """Replaces the text index's shares of a prompt by those from events.
 
         Args:
             chain: the prompt.
-            shares: by slot, in 0..1; written to.
-            claimed: the share that requests under way at a slot have in common with it.
+            shares: shares by slot, in 0..1; written to.
+            claimed: the share that requests in flight at a slot have in common with it.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
         for slot, held in self._slots.items():

@@ -1,4 +1,4 @@
-"""What the picker and laar's own Envoys agree on besides headers."""
+"""The conventions between the picker and laar's own Envoys besides headers."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ LB_NAMESPACE = "envoy.lb"
 """Envoy metadata in which the picker names endpoints, and Envoy the one that served."""
 
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-"""Envoy metadata that says among which endpoints the picker may choose."""
+"""Envoy metadata with the endpoints among which the picker may choose."""
 
 DECISION_MARGIN_S = 10.0
-"""What a decision may take beyond the longest hold before Envoy gives the picker up."""
+"""Seconds of a decision beyond the longest hold before Envoy gives the picker up."""
 
 PICKING_SERVICE = "laar.picking"
 """Name that laar's Envoys ask the health of: whether new streams are wanted."""

@@ -1,8 +1,8 @@
-"""Answers: what laar reads of them, and what it answers itself.
+"""Answers: the parts of endpoints' answers that laar reads, and laar's own answers.
 
 A streamed answer is server-sent events; an event may be split over any number of pieces, and usage
 may come in several events, of which the last counts. Reading never changes a byte and never fails:
-what cannot be read is simply not known.
+values that cannot be read stay unknown.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ERROR_DOCUMENT = re.compile(
 
 
 def error_body(error: RequestError) -> bytes:
-    """A refusal in the shape of OpenAI's errors, with our reason code beside it."""
+    """A refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
     return orjson.dumps(
         {
             "error": {
@@ -62,7 +62,7 @@ def error_body(error: RequestError) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens as the engine counted them; None for what it did not say."""
+    """Tokens as the engine counted them; None for counts that it did not report."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -88,7 +88,7 @@ class UsageReader:
         self._too_long = False
         self.usage = Usage()
         self.response_id = ""
-        """What the engine will know this answer by; empty until it is read."""
+        """The id under which the engine stores this answer; empty until it is read."""
 
     def feed(self, piece: bytes) -> None:
         """Takes the next piece of the body; in time that goes with the piece alone."""
@@ -107,7 +107,7 @@ class UsageReader:
             self._kept.clear()
 
     def end(self) -> Usage:
-        """What is known once the body is complete."""
+        """The usage, once the body is complete."""
         if self._events:
             self._line(self._kept)
         elif self._kept:
@@ -150,7 +150,7 @@ class UsageReader:
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Later events add to what earlier ones said, field by field."""
+    """Merges later events into earlier ones, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -176,7 +176,7 @@ def _is_count(value: object) -> bool:
 class ErrorSpotter:
     """Finds an error where an answer should be: 200 was sent before the engine knew better.
 
-    A stream says it in an event, at its beginning or later; a whole answer is nothing else. Inside
+    A stream has it in an event, at its beginning or later; a whole answer is nothing else. Inside
     a string every quote has a backslash before it, so that no text of a model looks like one.
 
     Args:
@@ -218,14 +218,14 @@ class NameRestorer:
         self._held = b""
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """The piece with names restored, without what is held back."""
+        """The piece with names restored, without the bytes held back."""
         data = self._held + piece
         parts: list[bytes] = []
         done = 0
         for found in self._pattern.finditer(data):
             parts += data[done : found.start()], found[1], self._asked
             done = found.end()
-        # What was replaced is done with: its last quote begins no other name.
+        # A replaced part is complete: its last quote begins no other name.
         keep = 0 if end else max(self._partial(data, whole, done) for whole in self._whole)
         self._held = data[len(data) - keep :]
         parts.append(data[done : len(data) - keep])

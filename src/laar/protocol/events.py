@@ -1,4 +1,4 @@
-"""What goes into a stream machine and what comes out of it: events and actions, plain values.
+"""The inputs and outputs of a stream machine: events and actions, plain values.
 
 They are made for every message, so they are not frozen; no code changes one.
 """
@@ -50,14 +50,14 @@ __all__ = [
 
 
 class Shape(enum.Enum):
-    """Which of the two body modes Envoy announced."""
+    """The body mode that Envoy announced, one of two."""
 
     NATIVE = "native"
     GATEWAY = "gateway"
 
 
 class Direction(enum.Enum):
-    """Which half of the exchange a message belongs to."""
+    """The half of the exchange that a message belongs to."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -71,7 +71,7 @@ class RequestHeaders:
     """The first message of nearly every stream.
 
     `count` and `size_bytes` are of all headers, names that repeat included. `attempts` is how often
-    this Envoy tries a request; 0 where it does not say.
+    this Envoy tries a request; 0 where it does not report that.
     """
 
     headers: Mapping[str, str]
@@ -139,15 +139,15 @@ class ResponseHeaders:
     """The endpoint's headers, or those of an answer that Envoy made itself.
 
     Args:
-        status: as a number; None when there is none.
+        status: status code; None when there is none.
         streamed: the body is an event stream.
         count: how many headers there are.
         end: no body follows.
-        served: the endpoint that Envoy says has served.
-        attempts: how many there were; 0 where Envoy does not say.
-        details: where Envoy says that the status comes from; empty where it does not say.
-        shape: told by the stream's first message; None where this is not it.
-        retry_after_s: what ``retry-after`` says; None without one, or for a date.
+        served: the endpoint that served, as Envoy reports it.
+        attempts: how many there were; 0 where Envoy does not report it.
+        details: source of the status, as Envoy reports it; empty where it does not.
+        shape: the shape, if this is the stream's first message; else None.
+        retry_after_s: seconds in ``retry-after``; None without one, or for a date.
     """
 
     status: int | None

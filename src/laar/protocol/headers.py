@@ -48,7 +48,8 @@ BEGIN = "x-laar-begin-s"
 After that the next endpoint is asked too, and the first head counts."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
-"""With the silence that goes with each; the picker names both, and routes exist for these pairs."""
+"""Seconds to the beginning of an answer, with the seconds of silence allowed; routes exist for
+these pairs, and the picker names both."""
 
 TRIED = "x-laar-tried-models"
 SINCE = "x-laar-since"
@@ -64,7 +65,7 @@ TRACE_PARENT = "traceparent"
 TRACE_STATE = "tracestate"
 
 REPORTER = "x-laar-reporter"
-"""On a report of outcomes to the admin port: who checked the answers."""
+"""On a report of outcomes to the admin port: the name of the checker of the answers."""
 
 MODEL = "x-laar-model"
 ENDPOINT = "x-laar-endpoint"
@@ -225,7 +226,7 @@ def header_of(attribute: str) -> str:
 
 
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
-    """Reads a request's headers; what is malformed counts as absent, never as an error."""
+    """Reads a request's headers; malformed values count as absent, never as an error."""
     get = headers.get
 
     def either(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Where the members of a JSON object stand, found without a parser: no recursion, any depth.
+"""The places of a JSON object's members, found without a parser: no recursion, any depth.
 
 A parser is quick and builds everything; this builds nothing. It is for texts that a parser must not
 be given (so many values that building them would hold up the other requests) or does not read
@@ -6,7 +6,7 @@ be given (so many values that building them would hold up the other requests) or
 brackets are looked for with numpy, a piece at a time, so that a thread that scans lets the others
 run.
 
-The text is not judged. Of text that is not JSON the result means nothing, and nothing is raised.
+The text is not validated. For text that is not JSON the result is meaningless, without an error.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
 
     Args:
         piece: the text.
-        quotes: where its quotes are; changed.
-        escaped: the last backslash of the piece before is about the first byte of this one.
+        quotes: places of its quotes; changed.
+        escaped: the last backslash of the piece before escapes the first byte of this one.
     """
     if escaped:
         quotes[0] = False

@@ -1,14 +1,14 @@
-"""Request bodies: what a picker needs to know of them, read in one pass.
+"""Request bodies: the fields that a picker needs, read in one pass.
 
 Chat completions, completions, responses and embeddings as OpenAI defines them, and Anthropic's
-messages. Read are the model, the prompt's texts in the order the engine will see them, the stream
-flag, the limit on the answer, tools and the cache salt; nothing else is looked at, so parameters
-that are new tomorrow pass untouched.
+messages. The reader takes the model, the prompt's texts in the order the engine will see them, the
+stream flag, the limit on the answer, tools and the cache salt. It ignores the rest, so new
+parameters pass untouched.
 
-The engine judges a body, not the picker. What Python's JSON takes is taken here too: lone
-surrogates, NaN, UTF-16, any depth. A prompt in a form that is not known, or of too many parts to be
-built here, is priced by its length. Only a body that is no JSON object, or whose `model` is no
-string, gets a 400. Duplicate keys mean the last one, as they do to the engines behind.
+The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts: lone
+surrogates, NaN, UTF-16, any depth. A prompt in an unknown form, or of too many parts to be built
+here, is priced by its length. Only a body that is no JSON object, or whose `model` is no string,
+gets a 400. Of duplicate keys the last one counts, as it does for the engines.
 
 The body is never written again. Where the endpoint knows the model under another name, the value of
 the top-level `model` is spliced and every other byte stays as the client sent it.
@@ -95,10 +95,10 @@ _API_MARKS = {api: f"api={api}" for api in Api}
 
 @dataclass(slots=True, kw_only=True)
 class Body:
-    """What was read of a body; see `laar.core.request.Request` for the fields.
+    """The fields read from a body; see `laar.core.request.Request` for their meaning.
 
-    `model` is empty where the body names none. `model_span` is where its value stands in the bytes,
-    if that was looked for.
+    `model` is empty where the body names none. `model_span` is the place of its value in the bytes,
+    if it was looked for.
     """
 
     model: str
@@ -140,8 +140,8 @@ def read_body(api: Api, body: bytes) -> Body:
     """Reads a body; of an opaque one only the model's name, where there is one.
 
     Raises:
-        RequestError: 400 with what is wrong; the text holds nothing of the prompt. Never for an
-            opaque body.
+        RequestError: 400 with the fault; the text holds nothing of the prompt. Never for an opaque
+            body.
     """
     if api is Api.OPAQUE:
         return Body(model=_peek(body))
@@ -191,7 +191,7 @@ def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str,
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
-    """Does as `read_body`, with the error as a value."""
+    """The same as `read_body`, with the error as a value."""
     try:
         return read_body(api, body)
     except RequestError as error:
@@ -233,7 +233,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
 def _has_many_parts(body: bytes) -> bool:
     """Whether building the body's values would take longer than others can wait.
 
-    Signs in its texts count as well; their share is what prose has.
+    Signs in its texts count as well; their share is that of prose.
     """
     parts = 0
     for at in range(0, len(body), _COUNTED_BYTES):  # another thread may run in between
@@ -246,7 +246,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Reads the members that say how to answer and are no lists or objects.
+    """Reads the members with options of the answer that are no lists or objects.
 
     Raises:
         RequestError: the body is no object.
@@ -259,7 +259,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
     for name in _READ_AT_LENGTH:
         start, end = spans.get(name, (0, 0))
         if text[start:end][:1] in (b"{", b"["):
-            found[name] = []  # of no use, as whatever is in it
+            found[name] = []  # of no use, like any content of it
         elif 0 < end - start <= _MAX_SCALAR_BYTES:
             try:
                 found[name] = json.loads(text[start:end])

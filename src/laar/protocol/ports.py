@@ -16,7 +16,7 @@ __all__ = ["BodyHook", "GatewayRules", "IsEnforced", "NoRules", "Rework"]
 
 
 class IsEnforced(Protocol):
-    """Says whether a decision counts. A request whose decision does not is in shadow."""
+    """Decides whether a decision counts. A request whose decision does not is in shadow."""
 
     def __call__(self, key: str) -> bool:
         """Return the same for each request of one session.
@@ -61,7 +61,7 @@ class Rework(Protocol):
 
     @property
     def context(self) -> tuple[int, ...]:
-        """What the documents begin with, as `Request.context`."""
+        """Hashes of the first documents, as in `Request.context`."""
         ...
 
     def asked(self, request: str, now: float) -> None:
@@ -77,7 +77,7 @@ class Rework(Protocol):
 
         Args:
             endpoint: its address, empty where it is not known.
-            request: the id that it knows the request by; the same.
+            request: the endpoint's id of the request; empty where it is not known.
             now: seconds, monotonic.
             decision: the id that an outcome is reported by; the same.
         """
@@ -107,13 +107,13 @@ class BodyHook(Protocol):
     def apply(
         self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
     ) -> Rework | None:
-        """Looks at a body that was read without fault; None when it has nothing to do with it.
+        """Looks at a body that was read without fault; None when there is nothing to do with it.
 
         Args:
-            body: whole, as it came.
+            body: the whole body, as received.
             api: its format.
             model: the client's name for it.
-            head: of the request.
+            head: headers of the request.
             may_change: False in shadow: look, and leave it alone.
             now: seconds, monotonic.
         """

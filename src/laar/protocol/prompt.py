@@ -1,7 +1,7 @@
 """The texts of a prompt, in the order in which the engine will see them, by the body's format.
 
-What is structured (tools, a call's arguments) stands as it is written; images and the like stand as
-their digest. A form that is not known is no error: the prompt is then priced by its length.
+Structured parts (tools, a call's arguments) stand as they are written; images and the like stand as
+their digest. An unknown form is no error: the prompt is then priced by its length.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_SPANS = 20_000
 MAX_NESTED = 4
 """Levels of parts in parts that are looked into; the APIs have two."""
 
-_SYSTEM_CHARS = 200  # that are kept: what tasks are told by
+_SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
 
 
 class UnknownPromptError(Exception):

@@ -1,4 +1,4 @@
-"""Which answers are read as they pass, in the native shape."""
+"""The sample of answers that are read as they pass, in the native shape."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Which answers are read: a share of them, and at least one in a while.
+    """The choice of the answers to read: a share of them, and one at least every `every_s`.
 
     Reading costs a message for each chunk of the answer. Where traffic is thin that is nothing, and
     the learners would starve on a share of it; where it is thick, the share bounds the cost.
 
     Args:
-        share: of the requests, 0 to 1; 0 reads none; may be changed.
-        every_s: an answer is read when none was for so long; may be changed.
+        share: share of the requests, 0 to 1; 0 reads none; may be changed.
+        every_s: seconds without one after which an answer is read; may be changed.
         rng: draws.
     """
 

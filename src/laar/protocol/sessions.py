@@ -1,8 +1,8 @@
-"""The session that a request belongs to, by what clients send anyway.
+"""The session that a request belongs to, by fields that clients send anyway.
 
 laar's own header comes first. Coding agents name the session in a header of theirs, and a sub-agent
 in another: its prompts share little with those of the session, so it counts as one of its own. The
-APIs have fields that say the same: ``prompt_cache_key`` (OpenAI) and ``metadata.user_id``
+APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and ``metadata.user_id``
 (Anthropic), which Claude Code fills with a text that ends in the session.
 """
 

@@ -1,10 +1,10 @@
 """When a question was first asked, carried through its retries and signed.
 
 A user who retries has been waiting since the first attempt, so the retry's slack counts from there.
-The picker keeps no session: its answer says when the first attempt came (``x-laar-since``), and the
-client sends that back beside the list of tried models. The value is bound to the request and signed
-with a key of this process: no client can make one, or use one question's for another. Another
-picker, or this one after a restart, does not know the key; there a retry is as new as it was.
+The picker keeps no session: its answer has the time of the first attempt (``x-laar-since``), and
+the client sends that back beside the list of tried models. The value is bound to the request and
+signed with a key of this process: no client can make one, or use one question's for another.
+Another picker, or this one after a restart, does not know the key; there a retry counts as new.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Since:
     """Makes stamps and reads them.
 
     Args:
-        key: of the signatures; drawn for each process unless given.
+        key: key of the signatures; drawn for each process unless given.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -39,7 +39,7 @@ class Since:
         return f"{at_ms}.{self._signature(at_ms, request)}"
 
     def waited_s(self, stamp: str, request: Request, now: float) -> float:
-        """Seconds since the first attempt by a stamp; 0 for one that is none of ours."""
+        """Seconds since the first attempt by a stamp; 0 for one that this process did not make."""
         if not request.tried or not 0 < len(stamp) <= 64:
             return 0.0
         at, _, signature = stamp.partition(".")

@@ -35,12 +35,13 @@ _SPELT_OUT = b"\\u006"
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     """The body with its top-level `model` replaced, every other byte as it was.
 
-    Where the key repeats it is the last one, which counts; where there is none it is added.
+    Where the key repeats, the last one is replaced, since it counts; where it is missing, it is
+    added.
 
     Args:
         body: read by `read_body`, so it is an object.
-        name: the new one.
-        span: of the value, where it is known.
+        name: the new model name.
+        span: span of the value, where it is known.
 
     Raises:
         ValueError: the body is no object.

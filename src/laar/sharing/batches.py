@@ -1,14 +1,14 @@
-"""Records in batches, as JSON: what pickers send each other.
+"""Records in batches, as JSON, which pickers send each other.
 
     {"v": 2, "ns": namespace, "from": origin, "seq": 7, "key": id of the hashes' secret,
      "t": wall clock, "open": oldest open entry, "full": false,
      "at": [address, ...], "load": [numbers of the first address, of the second, ...],
      "d": [[tag, field, ...], ...]}
 
-JSON, since orjson reads and writes it faster than what else is at hand, and an operator can look at
-it. Hashes are base64 of 64-bit integers. Nothing that is read is trusted: a record that makes no
-sense is left out and counted, a batch of another schema or namespace is not read at all. Loads are
-most of what is sent, so they are one list of numbers, and are checked together.
+JSON, since orjson reads and writes it faster than the alternatives, and an operator can look at it.
+Hashes are base64 of 64-bit integers. No input is trusted: an invalid record is left out and
+counted, a batch of another schema or namespace is not read at all. Loads are most of the traffic,
+so they are one list of numbers, and are checked together.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ class Batch(NamedTuple):
     Args:
         origin: the picker, as it is called since its start; another start is another origin.
         seq: 1, 2, 3 ...
-        key_id: tells whose hashes can be compared.
+        key_id: identifies the key of its hashes: hashes of the same key can be compared.
         sent_at_s: the origin's wall clock, for showing how old records are; nothing depends on it.
-        oldest_open: entries before it have ended, whatever was heard of them.
+        oldest_open: entries before it have ended, even if their end was not received.
         full: loads that are not in it are zero.
-        loads: by the endpoints' addresses.
-        records: what there is to say.
-        bad: loads and records that made no sense.
+        loads: loads by the endpoints' addresses.
+        records: the records.
+        bad: number of invalid loads and records.
     """
 
     origin: str
@@ -111,7 +111,7 @@ def write_hashes(hashes: array[int]) -> str:
 
 
 def read_hashes(text: object) -> array[int]:
-    """The same back.
+    """Reads hashes written by `write_hashes`.
 
     Raises:
         ValueError: it is no such text, or longer than any prompt's.
@@ -205,7 +205,7 @@ def _written(record: Record) -> tuple[Any, ...]:
 
 
 def _six(number: float) -> float:
-    """Six significant digits: what is measured has fewer."""
+    """Six significant digits: measurements have fewer."""
     return float(f"{number:.6g}")
 
 

@@ -1,8 +1,8 @@
-"""Chains of hashes in few bytes: what all pickers have seen is named by one hash.
+"""Chains of hashes in few bytes: one hash names the part that all pickers have seen.
 
-Hashes are chained: equal at one place means equal before it. So a chain that goes on from one that
-was sent before is that one's anchor, a place and its hash, and the blocks behind it. A conversation
-sends what is new of a turn, not the whole prompt.
+Hashes are chained: equal at one place means equal before it. So a chain that continues one sent
+before is sent as an anchor (a place in that one and its hash) and the blocks behind it. A
+conversation sends the new part of a turn, not the whole prompt.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections import OrderedDict
 __all__ = ["Chains"]
 
 MAX_ANCHORS = 131_072
-"""Places that are known by their hash, some 20 MB with the blocks; one that was not used for
-longest is forgotten. A sender names only what is in the younger half of its own."""
+"""Places that are known by their hash, some 20 MB with the blocks; the least recently used one is
+forgotten. A sender names only places in the younger half of its own."""
 
 _EVERY = 16
 """Blocks between two anchors of a chain: a prompt that branches off sends 15 again at most."""

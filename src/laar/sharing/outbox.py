@@ -1,4 +1,4 @@
-"""What a picker has to tell the others, until it is sent."""
+"""The records that a picker holds for the other pickers until it sends them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Outbox:
     """Gathers records, and finds by itself which loads have changed.
 
     Args:
-        table: whose counters are sent.
-        engines: the same.
+        table: the table whose counters are sent.
+        engines: the engines whose counters are sent.
         origin: this picker.
-        wall_clock: for the age of a batch at its readers.
-        max_waiting_bytes: of records that are not sent yet; beyond it the oldest go.
-        beat_s: a batch is made at least that often.
+        wall_clock: seconds since 1970, for the age of a batch at its readers.
+        max_waiting_bytes: limit for records that are not sent yet; beyond it the oldest go.
+        beat_s: longest time between two batches.
         oldest_open: names the oldest entry of a prompt that has not ended.
     """
 
@@ -90,7 +90,7 @@ class Outbox:
         self._has_news()
 
     def batches(self, now: float, key_id: str) -> list[Batch]:
-        """What there is to send; empty where nothing changed and no sign of life is due."""
+        """The batches to send; empty where nothing changed and no sign of life is due."""
         self._is_told = False
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
@@ -147,7 +147,7 @@ class Outbox:
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Learns the addresses of slots; returns those told of whose slot has another one now."""
+        """Learns the addresses of slots; returns addresses sent before that have no slot now."""
         table = self._table
         if table.version == self._version:
             return []

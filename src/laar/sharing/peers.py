@@ -1,4 +1,4 @@
-"""What the other pickers have in flight, summed up by endpoint and applied to this one's tables.
+"""The requests that other pickers have in flight, summed by endpoint into this one's tables.
 
 A picker's load at an endpoint is a state that only it writes, so the sum over pickers needs no
 agreement: records may be lost, doubled or late, and the next one is right. It ends by lease: of a
@@ -28,7 +28,7 @@ TAG_CHARS = 6
 
 
 def tag_of(origin: str) -> str:
-    """What the ids of a picker's decisions begin with, so that reports of outcomes find it."""
+    """The prefix of the ids of a picker's decisions, by which reports of outcomes find it."""
     size = TAG_CHARS // 2
     return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 
@@ -38,13 +38,13 @@ class Peer:
     """One other picker, as it is called since its start.
 
     Attributes:
-        tag: of the ids of its decisions.
-        seq: of its last batch.
+        tag: prefix of the ids of its decisions.
+        seq: number of its last batch.
         heard_at: when that was taken.
         entries: its open entries; None where no prefixes are kept.
-        loads: at each endpoint where there is one.
-        synced: it has sent all its loads: one that is not there is zero.
-        gone: its lease is over, or it said so.
+        loads: its load at each endpoint where it has one.
+        synced: it has sent all its loads: a missing one is zero.
+        gone: its lease is over, or it has left.
     """
 
     origin: str
@@ -103,7 +103,7 @@ class Peers:
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
-        """Takes a peer's loads; with `full` all that it has: what is not there is zero."""
+        """Takes a peer's loads; with `full` all that it has: a missing one is zero."""
         if full:
             loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
         for address, load in loads.items():
@@ -146,7 +146,7 @@ class Peers:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
-        """Sets the sums at an endpoint, and adds what was sent there `since`."""
+        """Sets the sums at an endpoint, and adds a peer's traffic there from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else [*map(sum, zip(*there, strict=True))]
         self._engines.elsewhere(
@@ -162,5 +162,5 @@ class Peers:
 
 
 def _more(new: float, old: float) -> float:
-    """What a counter has grown by; one that is lower than it was began again."""
+    """The growth of a counter; one that is lower than before has started again at zero."""
     return new - old if new >= old else new

@@ -1,4 +1,4 @@
-"""The prefix index of a picker that is not alone: what is entered here is entered there."""
+"""The prefix index shared between pickers: each enters the others' prompts as well."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from laar.sharing.records import Cleared, Ended, Entered, Record
 __all__ = ["Entries", "SharedPrefixes", "key_id"]
 
 CLEAR_ONCE_S = 5.0
-"""An endpoint's restart is seen by each picker for itself, at another moment: one clearing in this
-time is enough, or the second would forget what was entered since."""
+"""Each picker sees an endpoint's restart at another moment: one clearing in this time is enough, or
+the second would forget prompts entered since."""
 
 MAX_OPEN = 65_536
 """Entries of one other picker that have not ended; the oldest counts as ended beyond it."""
 
 
 def key_id(key: bytes) -> str:
-    """Tells keys apart, and nothing about them."""
+    """An id that distinguishes keys, and reveals nothing about them."""
     return blake2b(key, digest_size=4, person=b"laar-key-id").hexdigest()
 
 
 class SharedPrefixes:
-    """Reports what is entered; implements `laar.core.beliefs.PrefixWatcher`.
+    """Reports new entries; implements `laar.core.beliefs.PrefixWatcher`.
 
     Args:
-        beliefs: of this picker.
+        beliefs: prefix estimates of this picker.
         table: names the slots.
         add: takes the records.
     """
@@ -96,7 +96,7 @@ class Entries:
     """The open entries of one other picker.
 
     Args:
-        prefixes: where they are entered.
+        prefixes: the index in which they are entered.
     """
 
     def __init__(self, prefixes: SharedPrefixes) -> None:
@@ -133,7 +133,7 @@ class Entries:
             self._prefixes.beliefs.retract(receipt)
 
     def end_before(self, oldest_open: int) -> None:
-        """All before it have ended, and how was missed: nothing is believed for their sake."""
+        """Takes back all entries before it: they have ended, and how they ended was missed."""
         while self._open and (entry := next(iter(self._open))) < oldest_open:
             self._prefixes.beliefs.retract(self._open.pop(entry))
 

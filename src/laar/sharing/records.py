@@ -1,4 +1,4 @@
-"""What pickers have to say to each other: loads by address, and small typed records.
+"""The messages between pickers: loads by address, and small typed records.
 
 `laar.sharing.batches` writes and reads them.
 """
@@ -31,9 +31,9 @@ __all__ = [
 
 
 class Load(NamedTuple):
-    """All that one picker has in flight at an endpoint, and what it has sent there since it runs.
+    """All that one picker has in flight at an endpoint, and its traffic there since its start.
 
-    A state, not a change: whichever arrives last is right, and a lost one is made good by the next.
+    A state, not a change: the one that arrives last is right, and the next one replaces a lost one.
     """
 
     in_flight: float
@@ -67,7 +67,7 @@ class Entered(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """That request ended: well, with the share the engine had cached if it said so, or not."""
+    """The request of an entry ended, well or not; `share` is the cached share, if reported."""
 
     entry: int
     ok: bool
@@ -96,7 +96,7 @@ class Heard(NamedTuple):
 
 
 class Learned(NamedTuple):
-    """What an answer taught about the engine of an endpoint."""
+    """A sample of an endpoint's engine, taken from one answer."""
 
     address: str
     sample: Sample

@@ -1,8 +1,8 @@
-"""One picker among several: what it learns goes to the others, what they learn comes in.
+"""One picker among several: it sends its lessons to the others, and takes theirs.
 
-Synchronous and pure: `batches` gives the bytes to send, `take` reads those of others, and `look` is
-called now and then. How the bytes travel is the caller's matter; they may be lost, doubled, late or
-wrong. What each kind of record promises is in `docs/decisions/0016-many-pickers.md`.
+Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `look`
+is called now and then. The caller moves the bytes; they may be lost, doubled, late or wrong.
+`docs/decisions/0016-many-pickers.md` has the guarantees of each kind of record.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Sharing:
     The director's prefixes and its learners report to it from now on.
 
     Args:
-        director: of this picker.
-        settings: what and how soon.
+        director: director of this picker.
+        settings: the state to share, and how soon.
         origin: this picker, since its start: unique for ever.
         key: secret of the hashes.
         wall_clock: seconds since 1970, for showing how old records are.
         online: reported outcomes; None where they are not kept.
-        reports: decisions that outcomes may be reported for; None where none is.
+        reports: decisions that outcomes may be reported for; None where there are none.
         champion: the tuner; None where nothing is tuned.
         on_cleared: called with the address of an endpoint that another picker saw emptied.
         on_judged: called with a decision and whether its answer was right, where the report came
@@ -140,18 +140,18 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """What there is to send now; call it every `flush_ms` while there is a way to send."""
+        """The batches to send now; call it every `flush_ms` while there is a way to send."""
         self._at(now)
         made = self.outbox.batches(now, self.key_id)
         return [write_batch(self.settings.namespace, batch) for batch in made]
 
     @property
     def tag(self) -> str:
-        """What the ids of this picker's decisions have to begin with."""
+        """The required prefix of the ids of this picker's decisions."""
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
-        """Makes itself known, and asks for all loads: at the start, and after an interruption."""
+        """Announces this picker, and asks for all loads: at the start and after an interruption."""
         self._hello_at = now
         self._add(Hello())
         self.outbox.send_all_loads()
@@ -159,18 +159,18 @@ class Sharing:
             self.prefixes.chains.forget_sent()
 
     def leaving(self) -> None:
-        """Says good-bye: the last batch tells the others not to wait for the lease."""
+        """Announces the end of this picker, so that the others do not wait for its lease."""
         self._add(Leaving())
 
     # -- in ------------------------------------------------------------------------------------
 
     def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
-        """Takes a batch of another picker; what it cannot use it counts. Never raises.
+        """Takes a batch of another picker; counts unusable parts. Never raises.
 
         Args:
-            data: as received.
+            data: the batch as received.
             now: seconds, monotonic.
-            age_s: how long it lay in the store: the loads of old ones do not count any more.
+            age_s: time that it spent in the store: the loads of old batches do not count.
         """
         self._at(now)
         try:
@@ -217,7 +217,7 @@ class Sharing:
         self.peers.look(now)
 
     def use_key(self, key: bytes) -> None:
-        """Hashes as the others do from now on; what was believed by another key is gone."""
+        """Hashes with the others' key from now on; entries made with another key are gone."""
         if key == self.key:
             return
         self.key, self.key_id = key, key_id(key)

@@ -1,8 +1,8 @@
-"""What a picker knows, in one piece: for one that starts.
+"""The knowledge of a picker, in one piece, for a picker that starts.
 
-Data only: JSON behind a checksum. It may come from a store or a file that anyone wrote, so every
-part is checked and what makes no sense is left out. Loads are not in it: those of the others come
-within a second, and one's own are zero.
+Data only: JSON behind a checksum. It may come from a store or a file that anyone can write, so
+every part is checked and invalid parts are left out. Loads are not in it: those of the others
+arrive within a second, and the picker's own are zero.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ _DIGEST_BYTES = 32
 
 
 class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
-    """It cannot be used; the text says why."""
+    """The snapshot cannot be used; the text gives the reason."""
 
 
 def snapshot(
     sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
-    """Collects what is known now; the function returned writes it, on any thread.
+    """Collects the present knowledge; the function returned writes it, on any thread.
 
     Args:
-        sharing: of the picker.
+        sharing: the picker's sharing.
         online: reported outcomes, if kept.
         now: seconds, monotonic.
-        with_key: the secret of the hashes goes along: for the owner's own file.
-        place: in the stream of records, up to which they are in here.
+        with_key: include the secret of the hashes: for the owner's own file.
+        place: place in the stream of records up to which the snapshot includes them.
     """
     director = sharing.director
     table = director.table
@@ -113,7 +113,7 @@ def key_of(told: dict[str, Any]) -> bytes | None:
 def restore(
     sharing: Sharing, online: OnlineOutcomes | None, told: dict[str, Any], now: float
 ) -> int:
-    """Takes up a snapshot into a picker that knows nothing yet; returns how many prompts' blocks.
+    """Restores a snapshot into a new picker; returns the number of prompts restored.
 
     Prompts only where they were hashed with the same key.
     """

@@ -10,10 +10,9 @@ differences, each because the published form was seen to go wrong:
   keeps the luckiest score it ever had. Here the incumbent is measured again every few trials, and a
   win counts only when it repeats, against an incumbent measured just before; the second window's
   cost is the one kept. Interleaving the two would be cheaper but wrong: they share queues.
-* Safety. A candidate whose slow requests or failures already exceed what the incumbent's window
-  allows is stopped at once and the incumbent serves again; a candidate that says nothing serves one
-  window.
-* What is exported are the incumbent's weights, never the proposal that happened to be live.
+* Safety. A candidate whose slow requests or failures already exceed the limits from the incumbent's
+  window is stopped at once and the incumbent serves again; any other candidate serves one window.
+* The incumbent's weights are exported, never the proposal that happened to be live.
 * The default objective counts the whole answer, and every weight has a floor and a cap.
 
 A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
@@ -68,7 +67,7 @@ HISTORY = 64
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What to decide with, and the tag for the request's `Observed`."""
+    """The weights of a decision, and the tag for the request's `Observed`."""
 
     version: int
     values: Mapping[str, float]
@@ -125,7 +124,7 @@ class Tuner:
             self._conclude(window)
 
     def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Take the weights that won at another picker, where they cost less than what serves here.
+        """Take the weights that won at another picker, where they cost less than the incumbent.
 
         They are measured again, with this picker's load, before anything is compared with them.
         """
@@ -142,7 +141,7 @@ class Tuner:
             return False
         self._incumbent, self._baseline, self._candidate = champion, None, None
         self._remeasure, self._lost_in_a_row = True, 0
-        self._windows += 1  # the window under way belongs to others: its number is not used again
+        self._windows += 1  # the open window belongs to other weights: its number is not reused
         self._open_next()
         return True
 
@@ -163,7 +162,7 @@ class Tuner:
 
     @property
     def under_way(self) -> dict[str, object]:
-        """What the next decision is made with: a window's weights, else the incumbent's."""
+        """The weights of the next decision, and their role: a window's, else the incumbent's."""
         window = self._window
         if window is None:
             return {"role": "frozen", "weights": dict(self._incumbent)}
@@ -189,7 +188,7 @@ class Tuner:
         }
 
     def state_dict(self) -> dict[str, object]:
-        """The state that a restart needs, as plain values. A window under way is not kept."""
+        """The state that a restart needs, as plain values. An open window is not kept."""
         return {
             "weights": dict(self._incumbent),
             "sigma": self._sigma,
@@ -228,7 +227,7 @@ class Tuner:
         return tuner
 
     def _tick(self, now: float) -> None:
-        """Let time pass: end a window that waits for decisions or outcomes in vain."""
+        """Let time pass: end a window that has waited too long for decisions or outcomes."""
         if not math.isfinite(now):
             return
         if self._now is not None:
@@ -245,7 +244,7 @@ class Tuner:
             self._conclude(window)
 
     def _breached(self, window: Window) -> bool:
-        """Whether the candidate can no longer end within what the incumbent did."""
+        """Whether the candidate can no longer end within the limits from the incumbent's window."""
         baseline = self._baseline
         if baseline is None:
             return False

@@ -1,4 +1,4 @@
-"""What a set of weights did to a closed cohort of requests, as one number.
+"""The effect of a set of weights on a closed cohort of requests, as one number.
 
 A window is a cohort: the first ``size`` decisions made with its weights, each tagged with the
 window's version, and all of their outcomes, however late. Two mistakes are avoided that way. GORGO
@@ -23,7 +23,7 @@ import numpy.typing as npt
 __all__ = ["OBJECTIVES", "Observed", "Window", "WindowScore", "better"]
 
 _LONGEST_S = 1e9
-"""Thirty years are no time of an answer, and sums of what is longer overflow."""
+"""Thirty years: no answer takes that long, and sums of longer times overflow."""
 
 _Latencies = npt.NDArray[np.float64]
 
@@ -38,8 +38,8 @@ OBJECTIVES: dict[str, Callable[[_Latencies, _Latencies], float]] = {
     "ttft-p95": lambda ttft_s, _: _p95(ttft_s),
 }
 """Seconds from times to first token and times to the end. The last is the published one, which gets
-hacked: it does not see what hoarding requests on one endpoint costs in decoding, as the others do.
-"""
+hacked: unlike the others, it does not see the cost in decoding of hoarding requests on one
+endpoint."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:
@@ -93,7 +93,7 @@ class Window:
     Args:
         version: tag of its decisions.
         role: ``incumbent`` or ``candidate``.
-        weights: what the decisions use.
+        weights: the weights that its decisions use.
         size: decisions in the cohort.
         settling: decisions made with the weights before the cohort, while the queues that other
             weights left behind drain.

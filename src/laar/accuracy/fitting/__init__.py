@@ -1,4 +1,4 @@
-"""What only fitting and judging an artifact need: files of records, and scikit-learn behind them.
+"""Fitting and judging of artifacts, from files of records and with scikit-learn.
 
-Nothing that serves imports this package.
+No module that serves requests imports this package.
 """

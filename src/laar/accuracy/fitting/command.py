@@ -35,13 +35,13 @@ def run_fit(
     json_file: Path | None,
     hold_out: float | None = None,
 ) -> Fit:
-    """Fits, writes the artifact, and says how good it is; returns both.
+    """Fits, writes the artifact, and prints its quality; returns both.
 
     Args:
         outcomes: files of `laar measure`, or of graded answers in other forms.
         out: the artifact; an earlier one is replaced as a whole.
         report: directory for ``index.html``; made if it does not exist.
-        json_file: for the held-out figures.
+        json_file: file for the held-out figures.
         hold_out: share of the questions left for `laar evaluate`; None for the usual.
 
     Raises:

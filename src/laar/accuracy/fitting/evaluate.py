@@ -1,9 +1,9 @@
-"""How good an artifact is on queries it was not fitted on.
+"""The quality of an artifact on queries it was not fitted on.
 
 Three questions: are the probabilities right (Brier score, AUC, calibration error, reliability
-bins); do the retry terms help where they are used, at attempts 2 and later; and what would
-routing by this artifact have cost (regret), replayed over the held-out queries with each model's
-measured verdict and latency, on an idle fleet.
+bins); do the retry terms help where they are used, at attempts 2 and later; and how much slower
+than the oracle would routing by this artifact have been (regret), replayed over the held-out
+queries with each model's measured verdict and latency, on an idle fleet.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Replay(NamedTuple):
         first_right: queries whose first answer was correct.
         success_rate: queries that got a correct answer.
         ttca_s: mean time to correct answer, right-censored after `MAX_ATTEMPTS`.
-        regret_s: that of the oracle subtracted.
+        regret_s: `ttca_s` less the oracle's.
     """
 
     policy: str
@@ -70,12 +70,12 @@ class Evaluation:
     """Held-out quality of a fit.
 
     Args:
-        overall: over all models.
-        models: by model.
+        overall: scores over all models.
+        models: scores by model.
         reliability: bins of equal width with outcomes in them.
-        retries: what the retry terms change.
-        replays: in the order of `Replay.policy`; empty if no query was put to all models.
-        queries: held out.
+        retries: the effect of the retry terms.
+        replays: replays in the order of `Replay.policy`; empty if no query was put to all models.
+        queries: number of held-out queries.
     """
 
     overall: HeldOut
@@ -176,7 +176,7 @@ def _replays(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -
         for model in sorted(everyone)
     }
     best = min(single, key=lambda policy: _mean_s(single[policy]))
-    # Asks the fastest model that is right, and none if none is: what no policy can beat.
+    # Asks the fastest model that is right, and none if none is: no policy can beat that.
     known = []
     for answers in complete:
         right = [outcome.latency_s for outcome in answers.values() if outcome.correct]

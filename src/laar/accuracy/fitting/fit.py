@@ -45,7 +45,7 @@ __all__ = ["Fit", "fit"]
 _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2 penalty
 _FOLDS = 5
 _MAX_LOG_ODDS = 50.0
-_MIN_RATIO_CHARS = 400  # shorter prompts tell about the chat template, not about the text
+_MIN_RATIO_CHARS = 400  # shorter prompts measure the chat template, not the text
 
 _Floats = NDArray[np.float64]
 
@@ -79,9 +79,9 @@ def fit(
     Args:
         outcomes: judged ones, one for each query and model.
         created: the date to note in the artifact.
-        data_sha256: of the file the outcomes come from.
-        hold_out: share of the queries, chosen by a hash, that nothing is learned from: they are
-            left for `laar evaluate`. Then the artifact notes which ones it has seen.
+        data_sha256: hash of the file the outcomes come from.
+        hold_out: share of the queries, chosen by a hash, that the fit does not use: they are left
+            for `laar evaluate`. Then the artifact notes which ones it has seen.
 
     Raises:
         SettingError: there are no judged outcomes, or too few queries to hold any out.

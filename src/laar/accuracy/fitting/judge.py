@@ -3,8 +3,8 @@
 Four ways to choose a model for each question are compared, at equal cost: the best single model (by
 the artifact's own evidence: it is chosen before the questions are seen), laar with the question
 alone, laar with the task given, and an oracle that knows the scores. Beside these: whether the
-probabilities are right, overall and by length; what a second and a third attempt bring; and, where
-seconds or dollars are known, what the same accuracy costs and what the same cost buys.
+probabilities are right, overall and by length; the gain of a second and a third attempt; and, where
+seconds or dollars are known, the cost at the same accuracy and the accuracy at the same cost.
 
 Intervals are 95 %, by resampling questions. Models that the artifact does not know are left out.
 """
@@ -23,7 +23,7 @@ from laar.accuracy.fitting.questions import Asked, Floats
 __all__ = ["MIN_BUCKET_ANSWERS", "judge"]
 
 MIN_BUCKET_ANSWERS = 100
-"""Answers of one length from which its calibration error says anything."""
+"""Answers of one length from which its calibration error is reported."""
 
 _BINS = 10
 _RESAMPLES = 1000
@@ -34,9 +34,9 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
     """The figures, as plain JSON types; shares of 1.
 
     Args:
-        artifact: judged.
+        artifact: the artifact to judge.
         asked: questions it was not fitted to.
-        seed: of the resampling.
+        seed: seed of the resampling.
     """
     single = _best_single(artifact, asked)
     figures: dict[str, object] = {
@@ -116,7 +116,7 @@ def _figures(asked: Asked, single: int) -> dict[str, object]:
 
 
 def _brier(asked: Asked) -> float:
-    """Over single answers, also where a score is the mean of several."""
+    """The Brier score over single answers, also where a score is the mean of several."""
     known = asked.answers > 0
     p, mean = asked.untold[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]

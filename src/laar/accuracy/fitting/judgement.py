@@ -38,14 +38,14 @@ def run_evaluate(
     """Judges an artifact, prints the judgement and writes the files.
 
     Args:
-        artifact: of `laar fit`.
+        artifact: artifact of `laar fit`.
         records: files of graded answers.
-        seed: of the resampling.
-        json_file: for the figures.
-        plot_file: for pictures of calibration and of accuracy against cost.
+        seed: seed of the resampling.
+        json_file: file for the figures.
+        plot_file: file for pictures of calibration and of accuracy against cost.
 
     Raises:
-        SettingError: a file that can't be read or written, or nothing that was not fitted to.
+        SettingError: a file can't be read or written, or holds only questions of the fit.
     """
     console = Console()
     try:

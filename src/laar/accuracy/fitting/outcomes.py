@@ -43,15 +43,15 @@ class MeasuredOutcome(BaseModel):
 
     Args:
         correct: None where there is no verdict: no answer, or a check that could not judge it.
-        language: by `language_of`, the same detector that serves.
-        prompt_chars: characters of all messages; what tokens are estimated from when serving.
-        prompt_tokens: by the endpoint's usage; None if it reports none.
-        cached_tokens: of these, found in the endpoint's prefix cache.
-        ttft_s: None unless the answer was streamed.
+        language: language by `language_of`, the same detector as when serving.
+        prompt_chars: characters of all messages, from which tokens are estimated when serving.
+        prompt_tokens: tokens by the endpoint's usage; None if it reports none.
+        cached_tokens: those of them found in the endpoint's prefix cache.
+        ttft_s: time to first token; None unless the answer was streamed.
         status: HTTP status; 0 for no answer.
-        score: in 0..1, where the grader gave more than right or wrong.
-        dollars: that the answer cost, where it is known.
-        text: a bounded sample of the question, where it may be kept: what tasks are told by.
+        score: score in 0..1, where the grader gave more than right or wrong.
+        dollars: cost of the answer, where it is known.
+        text: a bounded sample of the question, where it may be kept, to detect tasks by.
         told: the task was named in the file, not detected.
     """
 
@@ -87,12 +87,12 @@ class OutcomeFile:
     """The content of a file of outcomes.
 
     Args:
-        outcomes: with a verdict, one for each query and model.
-        faults: lines left out, each with its number and why; the first twenty.
+        outcomes: outcomes with a verdict, one for each query and model.
+        faults: lines left out, each with its number and the reason; the first twenty.
         unreadable: how many lines were left out.
         unjudged: outcomes without a verdict.
-        contradictions: how often a later line turned an earlier verdict round.
-        sha256: of the file.
+        contradictions: how often a later line reversed an earlier verdict.
+        sha256: hash of the file.
     """
 
     outcomes: Sequence[MeasuredOutcome]
@@ -107,7 +107,7 @@ class Verdicts:
     """The last verdict of each question and model.
 
     Attributes:
-        kept: by query and model.
+        kept: verdicts by query and model.
         unjudged: outcomes without a verdict, left out.
         contradictions: verdicts that a later one of the same question and model replaced.
     """

@@ -1,4 +1,4 @@
-"""The questions that an artifact is judged on, as arrays beside what it says of them."""
+"""The questions that an artifact is judged on, as arrays beside its estimates."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Asked:
 
     Args:
         models: the columns.
-        tasks: of each question.
-        buckets: of each question, in tokens.
-        scores: in 0..1.
-        answers: how many each score is the mean of: 1, or more for answers told apart only by
-            their place in a file, which stand together by task and length.
-        squares: the mean of the squares of these.
+        tasks: task of each question.
+        buckets: length bucket of each question, in tokens.
+        scores: scores in 0..1.
+        answers: number of answers behind each score: 1, or more for answers that only their place
+            in a file distinguishes, which stand together by task and length.
+        squares: the mean of the squares of their scores.
         untold: P(correct) by the question alone.
-        told: P(correct) with the task told.
-        unlike: that the question is unlike anything the artifact was fitted on.
-        costs: by unit, where it is known of every model.
+        told: P(correct) with the task given.
+        unlike: whether the question is unlike anything the artifact was fitted on.
+        costs: costs by unit, where they are known of every model.
         excluded: questions left out because the artifact was fitted to them.
         ignored: models that the artifact does not know.
     """
@@ -83,7 +83,7 @@ class Asked:
 
 
 def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
-    """The questions that the artifact was not fitted to, and what it says of them.
+    """The questions that the artifact was not fitted to, and its estimates for them.
 
     Raises:
         SettingError: there are none, or none of a model that the artifact knows.
@@ -154,7 +154,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """What answers are gathered by: a place in a file says nothing of which belong together."""
+    """The key that groups answers to one question; a place in a file cannot serve as the key."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
@@ -189,7 +189,7 @@ def _costs(
 
 
 def billions_of(model: str) -> float | None:
-    """The size that a model's name says it has, in billions of parameters."""
+    """The size in a model's name, in billions of parameters; None if the name has none."""
     size = _BILLIONS.search(model)
     return None if size is None else float(size[1])
 

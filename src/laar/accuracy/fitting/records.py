@@ -2,7 +2,7 @@
 
 One line of JSON for each entry, or one JSON array of entries; packed with gzip or not. An entry is
 
-* a question and what each model scored on it: ``{task, question, scores: {model: 0..1}}``, with
+* a question and each model's score on it: ``{task, question, scores: {model: 0..1}}``, with
   ``seconds`` and ``dollars`` by model where they are known;
 * one graded answer: ``{model, task, question, correct}``, ``correct`` being true, false or 0..1,
   also called ``score`` or ``grade``; ``messages`` may stand for the question;
@@ -10,9 +10,10 @@ One line of JSON for each entry, or one JSON array of entries; packed with gzip 
 * a decision of the log, or of ``GET /decisions``, with the outcome that was reported for it as
   ``correct``. Retries are left out: they come from the questions that others failed.
 
-A question is known by a hash of its text, so that a fit can say which it has seen. Where the same
-model answers the same text several times, the text does not tell the questions apart (a question
-about a document that the record does not hold): there an answer is known by its place in its file.
+A question is identified by a hash of its text, so that a fit can record which it has seen. Where
+the same model answers the same text several times, the text does not distinguish the questions (a
+question about a document that the record does not hold): there an answer is identified by its place
+in its file.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ class Records:
     """The content of files of graded answers.
 
     Args:
-        outcomes: one for each question and model; the last where a file repeats itself.
-        faults: entries left out, each with its file, line and why; the first twenty.
+        outcomes: one outcome for each question and model; the last where a file repeats itself.
+        faults: entries left out, each with its file, line and the reason; the first twenty.
         unreadable: how many entries were left out.
         unjudged: answers without a verdict, left out as well.
-        contradictions: how often a later entry turned an earlier verdict round.
+        contradictions: how often a later entry reversed an earlier verdict.
         from_measure: all entries are outcomes of `laar measure`.
-        sha256: of the files.
+        sha256: hash of the files.
     """
 
     outcomes: Sequence[MeasuredOutcome]

@@ -1,8 +1,8 @@
 """The page that `laar fit` writes: one HTML file, no script, nothing fetched from anywhere.
 
-It says how far the artifact can be trusted before it routes a request: reliability, accuracy by
-cell for each model with the evidence behind it, scores on held-out queries, what the retry terms
-gain, and the regret of routing by it. Model, language and task names come from outcome files, so
+It shows how far the artifact can be trusted before it routes a request: reliability, accuracy by
+cell for each model with the evidence behind it, scores on held-out queries, the gain of the retry
+terms, and the regret of routing by it. Model, language and task names come from outcome files, so
 every text is escaped.
 """
 
@@ -48,7 +48,7 @@ def render(fit: Fit, *, notes: Sequence[str] = ()) -> str:
     """The page as text.
 
     Args:
-        fit: what to report on.
+        fit: the fit to report on.
         notes: faults of the outcomes file, shown at the top.
     """
     artifact, evaluation = fit.artifact, fit.evaluation

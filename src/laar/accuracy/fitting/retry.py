@@ -1,14 +1,14 @@
 """How success probabilities move once other models have failed on the same request.
 
 Most of it is a difficulty that all models share: its spread is fitted by maximum likelihood on the
-verdicts of several models on the same queries (`laar.accuracy.difficulty`). What a pair of models
-adds, because they fail on the same things or on different ones, is a shift of the log odds:
+verdicts of several models on the same queries (`laar.accuracy.difficulty`). A pair of models, which
+may fail on the same questions or on different ones, adds a shift of the log odds:
 
     log odds(m correct | T failed) = log odds(m correct | T failed, difficulty) + sum of pair(m, t)
 
 Examples are every model of a query together with subsets T of the other models that failed on it;
-each (query, model) weighs the same however many subsets it has. A ridge holds back what the data
-does not show.
+each (query, model) weighs the same however many subsets it has. A ridge holds back shifts that the
+data does not show.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _TOLERATED_QUESTIONS = 2.0  # so few decide nothing, however small the task
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
 _MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
 _MAX_GROUPS = 10  # of tasks left out: each costs a fit
-_PRIOR_OUTCOMES = 10.0  # what a task's share of right answers is held back to the mean by
+_PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
 _THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """Half at the least: a request that is more likely of none of the tasks is of none."""
 
@@ -104,7 +104,7 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
 
 
 def _threshold(questions: _Questions, known: Sequence[str]) -> tuple[float, _Floats]:
-    """The threshold, and what routing by it gained on each task left out."""
+    """The threshold, and the gain of routing by it on each task left out."""
     order = list(known)
     Random(0).shuffle(order)
     groups = [order[at::_MAX_GROUPS] for at in range(min(_MAX_GROUPS, len(order)))]

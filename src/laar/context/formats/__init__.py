@@ -1,7 +1,7 @@
-"""Recognisers of documents in prompts: which shape, and what may move.
+"""Recognisers of documents in prompts: their shape, and the parts that may move.
 
 `shapes` is the table, one row for each shape; the other modules are the few ways in which shapes
-are found. `scan` asks them in the order of how sure they are: delimiters that the route declares,
+are found. `scan` tries them in the order of how sure they are: delimiters that the route declares,
 JSON, tags, fences, labels that speak for themselves, records, and last, only where documents were
 announced (`places`), points, headings, bullets, rules and paragraphs.
 """
@@ -38,7 +38,7 @@ class Unknown(Refused):
     """Documents were announced, but nothing there separates one from the next.
 
     Args:
-        kind: what announced them.
+        kind: kind of the announcement.
     """
 
     def __init__(self, kind: str) -> None:
@@ -52,12 +52,12 @@ def scan(
     """The blocks of documents in a text, in the first shape that has any.
 
     Args:
-        text: as it reads.
+        text: the text, decoded.
         settings: families, sizes, `relabel` and `delimiters`.
-        around: what else the prompt says.
+        around: the rest of the prompt.
 
     Raises:
-        Refused: there may be documents, but they can't be told apart or moved safely.
+        Refused: there may be documents, but they can't be separated or moved safely.
     """
     blocks = [
         block for block in _found(text, settings, around) if block.documents >= settings.min_docs
@@ -112,7 +112,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
 
 
 def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]:
-    """What stands where documents were announced."""
+    """The blocks in the first place with documents among those where some were announced."""
     families, most = settings.formats, settings.max_docs
     unknown: str | None = None
     for place in places(view):
@@ -155,7 +155,7 @@ _WORTH_A_NAME = 1024
 def _to_line_ends(text: str, block: Block) -> Block:
     """The block with the blanks at the ends of lines in its items.
 
-    Left to the places they would tell two prompts apart whose documents are the same.
+    If they stayed with the places, they would make prompts with the same documents differ.
     """
     if block.quoted:
         return block
@@ -201,7 +201,7 @@ def _held(
 
 
 def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
-    """Whether what is said around the documents makes use of their numbers."""
+    """Whether the text around the documents refers to their numbers."""
     first, last = blocks[0].begin, blocks[-1].end
     before = text[max(0, first - _READ) : first]
     after = text[last : last + _READ]

@@ -1,9 +1,9 @@
 """Documents with something between them: rules, blank lines, line ends; only in a place for them.
 
-These are the shapes that say least. A paragraph may be a document or a part of one, so they are cut
-only where the place is plainly for documents and nothing about the texts says that they follow each
-other, and then they are moved with care (`Block.careful`): along an order that was sent before, and
-never by popularity.
+These are the shapes with the least evidence. A paragraph may be a document or a part of one, so
+they are cut only where the place is plainly for documents and no sign shows that the texts follow
+each other, and then they are moved with care (`Block.careful`): along an order that was sent
+before, and never by popularity.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _with_keys(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]
 
 
 def _speaks(text: str) -> bool:
-    """Whether a text ends with what is asked or announced, rather than being a document."""
+    """Whether a text ends with a question or an announcement, rather than being a document."""
     return text.rstrip("-=*_ \t\r\n").endswith(("?", "？", ":", "："))
 
 

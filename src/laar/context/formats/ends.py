@@ -1,6 +1,6 @@
-"""Where the last document ends: before the question, the instructions or whatever else follows.
+"""The end of the last document: before the question, the instructions or any other text after it.
 
-Nothing in most shapes says so. Several signs are looked for, and where they leave doubt the last
+Most shapes do not mark it. Several signs are looked for, and where they leave doubt the last
 document is not moved, so that no question can get between two documents.
 """
 
@@ -46,11 +46,11 @@ def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
 
     Args:
         view: the text.
-        start: of what is surely a document.
-        stop: where the text ends at the latest.
+        start: start of a text that is surely a document.
+        stop: latest end of the text.
 
     Returns:
-        the place, and whether something says that it is the end.
+        The place, and whether a sign confirms that it is the end.
     """
     text, lined = view.text, view.lined
     at, sure = stop, False
@@ -84,12 +84,12 @@ def end_of_last(view: View, start: int, stop: int, others: Sequence[str]) -> tup
 
     Args:
         view: the text.
-        start: of the last document's text.
-        stop: where it ends at the latest.
+        start: start of the last document's text.
+        stop: latest end of it.
         others: the texts of the documents before it.
 
     Returns:
-        the place, and whether it is safe to move the document.
+        The place, and whether it is safe to move the document.
     """
     text = view.text
     at, sure = end_of_part(view, start, stop)

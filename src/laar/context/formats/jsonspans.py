@@ -1,10 +1,9 @@
-"""Where a value stands in a JSON text, so that it can be replaced and all else left byte for byte.
+"""The place of a value in a JSON text, to replace it and leave all else byte for byte.
 
 `orjson` has read the text before, so it is known to be valid; this only walks it. A string ends at
-the first quote that is not escaped. Where there are many, and the value is at hand, it is written
-anew and compared: if the text has exactly those characters there, the literal ends where they do.
-Duplicate keys on the way are a refusal: which of them counts is the reader's choice, and ours may
-differ.
+the first quote that is not escaped. Where there are many, and the value is at hand, it is encoded
+again and compared: if the text has exactly those characters there, the literal ends where they do.
+Duplicate keys on the way are a refusal: readers differ in which of them counts.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the top."""
 
 Want: TypeAlias = "Mapping[str | int, Want] | None"
-"""What to look for below a value: more of it by key or index, or None for nothing but the value."""
+"""The parts of a value to find: further ones by key or index, or None for the value alone."""
 
 _BLANKS = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*+")
@@ -54,8 +53,8 @@ class JsonSpans:
         """Spans of all values named in `want`, by path; others that were passed are included.
 
         Args:
-            value: what the text reads as.
-            want: what to find; all of it must be in `value`.
+            value: the parsed text.
+            want: the values to find; all must be in `value`.
 
         Returns:
             None when an object on the way has a key twice.
@@ -70,7 +69,7 @@ class JsonSpans:
     def _walk(
         self, at: int, value: object, want: Want, path: Path, found: dict[Path, tuple[int, int]]
     ) -> int | None:
-        """The end of a value, noting what is wanted below it; None for a key that comes twice."""
+        """The end of a value, noting wanted values below it; None for a key that comes twice."""
         self._step()
         end: int | None
         if not want and len(path) >= MAX_DEPTH:
@@ -146,7 +145,7 @@ class JsonSpans:
         return match.end()
 
     def _skip(self, at: int) -> int:
-        """The end of the value that starts at `at`, whatever it is."""
+        """The end of the value of any type that starts at `at`."""
         first = self._text[at]
         if first == '"':
             return self._string(at)
@@ -230,7 +229,7 @@ def raw_of(body: bytes, value: dict[str, object]) -> Callable[[Sequence[Path]], 
 
 
 def _wanted(paths: Iterable[Path]) -> Want:
-    """What has all of them; a path may go on below another."""
+    """The paths merged into one; a path may continue below another."""
     want: dict[str | int, Want] = {}
     for path in paths:
         at = want
@@ -248,7 +247,7 @@ def splice(body: bytes, value: dict[str, object], edits: Mapping[Path, str]) -> 
 
     Args:
         body: valid JSON in UTF-8.
-        value: what it reads as.
+        value: the parsed body.
         edits: new strings by path; a `Literal` is JSON itself.
 
     Returns:

@@ -42,7 +42,7 @@ INSIDE = (
     "_source", "payload", "node", "document", "metadata", "entity", "properties", "fields",
     "content", "chunk", "data",
 )  # fmt: skip
-"""Names of what holds an element's text, where it is not beside the score."""
+"""Names of the object that holds an element's text, where it is not beside the score."""
 
 TEXTS = (
     "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
@@ -55,13 +55,13 @@ RETRIEVED = frozenset(
      "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
      "passage", "url", "link", "_score", "_source", "@search.score", "file_id", "uri")
 )  # fmt: skip
-"""Fields that only what was looked up has."""
+"""Fields that only retrieved elements have."""
 
 TURNS = frozenset(
     ("role", "speaker", "sender", "from", "step", "turn", "level", "severity", "tool_calls",
      "timestamp", "function", "parameters", "arguments")
 )  # fmt: skip
-"""Fields of what follows each other, or is no text: messages, steps, lines of a log, tools."""
+"""Fields of elements in sequence, or without text: messages, steps, lines of a log, tools."""
 
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
 
@@ -79,14 +79,14 @@ def scan(
     """Finds the list in a text that is JSON; None when it is not.
 
     Args:
-        text: all of it.
+        text: the whole text.
         min_docs: fewer elements are no block.
         max_docs: more are refused.
         relabel: elements that number themselves may be moved under their numbers.
         by_tool: a tool that looks things up returned it.
 
     Raises:
-        Refused: the list is too long, or its elements can't be told apart.
+        Refused: the list is too long, or its elements can't be separated.
     """
     if text.lstrip()[:1] not in {"{", "["}:
         return None

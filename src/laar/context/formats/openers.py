@@ -1,4 +1,4 @@
-"""Documents that begin with a label: finds runs of equal labels and says what may move.
+"""Documents that begin with a label: finds runs of equal labels and the parts that may move.
 
 Where labels count up they number places, so texts move under labels that stay. Where they are names
 (``[Doc_17]``, a heading) a document moves with its label.
@@ -32,7 +32,7 @@ _NEAR = 80
 _EXAMPLE = re.compile(
     r"(?:\bexamples?|\be\.g\.|for instance|\bformat)\b[^\n]{0,40}\s*\Z", re.IGNORECASE
 )
-"""What stands before labels that only show a form. A search to an end makes ``\\Z`` match there."""
+"""Text before labels that only show a form. A search to an end makes ``\\Z`` match there."""
 
 _FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
 _PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}

@@ -60,9 +60,9 @@ def carries_meaning(
     """Whether the texts seem to follow each other.
 
     Args:
-        texts: in order, without labels.
-        own: nothing says that they were looked up, so that a person may tell of his own.
-        remembered: they are memories, which are short and may well begin small.
+        texts: the texts in order, without labels.
+        own: no sign shows that they were retrieved, so they may be a user's own account.
+        remembered: they are memories, which are short and may begin with a small letter.
         points: they are counted or listed.
         parted: something stands between them, so that they may begin anyhow.
     """

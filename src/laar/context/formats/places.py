@@ -1,7 +1,7 @@
-"""Places in a text where documents were announced, and how much speaks for them.
+"""Places in a text where documents were announced, and the evidence for them.
 
 Paragraphs, points and bullets are documents only in such a place. Four things make one: a tag
-(``<context>``), lines of one sign (``-----``) under a sentence about what was retrieved, a heading
+(``<context>``), lines of one sign (``-----``) under a sentence about retrieved texts, a heading
 (``Context:``) or such a sentence alone, and the result of a tool that looks things up. Points of
 evidence are counted for each, so that one word by chance is never enough.
 """
@@ -42,7 +42,7 @@ _LONG_RULE = 6
 _INTRODUCES = re.compile(r"[^\n]{1,120}[:：][ \t\r]*+\n")
 
 _Span = tuple[int, int, bool, int, str]
-"""Start, end, whether it is closed, points for what announces it, and the kind of that."""
+"""Start, end, whether it is closed, points for its announcement, and the announcement's kind."""
 
 # Beginnings of lines, looked for in all of a long text, since that is cheap.
 _FAR = re.compile(
@@ -57,12 +57,12 @@ class Place:
     """A place where documents should be.
 
     Args:
-        start, end: of what is announced, without white space.
-        points: of evidence; see `shapes.Needs`.
-        looked_up: words say so; not only a heading.
-        closed: something marks the end, so that the last document ends there.
+        start, end: span of the announced text, without white space.
+        points: points of evidence; see `shapes.Needs`.
+        looked_up: words, not only a heading, show that the documents were retrieved.
+        closed: a mark shows the end, so that the last document ends there.
         memories: they are memories of a user.
-        kind: what announces them, for reports.
+        kind: kind of the announcement, for reports.
     """
 
     start: int
@@ -147,7 +147,7 @@ def _tagged(text: str) -> Iterator[_Span]:
 
 
 def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
-    """What follows a heading or a sentence about documents: fenced, or up to the end."""
+    """The text after a heading or a sentence about documents: fenced, or up to the end."""
     text = view.text
     for start, end in lines:
         line = text[start : min(end, start + _LONGEST_LINE)]
@@ -172,7 +172,7 @@ def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
 
 
 def _announces_rules(view: View, begin: int) -> bool:
-    """Whether the line is a sentence of its own about what stands between two rules behind it."""
+    """Whether the line is a sentence of its own about the text between two rules behind it."""
     end = _line_end(view.text, begin)
     line = view.text[begin : min(end, begin + _LONGEST_LINE)]
     rule = RULE.match(view.lined, _skip(view.text, end))
@@ -192,7 +192,7 @@ def _heading(line: str, *, whole: bool, only: bool = False) -> tuple[int, int] |
     """How much of a line announces documents, and points for it; None if nothing does.
 
     Args:
-        line: to read.
+        line: the line.
         whole: nothing of it was cut off.
         only: it must be a heading, not a sentence.
     """
@@ -301,12 +301,12 @@ def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: s
 
 
 def _behind_tag(after: str) -> str:
-    """What follows the end of a tag."""
+    """The text behind the end of a tag, stripped."""
     return after.partition(">")[2].strip()
 
 
 def _whole(view: View) -> Place | None:
-    """A text that is documents from its beginning on, as another text or its own end says."""
+    """A text that is documents from its beginning on, as another text or its own end announces."""
     text, around = view.text, view.around
     if not (around.said or words.STEMS.are_in(text[-_NEAR:].lower())) and not any(
         is_question for _, is_question in view.cues(len(text))[0]

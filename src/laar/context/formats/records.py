@@ -60,7 +60,7 @@ def scan(view: View, most: int) -> list[Block]:
 
 
 def _looked_up(view: View, start: int) -> bool:
-    """Whether words say so; users write lists of names with values themselves."""
+    """Whether words show retrieval; users write lists of names with values themselves."""
     before = view.text[max(0, start - _NEAR) : start]
     return view.around.by_tool or words.RETRIEVAL.are_in(before)
 

@@ -1,7 +1,7 @@
 """Documents as Python prints them: ``[Document(metadata={...}, page_content='text'), ...]``.
 
-What a chain sends that formats no documents. Brackets and string literals are stepped over, in one
-pass; whatever does not read as calls of one name in a list is left alone.
+Chains that format no documents send them so. The scan steps over brackets and string literals, in
+one pass; text that is not a list of calls of one name is left alone.
 """
 
 from __future__ import annotations

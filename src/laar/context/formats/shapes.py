@@ -1,10 +1,10 @@
 """The shapes in which programs put documents into prompts, as data: one row for each.
 
-A row says how a document begins, or what stands between two, and what must speak for it: a label
-such as ``Document 3:`` speaks for itself, while ``3.`` may as well number the steps of a recipe.
-`Needs` are points of evidence that the place in the prompt must have (see `areas`).
+A row has the beginning of a document, or the text between two, and the evidence that it needs: a
+label such as ``Document 3:`` needs none, while ``3.`` may as well number the steps of a recipe.
+`Needs` are points of evidence that the place in the prompt must have (see `places`).
 
-The engine (`openers`, `cuts`, `lists`, and `xml` and `fences` beside this package) knows no shape.
+`openers` and `cuts` know no shape by name; `lists`, `xml` and `fences` find those of their formats.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Needs(IntEnum):
 
     NOTHING = 0
     PLACE = 2  # a heading or a tag that announces documents, and a question about them
-    RETRIEVAL = 3  # words that say that these were looked up
+    RETRIEVAL = 3  # words that show that these were retrieved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What every row says.
+    """The fields of every row.
 
     Args:
-        name: as it is shown and counted.
-        family: the setting that it goes by.
-        needs: the evidence it takes.
-        like: how it looks, for people.
-        seen_in: where it is the usual form.
+        name: its name in reports and counts.
+        family: the setting that switches it on.
+        needs: the evidence that it needs around it.
+        like: an example of its look, for readers.
+        seen_in: programs where it is the usual form.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Cut(Shape):
     """Documents with something between them.
 
     Args:
-        between: pattern of what separates two.
+        between: pattern of the separator.
     """
 
     between: re.Pattern[str]
@@ -108,7 +108,7 @@ OPENERS: tuple[Opener, ...] = (
         needs=Needs.NOTHING,
         like="Document 3: text, Source 3: text, ### Passage 3",
         seen_in="LlamaIndex with citations, Haystack, the ContextPilot paper",
-        # What most lines lack, which is the number, is looked for first.
+        # The number, which most lines lack, is looked for first.
         begins=rf"{_IN}{_MARK}(?=[{words.LABEL_LETTERS}][^\n\d]{{1,40}}+\d)"
         rf"(?i:{words.LABELS})(?:[ _]ID)?"
         rf"{_NUMBER}{_STOP}",

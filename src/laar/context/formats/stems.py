@@ -1,7 +1,6 @@
-"""Which stems of words a text may hold, in one pass: four signs at a time, by their hash.
+"""The stems of words that a text may hold, found in one pass: four signs at a time, by their hash.
 
-To look for 27 stems one after another takes a third of the time that a prompt without documents
-takes.
+To look for 27 stems one after another takes a third of the time of a prompt without documents.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class Stems:
     """A fixed set of stems.
 
     Args:
-        stems: of small letters, four at least.
+        stems: stems of small letters, four letters at least.
     """
 
     def __init__(self, stems: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""One text of a prompt as the recognisers see it, and what is said around it."""
+"""One text of a prompt as the recognisers see it, and the rest of the prompt around it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LONGEST_TAIL = 6_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What else a prompt says; evidence for or against documents in one of its texts.
+    """The rest of a prompt, as evidence for or against documents in one of its texts.
 
     Args:
-        said: other texts of the prompt, cut to what is worth reading.
+        said: other texts of the prompt, cut to the parts that are worth reading.
         by_tool: the text is the result of a tool that looks things up.
         asked_apart: a question stands in another text.
         parts: the text is the JSON of a message's content.
@@ -41,8 +41,8 @@ class View:
     """A text with a line end before it, so that every line begins behind one.
 
     Args:
-        text: as it reads.
-        around: what else is said.
+        text: the text, decoded.
+        around: the rest of the prompt.
     """
 
     text: str
@@ -52,7 +52,7 @@ class View:
     _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        # What follows "Context: " on its line begins like a line, too; no place changes.
+        # Text after "Context: " on its line begins like a line, too; no place changes.
         head = f"\n{self.text[:_HEAD]}"
         if ":" in head and words.INLINE.search(head) is not None:
             self.lined = words.INLINE.sub(r"\n\1\n", head) + self.text[_HEAD:]

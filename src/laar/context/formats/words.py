@@ -1,7 +1,7 @@
 """Words that prompts with documents use, in several languages, as patterns.
 
-Plain lists, kept apart from what is done with them. A word missing here costs gain; a word too much
-may cost an order that had a meaning, so each list errs to the short side.
+Plain lists, separate from the code that uses them. A missing word costs gain; a superfluous one may
+cost an order that had a meaning, so each list errs to the short side.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 
 class Phrases:
-    """Phrases to look for in a text, in whatever letters; made for speed.
+    """Phrases to look for in a text, in letters of any case; made for speed.
 
     Args:
-        pattern: of small letters; each phrase begins with a word.
+        pattern: pattern of small letters; each phrase begins with a word.
         others: literals that need no word's beginning, in scripts that write without blanks.
-        beside: pattern of what begins with a sign.
+        beside: pattern of phrases that begin with a sign.
     """
 
     def __init__(self, pattern: str, *, others: tuple[str, ...] = (), beside: str = "") -> None:
@@ -175,7 +175,7 @@ HEADER = re.compile(
 """A line that only announces documents: ``Context:``, ``## Retrieved passages``."""
 
 ONE = re.compile(r"source|document|passage|excerpt|extract|snippet|chunk", re.IGNORECASE)
-"""Those of the nouns that name a single document when its name follows on their line."""
+"""Nouns that name a single document when its name follows on their line."""
 
 INLINE = re.compile(
     r"\n([ \t]*+(?:\*\*)?(?:(?:Retrieved|Relevant|Provided|Given|Search|Background|User) )?"
@@ -215,12 +215,12 @@ RETRIEVAL = Phrases(
     r"volgende (?:context|documenten)|dokumen berikut|konteks berikut",
     others=_LOOKED_UP,
 )
-"""Says that what is near was looked up to answer from."""
+"""Phrases that show that the text near them was retrieved to answer from."""
 
 RETRIEVAL_NOUN = re.compile(
     r"result|document|passage|chunk|source|found|excerpt|snippet", re.IGNORECASE
 )
-"""In the first line of a tool's result, says that what follows was found."""
+"""Words in the first line of a tool's result that announce findings."""
 
 _COMES_NOW = (
     "以下", "根据", "参考", "다음", "検索", "使用", "aşağıdaki", "poniższ", "наступн", "التالي",
@@ -232,7 +232,7 @@ POINTS_AT = Phrases(
     r"seguente|следующ",
     others=_COMES_NOW,
 )
-"""In a sentence about documents, says that they come now."""
+"""Phrases in a sentence about documents that announce them as next."""
 
 MEMORIES = Phrases(
     r"(?:relevant|user|retrieved|past|previous|stored|long[ -]term|known|recalled|existing|"
@@ -245,7 +245,7 @@ MEMORIES = Phrases(
         "ユーザーの記憶",
     ),
 )
-"""Announces what is remembered of a user, which is as short as a line."""
+"""Phrases that announce memories of a user, which are as short as a line."""
 
 UNSURE = Phrases(
     r"don'?t know|do not know|not (?:enough|sufficient)|cannot (?:find|answer|be found)|"
@@ -258,10 +258,10 @@ UNSURE = Phrases(
         "わからない",
     ),
 )
-"""Asks to answer from what is given, or to say that it is not there."""
+"""Phrases that ask to answer from the given texts, or to admit that the answer is missing."""
 
 ANSWERS = Phrases(r"(?:answers?|question|cite|respond|response|reply)\b")
-"""Phrases of a sentence that says how to answer, not of a document."""
+"""Phrases of an instruction on how to answer, not of a document."""
 
 STEMS = Stems((
     "context", "document", "docs", "passage", "source", "excerpt", "extract", "snippet", "chunk",

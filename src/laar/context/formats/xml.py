@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-Not an XML parser. It looks at a short list of tag names only, in one pass, and refuses whatever
-could mean that a name is prose or that a document holds one: an item inside an item, an end without
-a beginning, an attribute that does not parse or comes twice. A tag in the middle of a sentence that
-nothing closes ("when the <source> tag has an id") is only spoken of. The patterns are possessive or
-bounded by what they exclude, so that the time is linear in the text whatever is in it.
+Not an XML parser. It looks at a short list of tag names only, in one pass, and refuses any sign
+that a name is prose or that a document holds one: an item inside an item, an end without a
+beginning, an attribute that does not parse or comes twice. An unclosed tag in the middle of a
+sentence ("when the <source> tag has an id") is only a mention. The patterns are possessive or
+bounded by the characters they exclude, so that the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRAPPERS = (
 
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _ATTRIBUTE = re.compile(rf"""\s++({_NAME})\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")
-# The attributes are None where what follows the name is no end of a tag.
+# The attributes are None where the text behind the name does not end a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
     rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'))*+)\s*+>|(?=[\s>/]))"""

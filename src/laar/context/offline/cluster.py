@@ -1,15 +1,15 @@
 """Offline construction of the context index (ContextPilot, algorithm 4).
 
-All contexts are known. Clustering pairs the near ones; each merge becomes a node that holds what
-its two sides share; from the root down every node takes its parent's documents first. Contexts with
-much in common thereby come out with a long common prefix.
+All contexts are known. Clustering pairs the near ones; each merge becomes a node with the shared
+documents of its two sides; from the root down every node takes its parent's documents first.
+Contexts with much in common thereby come out with a long common prefix.
 
-The order inside a node is a choice. `by="id"` (ascending ids) is what the paper's examples show.
-`by="frequency"` puts what most contexts hold first: ids from a hash carry no meaning, and frequent
-first nests better.
+The order inside a node is a choice. `by="id"` (ascending ids) is that of the paper's examples.
+`by="frequency"` puts the documents of most contexts first: ids from a hash carry no meaning, and
+frequent first nests better.
 
-Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that what has
-much in common falls into one block; nodes of different blocks meet in the root only.
+Pairs are compared in blocks of `BLOCK` contexts. A larger batch is sorted first, so that contexts
+with much in common fall into one block; nodes of different blocks meet in the root only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def build(
         reading: rules of later searches in the tree.
 
     Raises:
-        SettingError: for more than `MAX_CONTEXTS` contexts.
+        SettingError: there are more than `MAX_CONTEXTS` contexts.
     """
     if len(contexts) > MAX_CONTEXTS:
         text = f"{len(contexts)} contexts in one batch; {MAX_CONTEXTS} is the most, split it"

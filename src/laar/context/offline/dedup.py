@@ -38,5 +38,5 @@ class Deduplicated:
 
 
 def deduplicate(docs: Sequence[int], seen: frozenset[int] = frozenset()) -> Deduplicated:
-    """Marks what earlier turns have sent. Turns are registered whole, so [9, 9] stays twice new."""
+    """Marks documents sent by earlier turns. Turns are registered whole: [9, 9] stays twice new."""
     return Deduplicated(docs=tuple((doc, doc in seen) for doc in docs), seen=seen | set(docs))

@@ -7,8 +7,8 @@ documents in common and, by a small weight, with how alike their positions are:
 
 and is 1 when nothing is shared. It is symmetric, in [0, 1 + alpha * (k - 1)), and not a metric.
 Overlap dominates while alpha * k < 1 / k, which the default keeps up to some 30 documents; for more
-use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties whatever
-the order of the additions.
+use alpha <= 1 / (2 k^2). Values are rounded to 1e-9, so that equal pairs are exact ties in any
+order of the additions.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def distance(a: Sequence[int], b: Sequence[int], alpha: float = ALPHA) -> float:
 def distances(contexts: Sequence[Sequence[int]], alpha: float = ALPHA) -> npt.NDArray[np.float32]:
     """All pairs at once: an (N, N) matrix with zeros on the diagonal.
 
-    Goes by document over the contexts that hold it, so that pairs without anything in common cost
-    nothing: O(sum over documents of holders^2) time, 8 bytes a pair while it runs.
+    For each document it compares only the contexts that hold it, so pairs with nothing in common
+    cost nothing: O(sum over documents of holders^2) time, 8 bytes a pair while it runs.
     """
     n = len(contexts)
     holders: dict[int, dict[int, int]] = {}

@@ -1,8 +1,8 @@
 """Average-linkage clustering by the nearest-neighbour chain, O(N^2).
 
-The paper asks for "merge the closest pair, again and again" and does not name the linkage; average
-is what its published figures fit. Done here in numpy rows, because SciPy is not a dependency of the
-serving path and the build is the product's own algorithm.
+The paper asks for "merge the closest pair, again and again" and does not name the linkage; its
+published figures fit average linkage. Done here in numpy rows, because SciPy is not a dependency of
+the serving path and the build is the product's own algorithm.
 
 The chain finds merges out of order; average linkage is monotone, so a stable sort by distance puts
 them in order. Ties are defined: the chain starts at the lowest living cluster, prefers the cluster

@@ -57,12 +57,12 @@ class PlanReport:
 
     Args:
         requests: lines.
-        planned: of them, those with documents that could be ordered.
-        reordered: of them, those whose documents were moved.
-        documents: in the planned ones.
+        planned: those of them with documents that could be ordered.
+        reordered: those of them whose documents were moved.
+        documents: number of documents in the planned ones.
         hit_received: expected share of documents cached if sent as received.
         hit_planned: the same for the planned order.
-        capacity_docs: of the cache those are for; None is unbounded.
+        capacity_docs: capacity of the cache assumed for the hits; None is unbounded.
         left: why the other lines stay as they are.
     """
 
@@ -116,7 +116,7 @@ def plan_lines(
         lines: one JSON body each, without the line end; empty ones are dropped. Lines that cannot
             be used are passed on as they are, last.
         settings: formats, roles, sizes, `annotate`, `relabel`; the rest has no meaning here.
-        capacity_docs: of the cache that hits are expected in; None is unbounded.
+        capacity_docs: capacity of the cache assumed for the hits; None is unbounded.
 
     Returns:
         The lines in sending order, and the report.

@@ -11,7 +11,7 @@ and a `Reading` names which one is meant:
   ends the search and is followed all the same, its missing documents left out.
 
 A search costs O(fan-out * k) a level, and the root's fan-out grows with the number of topics. This
-is the library for batches and comparisons, as large as the batch and what its owner does not
+is the library for batches and comparisons. It grows with the batch and until its owner calls
 `evict`; the server aligns with `aligner.OrderIndex`, which is bounded.
 """
 
@@ -68,7 +68,7 @@ class Node:
 class Found:
     """The result of a search; `node` is None when nothing overlaps.
 
-    `has_prefix` tells that the node's first document is in the query.
+    `has_prefix` is true when the node's first document is in the query.
     """
 
     node: Node | None
@@ -145,7 +145,7 @@ class ContextTree:
         self._leaves[request] = leaf
 
     def evict(self, requests: Iterable[str]) -> int:
-        """Prunes what an engine has dropped, O(height) each; returns how many ids were known."""
+        """Prunes requests that an engine dropped, O(height) each; returns how many ids it knew."""
         known = 0
         for name in requests:
             leaf = self._leaves.pop(request_id(name), None)

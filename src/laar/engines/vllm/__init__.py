@@ -1,4 +1,4 @@
-"""What runs inside vLLM: a scheduler by relative slack.
+"""The part of laar that runs inside vLLM: a scheduler by relative slack.
 
 `vllm serve MODEL --scheduler-cls laar.engines.vllm.SlackScheduler --additional-config
 '{"laar": {"seconds_per_token": 3e-5}}'`. vLLM is imported when `SlackScheduler` is first asked for,

@@ -1,12 +1,12 @@
-"""What one step of vLLM should do, decided on plain numbers (Medha section 4, without vLLM).
+"""The plan of one step of vLLM, made from plain numbers (Medha section 4, without vLLM).
 
 The stock scheduler gives running requests the step's tokens first, in list order, so one long
 prefill takes every step until it ends. This plan ranks running and waiting prefills together by
 relative slack and sizes each one's chunk for the step. Two things go beyond the paper, both found
 on a real vLLM:
 
-- A prefill that is paused holds its blocks. The rest of what it needs is counted as taken, or a
-  second long prompt is admitted into it and the two preempt each other for ever.
+- A prefill that is paused holds its blocks. The blocks that it still needs are counted as taken, or
+  a second long prompt is admitted into them and the two preempt each other for ever.
 - Equal long prompts overtake each other at every step, and all of them end late. The one that ran
   last keeps a head start of `leader_margin`.
 """
@@ -51,8 +51,8 @@ class StepSettings:
         seconds_per_token: prefill seconds for a token, from `laar measure`; the defaults are about
             right for an 8B model on one H100.
         quadratic_s: prefill seconds for a squared token: the attention part.
-        overhead_s: what a step takes beside its prefills, decodes included.
-        target_s: what a step should take, from the objective for time per output token.
+        overhead_s: seconds of a step beside its prefills, decodes included.
+        target_s: seconds that a step should take, from the objective for time per output token.
         objective_factor: time to first token a request may take by default, as a multiple of its
             prefill time alone ...
         objective_floor_s: ... plus this.
@@ -92,8 +92,8 @@ class StepSettings:
     def line(self, table: PrefillTable, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Returns a request's urgency before any of its prompt is computed.
 
-        `deadline_ms` is what the client sent as `ttft_deadline_ms`; anything but a positive number
-        counts as absent.
+        `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number counts as
+        absent.
         """
         work_s = table.total_s(tokens)
         objective_s = self.objective_floor_s + self.objective_factor * work_s
@@ -111,8 +111,8 @@ class Candidate(NamedTuple):
 
     Args:
         key: the request's id.
-        remaining_tokens: of its prompt, at least 1.
-        context_tokens: computed already.
+        remaining_tokens: tokens of its prompt that are left, at least 1.
+        context_tokens: tokens computed already.
         line: its urgency, as if nothing were computed yet.
         blocks: KV blocks it still needs for the rest of its prompt.
         is_running: whether it has a slot already.
@@ -168,7 +168,7 @@ def plan(
         candidates: running and waiting prefills.
         now: seconds, on the clock of the lines.
         settings: target and margins.
-        table: prefill seconds, for what is done of a prefill.
+        table: prefill seconds, for the computed part of a prefill.
         leader: the long prefill that ran last.
         budget_tokens: the engine's limit for a step, less its decodes.
         free_slots: requests that may start.
@@ -198,8 +198,8 @@ def plan(
         chunks[key] = 0
         if starts:
             # Who is behind the first that does not fit waits with it, or it would never fit. With
-            # no other prefill the engine's own check is right, and our count may be too high (not
-            # every layer keeps every token).
+            # no other prefill the engine's own check is right, and the plan's count may be too high
+            # (not every layer keeps every token).
             fits = blocks <= free_blocks or not (any_running or keys)
             is_open = is_open and free_slots > 0 and fits
             if not is_open:

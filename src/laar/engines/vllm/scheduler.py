@@ -5,10 +5,10 @@ it runs, it asks `_reserve_prefill_lookahead` how many tokens each request may t
 plan's chunks are applied: 0 leaves a running prefill out of the step with its KV in place, and ends
 the walk through the waiting ones, which is why those with a chunk stand first.
 
-What it leaves alone: decodes come first, as they do in vLLM; requests that wait while they hold KV
-(remote loads, streaming input) are taken before all others. It does not see what the prefix cache
-holds of a waiting prompt, so such a prompt ranks by its full length until it starts. Speculative
-decoding, pipeline and data parallelism were not tried.
+It leaves the rest alone: decodes come first, as they do in vLLM; requests that wait while they hold
+KV (remote loads, streaming input) are taken before all others. It does not see the part of a
+waiting prompt that the prefix cache holds, so such a prompt ranks by its full length until it
+starts. Speculative decoding, pipeline and data parallelism were not tried.
 """
 
 from __future__ import annotations

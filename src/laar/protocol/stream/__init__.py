@@ -1,7 +1,7 @@
 """One ext_proc stream without input or output: events in, actions out.
 
 Read `phases` first: its table is the protocol. `machine` moves through it; `request_half` and
-`answer_half` handle the events; `dialect` knows the three ways in which Envoy speaks. The other
+`answer_half` handle the events; `dialect` has the three ways in which Envoy speaks. The other
 modules each do one step of the work. Contract: the endpoint-picker protocol v1.0.0.
 """
 

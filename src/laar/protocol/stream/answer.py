@@ -48,7 +48,7 @@ class Answer:
         """Returns how the endpoint replied; None while only the body can show a full queue's 503.
 
         Args:
-            decision: of the request.
+            decision: decision on the request.
             event: holds the status.
             read: the answer's body will be seen.
             stored: the engine keeps the answer, under an id that is to be read.
@@ -155,7 +155,7 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
-    """Says in Envoy's place that no endpoint for the model answered."""
+    """The error, in place of Envoy's, that no endpoint for the model answered."""
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
     return RequestError(

@@ -15,7 +15,7 @@ class HeldBytes:
     """Bytes of unfinished bodies that all streams together hold.
 
     Args:
-        limit_bytes: how many there may be; may be changed.
+        limit_bytes: most bytes held; may be changed.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -35,10 +35,10 @@ class HeldBytes:
 
 
 class Collected:
-    """One request's body, as far as it is here.
+    """One request's body, as far as it has arrived.
 
     Args:
-        held: counts what is collected of all streams; None sets no limit.
+        held: counts the bytes collected by all streams; None sets no limit.
     """
 
     def __init__(self, held: HeldBytes | None) -> None:
@@ -56,7 +56,7 @@ class Collected:
 
     @property
     def data(self) -> bytes | None:
-        """What is here, be it an empty body; None where no body came."""
+        """The bytes collected, possibly none; None where no body came."""
         return None if self._data is None else bytes(self._data)
 
     def add(self, data: bytes) -> None:
@@ -97,14 +97,14 @@ class Collected:
         self.size_bytes = len(data)
 
     def take(self) -> bytes | None:
-        """The same, which is then kept no longer."""
+        """The same as `data`; the body is then no longer kept."""
         data, self._data = self.data, None
         self.release()
         return data
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Adds a body in pieces that Envoy takes; an empty one is one empty piece (contract 1.5)."""
+    """Adds a body in pieces that Envoy takes; an empty one is one empty piece."""
     view = memoryview(data)
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)

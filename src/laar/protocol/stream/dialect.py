@@ -7,7 +7,7 @@
 * Gateway (full duplex): the body in pieces, all of which the picker sends back, after the headers;
   the same of every answer.
 
-A dialect has no state. It writes the actions, and the machine says when.
+A dialect has no state. It writes the actions, and the machine decides when.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class _KeptHeaders(_Native):
 
 
 class _Gateway:
-    """Envoy hands every byte over, in full duplex, and sends on what it gets back."""
+    """Envoy hands every byte over, in full duplex, and forwards the bytes that it gets back."""
 
     sends_whole_bodies = False
     shows_answers = True

@@ -43,14 +43,14 @@ class Stream:
         read_answer: whether this request is sampled: its answer's body is read in the native shape.
             (The gateway shape shows every answer anyway.)
         new_id: makes a request id when the client sent none.
-        enforced: says whether this request's decision counts; None: it does. One that does not is
-            made and recorded, and the request passes as if there were no picker.
+        enforced: decides whether this request's decision counts; None: it does. One that does not
+            is made and recorded, and the request passes as if there were no picker.
         rules: priorities and model rewrites.
         hook: may change request bodies; None leaves all as they are.
-        held: counts what all streams collect in the gateway shape; None sets no limit.
+        held: counts the bytes that all streams collect in the gateway shape; None sets no limit.
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
-        since: knows when a question was first asked; None: every question is new.
+        since: returns when a question was first asked; None: every question is new.
         catalog: returns the list of the fleet's models, or of a pool's, as JSON; None where there
             is no list.
     """

@@ -2,11 +2,11 @@
 
 Envoy shows a request and its answer side by side: an answer may begin before a long upload ends. So
 a stream has two halves, each with a phase of its own, and an event moves one of them. There is one
-exception: what brings the request's half to OVER (a refusal, the stream's end) ends the answer's
-half too.
+exception: an event that brings the request's half to OVER (a refusal, the stream's end) ends the
+answer's half too.
 
-An event that has no entry in the present phase is counted and ignored. That is how the doubled end
-of stream of some Envoys does no harm, nor an answer without a request.
+An event that has no entry in the present phase is counted and ignored. So the doubled end of stream
+of some Envoys does no harm, nor does an answer without a request.
 """
 
 from __future__ import annotations

@@ -41,22 +41,22 @@ def request_of(
     sees_answer: bool,
     trace: Trace | None,
 ) -> Request:
-    """Joins both.
+    """The core's request, made from headers and body.
 
     Args:
         head: the request's headers.
         read: its body, or `NOTHING_READ`.
-        request_id: the client's, or ours where it gave none.
+        request_id: the client's, or laar's where it gave none.
         api: the body's format.
-        rules: of the cluster.
+        rules: the cluster's rules.
         body_bytes: size of the body.
-        body: it, whole; dropped after the decision.
-        salt_by_tenant: one tenant's prefixes are not another's.
-        pool: that the gateway's route names.
+        body: the whole body; dropped after the decision.
+        salt_by_tenant: tenants share no prefixes.
+        pool: the pool that the gateway's route names.
         subset: addresses that the gateway restricts the choice to; None for all.
         shadow: the decision does not count.
         sees_answer: the answer will be read as it passes.
-        trace: that the decision is seen in.
+        trace: the trace that the decision is seen in.
     """
     salt = read.salt
     if salt_by_tenant and head.tenant:

@@ -1,4 +1,4 @@
-"""The request's half of a stream: what Envoy shows of it, the question, and how it goes on.
+"""The request's half of a stream: its messages from Envoy, the decision, and the request sent on.
 
 Each handler returns the phase that follows.
 """
@@ -136,7 +136,7 @@ class RequestHalf:
         return self._request_body(RequestBody(event.data, True), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
-        """Reads the headers, and settles what depends on them alone."""
+        """Reads the headers, and settles the steps that depend on them alone."""
         self._begun = True
         self._subset = event.subset
         self._pool = event.pool

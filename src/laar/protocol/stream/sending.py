@@ -31,12 +31,12 @@ class Sending:
         destination: the endpoints in order, separated by commas.
         patience: how long an endpoint may send nothing.
         head: the request's headers.
-        request_id: the client's, or ours where it gave none.
-        room_for_headers: some may be added.
-        body: whole; None where none is here.
-        changed: it is not the client's any more.
-        whole: nothing of the body is to come.
-        trailers: come behind the body.
+        request_id: the client's, or laar's where it gave none.
+        room_for_headers: headers may be added.
+        body: the whole body; None where none is here.
+        changed: the body differs from the client's.
+        whole: the body is complete.
+        trailers: trailers follow the body.
         prefiller: reads the prompt for the endpoint; empty where that reads it itself.
     """
 
@@ -53,9 +53,10 @@ class Sending:
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """The endpoints in order, as often as Envoy tries: what is off the list is other models'.
+    """The endpoints in order, one for each of Envoy's attempts; all answer to the body's model.
 
-    The same ones again: with none left an engine's own error would never reach the client.
+    Where attempts are left, the list repeats: with no endpoint left, an engine's own error would
+    never reach the client.
     """
     ranked = (decision.address, *decision.fallbacks)
     rounds = -(-attempts // len(ranked))
@@ -66,7 +67,7 @@ def patience(decision: Decision) -> Patience:
     """How long the endpoint may send nothing, by its expected latency.
 
     An answer that is not streamed is silent until its last token. Where no other endpoint answers
-    for the model, none is asked for what this one has not begun.
+    for the model, Envoy asks none while this one has not begun.
     """
     request, view = decision.request, decision.view
     if view is None or view.terms is None:

@@ -1,4 +1,4 @@
-"""What both halves of a stream know. The request's half writes most of it."""
+"""The state that both halves of a stream share. The request's half writes most of it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Shared:
     Args:
         settings: limits.
         read_answer: the answer's body is read in the native shape.
-        since: knows when a question was first asked; None: every question is new.
-        asked_at: when this one was.
-        dialect: how this Envoy is spoken to.
+        since: returns when a question was first asked; None: every question is new.
+        asked_at: when this question was first asked.
+        dialect: the dialect of this Envoy.
         api: the body's format.
         asked: the model's name in the client's body.
         target: the name that took its place; None where it stays.
-        rework: what the hook did to the body; None once it is of no more use.
+        rework: the hook's result for the body; None once it is of no more use.
         taken: an endpoint has accepted the request.
-        shadow: the decision does not count, and the request passes as it came.
-        decision: None until there is one.
-        overhead_us: what it took.
+        shadow: the decision does not count, and the request passes unchanged.
+        decision: the decision; None until there is one.
+        overhead_us: microseconds that it took.
         hurried_at: from then on Envoy asks other endpoints beside the chosen one.
     """
 
@@ -57,7 +57,7 @@ class Shared:
         return self.read_answer or self.dialect.shows_answers
 
     def refuse_rework(self) -> None:
-        """Tells the hook that no endpoint took what it made of the body."""
+        """Reports to the hook that no endpoint took its result."""
         if self.rework is not None:
             self.rework.refused()
             self.rework = None

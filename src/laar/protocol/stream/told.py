@@ -22,10 +22,10 @@ __all__ = [
 
 MAX_HEADERS_TO_ADD_TO = 90
 """Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
-and fails the request. Above this many, headers stay as they are: ours are worth less than that."""
+and fails the request. Above this many, laar adds none: its headers are worth less than that."""
 
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
-"""The same for their size, which Envoy limits to 60 KiB: ours are under a kilobyte."""
+"""The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
 
 
 def headers_of_answer(
@@ -41,8 +41,8 @@ def headers_of_answer(
     Args:
         decision: names the endpoint that serves.
         answers: which of them are wanted.
-        shadow: another component chose, so they only say how to look the decision up.
-        overhead_us: from the body in hand to the decision.
+        shadow: another component chose, so they only show how to look the decision up.
+        overhead_us: microseconds from the complete body to the decision.
         since: makes the stamp of a question's first attempt; empty for none.
     """
     if answers is names.Answers.NONE:
