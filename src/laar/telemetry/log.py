@@ -8,6 +8,7 @@ directory that went away, costs the lines of that piece and a counted problem, n
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import random
@@ -124,15 +125,17 @@ class DecisionLog:
         return None
 
     def _rotate(self) -> None:
-        if not self._path.is_file() or self._path.stat().st_size < self._max_bytes:
-            return
-        handle = os.open(self._path, os.O_WRONLY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # workers write one log
-            if os.path.samestat(os.fstat(handle), self._path.stat()):  # else another has moved it
-                self._move()
-        finally:
-            os.close(handle)
+        """Begins a new file when it is time. Workers write one log: one of them moves it."""
+        with contextlib.suppress(FileNotFoundError):  # there is none, or another has moved it
+            if self._path.stat().st_size < self._max_bytes:
+                return
+            handle = os.open(self._path, os.O_WRONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(handle), self._path.stat()):
+                    self._move()
+            finally:
+                os.close(handle)
 
     def _move(self) -> None:
         for number in range(self._keep, 0, -1):
