@@ -1,4 +1,4 @@
-"""What sharing costs, and what it saves: many pickers beside one.
+"""The cost of sharing, and its gain: many pickers beside one.
 
 Each part is an option and has a deadline of its own; what it has measured by then is printed. All
 figures that are judged are ratios within the run, counts, or ages, so run it where nothing else

@@ -22,6 +22,8 @@ WORDS = re.compile(
 )
 # A text that begins so needs the one before it.
 FRAGMENT = re.compile(r"\.\.\.|(Of|Also|And|But|Their|Its) ")
+# A docstring begins with a noun or a verb.
+OPENING = re.compile(r"Of (?!which )|(What|Whatever|Whoever|Who)\b")
 # Notes that no reader has.
 NOTES = re.compile(r"overview,? section|design note|\w+\.md,? section|\bour notes\b", re.IGNORECASE)
 # Decisions and results are records of their day.
@@ -102,7 +104,7 @@ def test_a_docstring_stands_alone():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
-        and re.match("Of (?!which )", str(node.value.value))
+        and OPENING.match(str(node.value.value))
     ]
     assert found == []
 
@@ -112,6 +114,8 @@ def test_the_patterns_find_what_they_are_for():
     assert not WORDS.search("orders dropped (`told`)")
     assert FRAGMENT.match("Of the filter, by name.")
     assert not FRAGMENT.match("Official name.")
+    assert OPENING.match("What the page shows.")
+    assert not OPENING.match("Whole content of the page.")
     assert NOTES.search("the one cost (overview section 1)")
     assert NOTES.search("Gorgo.md, section 1.5")
     assert not NOTES.search("GORGO section 3, hill-climb")

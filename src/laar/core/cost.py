@@ -67,7 +67,7 @@ class CostWeights:
     """Weight of the seconds that a request costs other requests: those present, and those that
     arrive during its prefill. 0 considers the request alone."""
     in_flight_tokens: Annotated[float, FIXED] = IN_FLIGHT_TOKENS
-    """What a request in flight counts for besides its prompt, in uncached tokens of this one."""
+    """Weight of a request in flight besides its prompt, in uncached tokens of this one."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
     """Factor on a model's cost for each time that it was tried. At the default it is used again
     only when no other model is left."""

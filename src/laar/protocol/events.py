@@ -114,7 +114,7 @@ class RequestTrailers:
 
 @dataclass(slots=True)
 class HasRead:
-    """What was read of a long body, or why it cannot be read: the answer to `Read`."""
+    """The result of reading a long body, or the reason why it cannot be read: answers `Read`."""
 
     read: Body | RequestError
 

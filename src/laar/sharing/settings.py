@@ -14,7 +14,7 @@ __all__ = ["SharingSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharingSettings:
-    """What is shared, and how soon."""
+    """The records that pickers share, and their delays."""
 
     section: ClassVar = "share"
     applies: ClassVar = Applies.AFTER_RESTART
