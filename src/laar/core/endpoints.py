@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 Slots = NDArray[np.intp]
-"""Slot numbers of some endpoints, ascending."""
+"""Slot numbers of some endpoints; those of candidates ascend."""
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """A truth for each of some endpoints: True for those that stay."""
