@@ -27,7 +27,7 @@ class SettingError(LaarError):
     """A setting, file or argument that cannot be used; the text says where and what to do.
 
     Args:
-        text: what is wrong, and the remedy.
+        text: the fault, and the remedy.
         setting: path of the setting at fault, as ``listen.tls.key``; it stands before the text.
             `laar.settings.Loaded` puts the file and the line before that.
     """
@@ -43,8 +43,8 @@ class RequestError(LaarError):
     Args:
         status: HTTP status of the answer.
         reason: stable code for metrics and for the ``x-laar-reason`` header.
-        message: for the client; never holds any of the prompt.
-        retry_after_s: when the client may try again, whole seconds.
+        message: text for the client, which never contains any of the prompt.
+        retry_after_s: whole seconds after which the client may try again.
     """
 
     def __init__(

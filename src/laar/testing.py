@@ -69,22 +69,22 @@ def make_view(
         prompt: the text of the request.
         tokens: length of the prompt.
         cached_tokens: the part of it that each endpoint is believed to hold.
-        queued_tokens: prompt tokens under way there.
-        in_flight: requests under way there, by the picker's count.
+        queued_tokens: prompt tokens in flight there.
+        in_flight: requests in flight there, by the picker's count.
         waiting: requests waiting in the engine as last scraped; None if it was never scraped.
         running: requests running in the engine as last scraped; None for `in_flight`.
         kv_usage: share of the KV cache in use.
         rtt_s: round trip.
         probability: P(correct).
-        evidence: outcomes behind it.
-        seconds_per_token: of prefill.
+        evidence: number of outcomes behind it.
+        seconds_per_token: seconds of prefill for each uncached token.
         base_s: seconds that do not grow with the prompt.
         times_tried: earlier attempts on the question with the endpoint's model.
         models: served names, dealt to the endpoints in turn.
-        labels: of the first endpoints.
-        session: of the request.
-        now: the time.
-        seed: of the random source.
+        labels: labels of the first endpoints.
+        session: session of the request.
+        now: monotonic seconds.
+        seed: seed of the random source.
     """
     n = endpoints
     table = EndpointTable()
@@ -196,7 +196,7 @@ class Check:
     """One promise. Calling it raises `AssertionError` where the promise is broken.
 
     Args:
-        name: what is checked, a short text.
+        name: the promise, in a few words.
         run: the check.
     """
 

@@ -88,8 +88,8 @@ class Hedge:
 
     Args:
         budget_s: engine seconds that second requests may run, for one question.
-        deadline_s: within which a correct answer is wanted, from the first request; None for no
-            deadline.
+        deadline_s: seconds from the first request within which a correct answer is wanted; None for
+            no deadline.
         price: seconds of waiting that a second of an engine in vain has to save; 0 hedges
             wherever the budget lasts.
         min_next_p: the second model is asked only if it is right with this probability at least.

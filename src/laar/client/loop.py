@@ -92,13 +92,13 @@ class Attempt:
     """One request of the loop.
 
     Args:
-        model: that answered, by the picker's header or else by the answer's body.
-        endpoint: that answered, if the picker said so.
-        decision_id: names the picker's decision, for reporting an outcome.
+        model: the model that answered, by the picker's header or else by the answer's body.
+        endpoint: the endpoint that answered; None if the picker did not report it.
+        decision_id: id of the picker's decision, for reporting an outcome.
         reason: the picker's reason code.
-        correct: what the check said; False also for an attempt without an answer.
+        correct: verdict of the check; False also for an attempt without an answer.
         waited_s: pause before this attempt.
-        error: why there is no answer, or why the check could not judge it.
+        error: the reason why there is no answer, or why the check could not judge it.
         hedged: it was sent beside the attempt before it, not after it.
     """
 
@@ -122,7 +122,7 @@ class Outcome:
     """The result of the loop.
 
     Args:
-        answer: the correct one; otherwise the last one there was, None if there was none.
+        answer: the correct answer, otherwise the last one; None if there was none.
         ttca_s: time to correct answer, a lower bound when `censored`.
         censored: the loop gave up before a correct answer.
         exhausted: it gave up because every model has been tried.

@@ -30,15 +30,15 @@ async def report_outcome(
     """Reports the outcome of `until_correct`.
 
     Args:
-        outcome: whose last attempt is reported, if it was answered and the check could judge it;
-            each such attempt, where some were hedged.
-        admin_url: of the picker's admin port.
-        token: where the picker asks for one.
+        outcome: its last attempt is reported, if it was answered and the check could judge it; each
+            such attempt, where some were hedged.
+        admin_url: URL of the picker's admin port.
+        token: bearer token, where the picker asks for one.
         reporter: name of the checker, where there are several and no token names them.
-        timeout_s: for the whole call.
+        timeout_s: time-out of the whole call.
 
     Returns:
-        Whether the picker took it; False also when there was nothing to report.
+        Whether the picker accepted it; False also when there was nothing to report.
     """
     hedged = any(attempt.hedged for attempt in outcome.attempts)
     told = [

@@ -41,18 +41,19 @@ async def until_correct(
     """Asks, checks, and asks again through the picker until the answer is correct.
 
     Args:
-        messages: of the chat, in the OpenAI form.
-        check: whether an answer's text is correct. It runs on the event loop: keep it short.
+        messages: messages of the chat, in the OpenAI form.
+        check: returns whether an answer's text is correct. It runs on the event loop: keep it
+            short.
         base_url: of Envoy, with or without ``/v1``; not needed with an `openai` client.
         client: an `openai.AsyncOpenAI`, or an aiohttp session to share connections with.
         model: a virtual name lets the picker choose; a concrete one restricts it.
-        max_attempts: the cap R of the paper; then the outcome is censored.
+        max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
         stream: ask for a stream; attempts then carry their time to first token.
         headers: sent with each attempt, such as ``authorization`` or ``x-laar-task``.
         params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
-        timeout_s: for one attempt.
-        hedge: when to ask two models at once. Answers are streamed then, since the picker's
+        timeout_s: time-out of one attempt.
+        hedge: rule for asking two models at once. Answers are streamed then, since the picker's
             estimates come with their head.
 
     Raises:

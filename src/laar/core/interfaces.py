@@ -59,7 +59,7 @@ class Assessment:
     Args:
         tokens: length of the prompt in the model's tokens.
         probability: P(correct), given the models already tried.
-        evidence: outcomes behind that probability.
+        evidence: number of outcomes behind that probability.
         seconds_per_token: c(m), seconds of prefill for a token.
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task the numbers were looked up by.
@@ -224,38 +224,39 @@ class View:
     made, and arrays are never written to.
 
     Args:
-        request: as read.
+        request: the request, as read.
         now: monotonic seconds.
-        rng: the source of chance.
+        rng: random source.
         table: the endpoints; its columns are by slot.
-        slots: of the candidates.
+        slots: slots of the candidates.
         tokens: length of the prompt in the candidate's tokens.
         cached_tokens: the part of it that the candidate is believed to hold.
-        queued_tokens: prompt tokens under way there.
-        in_flight: requests under way there, by the picker's count.
+        queued_tokens: prompt tokens in flight there.
+        in_flight: requests in flight there, by the picker's count.
         rtt_s: round trip.
         probability: P(correct) of the candidate's model, given the models that failed.
-        evidence: outcomes behind that probability.
-        seconds_per_token: of prefill.
+        evidence: number of outcomes behind that probability.
+        seconds_per_token: seconds of prefill for each uncached token.
         base_s: seconds of an answer that do not grow with the prompt.
         times_tried: earlier attempts on the question with the candidate's model.
         cell: language, length bucket and task of the request.
         unlike: the probabilities are base rates: the request is unlike anything measured.
         published: Q as LAAR has it, static and independent of what failed; None where there is
             none.
-        reported: outcomes reported of the candidate's model on such requests; None where none are
-            reported at all.
+        reported: number of outcomes reported for the candidate's model on such requests; None where
+            no outcomes are reported.
         terms: the cost taken apart; a scorer that prices leaves it for the explanation.
         reason: a scorer's code for why its best candidate is the best; one of few, since metrics
             count by it.
         weights: the tuner's weights for this decision, by name; None for the scorer's own.
-        engines: what is learned of the engines' speeds; None where nothing is.
-        demand: who else asks for this prompt's prefixes; None where nothing is known.
-        again: which share of what its cache pushes out is asked for again; None as above.
+        engines: learned speeds of the engines; None where nothing is learned.
+        demand: recent requests that share this prompt's prefixes; None where nothing is known.
+        again: share of the text that the cache would evict for it and that is asked for again; None
+            as above.
         answers: P(the endpoint answers); None while all are sound.
-        pace: how many times slower than its siblings each is; None while none is.
+        pace: factor by which each is slower than its siblings; None while none is.
         typical_s: seconds of a whole answer, where `pace` is known.
-        load_s: until the adapter that is asked for is at hand; None where it is, everywhere.
+        load_s: seconds until the requested adapter is loaded; None where all have it.
         apart: the endpoints that may read the prompt in a candidate's place; None where none may.
         faults: parts of the policy that failed on this request.
     """
@@ -362,7 +363,7 @@ class WeightSource(Protocol):
 
 
 class Filter(Protocol):
-    """A preference for some of the candidates; how good they are is the scorers' matter."""
+    """A preference for some of the candidates; scorers judge how good they are."""
 
     def keep(self, view: View) -> Mask:
         """True for each of `view.slots` that stays; ignored where it would leave none."""

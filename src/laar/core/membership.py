@@ -42,9 +42,9 @@ class EndpointSpec:
         priority_field: splice the ``priority`` field into the body (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when it is not known.
-        same_weights: of `models`, those that are only other names of the first. The rest are
+        same_weights: the names in `models` that are only other names of the first. The rest are
             adapters, or not known to be the same: they share no cached prefix with it.
-        adapters: of `models`, the LoRA adapters that the engine has loaded.
+        adapters: the names in `models` of LoRA adapters that the engine has loaded.
         generates: whether it writes texts; an embedding engine does not.
     """
 

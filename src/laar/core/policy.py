@@ -19,12 +19,12 @@ class Policy:
     """A named profile.
 
     Args:
-        name: what settings, headers and reasons call it.
+        name: its name in settings, headers and reasons.
         scorers: each with its weight, 0 or more; the score is their weighted mean, in 0..1.
-        filters: in order. What one leaves out ranks behind the rest, so that it can still be a
-            fallback. One that would leave nothing is skipped.
-        picker: orders the candidates that are left; None for `laar.core.picker`.
-        knows_retries: it prices the models already tried, so it can say that all have been.
+        filters: in order. A candidate that a filter leaves out ranks behind the rest, and can still
+            be a fallback. A filter that would leave no candidate is skipped.
+        picker: orders the remaining candidates; None for `laar.core.picker`.
+        knows_retries: whether it prices the models already tried, and so reports that all were.
     """
 
     name: str

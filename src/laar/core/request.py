@@ -18,7 +18,7 @@ MAX_OBJECTIVE_S = 3600.0
 
 
 class Api(StrEnum):
-    """Which body format a request has; OPAQUE ones are routed without reading the body."""
+    """Body format of a request. OPAQUE ones are routed without reading the body."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -48,43 +48,44 @@ class Request:
     Args:
         id: the ``x-request-id``, the client's or ours.
         api: body format.
-        model: name the client asked for; empty when it named none (opaque requests only).
+        model: name that the client asked for; empty when it named none (opaque requests only).
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
             digests of images. Prefixes are hashed over these.
-        question: the last user message's text; what language and task are read from.
+        question: the last user message's text; language and task are read from it.
         system: head of the system prompt; empty for none.
-        marks: of the body's shape: tools, an answer's format, turns; tasks show in them too.
+        marks: marks of the body's shape: tools, an answer's format, turns. They show the task, too.
         chars: characters in all spans.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
-        body: it, for those who read more of it beside the request; empty where there is none.
+        body: the body, for readers beside the request; empty where there is none.
         salt: ``cache_salt`` of the body and the tenant; prefixes under other salts are not shared.
         tenant: fairness key of the flow control.
-        priority: of the objective the client named; 0 without one, below 0 may be shed first.
-        objective: the objective it named, its class; empty for none.
+        priority: priority of the objective that the client named; 0 without one. Requests below 0
+            may be shed first.
+        objective: the objective that it named; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
-        waited_s: since the first attempt on the question came, by a stamp of ours.
+        waited_s: seconds since the first attempt on the question, by a stamp of the picker.
         wants_hedge: the client asks what a second model beside the first would bring.
-        hedge_of: id of the decision that it is sent beside, before that one is answered; the model
-            of that one is among `tried`, but has not failed.
+        hedge_of: id of the decision that it is sent beside, before that one is answered. The model
+            of that decision is among `tried`, but has not failed.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
             empty when there is none.
-        response_id: of the stored answer that it continues or asks for; empty for none. Only the
+        response_id: id of the stored answer that it continues or asks for; empty for none. Only the
             endpoint that gave that answer has it.
         ttft_objective_s: from ``x-slo-ttft-ms``.
-        pool: of the endpoints that the gateway's route wants; empty for all.
+        pool: pool that the gateway's route wants; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
-        context: what the documents of its prompt begin with, as hashes, each of more of them than
-            the one before; empty where none are known.
-        shadow: the decision is only recorded; Envoy chooses where the request goes.
+        context: hashes of the prompt's first documents, each of one more than the hash before;
+            empty where none are known.
+        shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
-        whole: its prompt may not be read elsewhere than where it is answered: there is no room for
-            the header that says where.
-        trace: that the decision is to be seen in; None for nearly all requests.
+        whole: its prompt must be read where it is answered, since a header for a prefiller has no
+            room.
+        trace: the client's trace, for the decision's span; None for nearly all requests.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""How the picker of a run in virtual time is set up."""
+"""The settings of the picker in a run in virtual time."""
 
 from __future__ import annotations
 
@@ -18,29 +18,28 @@ __all__ = ["FleetSettings"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """How the picker of a run is set up; the defaults are those of the settings file.
+    """The settings of the picker in a run; the defaults are those of the settings file.
 
     Args:
-        policy: by name.
-        parameters: of that policy, where they are not its defaults.
-        weights: of the cost.
+        policy: name of the policy.
+        parameters: its parameters that differ from its defaults.
+        weights: weights of the cost.
         filters: thresholds of the filters.
         use_prefixes: keep a prefix index.
-        prefix_bytes: memory for it.
-        scrape_interval_s: between two readings of an engine's metrics.
-        probe_interval_s: between two round-trip probes.
-        retries: whose rule it is where a retry goes, the policy's or the picker's.
+        prefix_bytes: memory for the index.
+        scrape_interval_s: seconds between two readings of an engine's metrics.
+        probe_interval_s: seconds between two round-trip probes.
+        retries: whether the policy or the picker places a retry.
         quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
         fallbacks: endpoints that Envoy may turn to where one refuses or breaks off before its first
             byte.
-        health: when an endpoint is out; None: all are believed to answer.
-        sample_every_s: an answer is read when none was for so long.
-        apart: whose word it is that a prompt is read elsewhere than where it is answered.
-        apart_tokens: of the rule `threshold`.
-        pickers: how many there are; each request comes to one of them by chance.
-        share_delay_s: from a picker's sending what it knows until the others have it; None: each
-            is alone.
+        health: rules for leaving endpoints out; None: all are believed to answer.
+        sample_every_s: seconds after which an answer is read in any case.
+        apart: rule for reading a prompt at another endpoint than the one that answers.
+        apart_tokens: threshold of the rule `threshold`.
+        pickers: number of pickers; each request comes to one of them by chance.
+        share_delay_s: seconds until the others have what a picker sends; None: each is alone.
     """
 
     policy: str = DirectorSettings().policy
