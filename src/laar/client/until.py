@@ -44,13 +44,13 @@ async def until_correct(
         messages: messages of the chat, in the OpenAI form.
         check: returns whether an answer's text is correct. It runs on the event loop: keep it
             short.
-        base_url: of Envoy, with or without ``/v1``; not needed with an `openai` client.
+        base_url: Envoy's URL, with or without ``/v1``; not needed with an `openai` client.
         client: an `openai.AsyncOpenAI`, or an aiohttp session to share connections with.
         model: a virtual name lets the picker choose; a concrete one restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
         stream: ask for a stream; attempts then carry their time to first token.
-        headers: sent with each attempt, such as ``authorization`` or ``x-laar-task``.
+        headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
         params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
         timeout_s: time-out of one attempt.
         hedge: rule for asking two models at once. Answers are streamed then, since the picker's

@@ -30,12 +30,12 @@ class EndpointSpec:
     """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
 
     Args:
-        address: ``ip:port``, IPv6 in brackets; what Envoy gets, and the endpoint's identity.
+        address: ``ip:port``, IPv6 in brackets. It goes to Envoy, and is the endpoint's identity.
         models: model names it answers to. The first is the name of the model for accuracy and
             latency, and the name a body is rewritten to when the client's name is not among them.
         region: free text for the page and for metrics.
-        engine: whose metric names its page uses: ``vllm``, ``sglang``, ``tensorrt-llm`` or
-            ``llama.cpp``.
+        engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
+            ``tensorrt-llm`` or ``llama.cpp``.
         metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.

@@ -46,7 +46,7 @@ class Request:
     """One request, read once from its headers and body.
 
     Args:
-        id: the ``x-request-id``, the client's or ours.
+        id: the ``x-request-id``, from the client or from the picker.
         api: body format.
         model: name that the client asked for; empty when it named none (opaque requests only).
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
@@ -71,11 +71,11 @@ class Request:
             of that decision is among `tried`, but has not failed.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
-        session: that it belongs to: ``x-laar-session``, or what agents and the APIs name it by;
-            empty when there is none.
+        session: session that it belongs to, by ``x-laar-session`` or the names that agents and APIs
+            use; empty when there is none.
         response_id: id of the stored answer that it continues or asks for; empty for none. Only the
             endpoint that gave that answer has it.
-        ttft_objective_s: from ``x-slo-ttft-ms``.
+        ttft_objective_s: objective for the first token, from ``x-slo-ttft-ms``; None for none.
         pool: pool that the gateway's route wants; empty for all endpoints.
         subset: addresses (with or without port) the gateway restricts the choice to; None for all.
         context: hashes of the prompt's first documents, each of one more than the hash before;
