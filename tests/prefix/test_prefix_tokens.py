@@ -145,6 +145,14 @@ def test_after_lost_events_what_is_seen_counts_and_what_is_not_seen_is_no_eviden
     assert share(beliefs, new) > 0.95
 
 
+def test_lost_events_leave_the_text_index_as_it_is() -> None:
+    beliefs = beliefs_of(1)
+    text = text_of(1, 640)
+    served(beliefs, text)
+    beliefs.lost(0)
+    assert share(beliefs, text) > 0.95
+
+
 def test_other_salts_and_other_models_share_nothing() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)

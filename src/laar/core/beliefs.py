@@ -337,10 +337,9 @@ class PrefixBeliefs:
         self.clear(slot)
 
     def lost(self, slot: int) -> None:
-        """Events of a slot were lost."""
+        """Events of a slot were lost. The text index stays: its misses correct it."""
         self.blocks_held.lost(slot)
         self._roots.pop(slot, None)
-        self.clear(slot)
 
     def oldest_at(self, slot: int) -> float:
         """The last use, in seconds, of the prompt that a slot's cache would lose first."""

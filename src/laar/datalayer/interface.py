@@ -81,4 +81,4 @@ class KvEventSink(ProblemSink, Protocol):
         """
 
     def lost(self, address: str) -> None:
-        """Events of `address` were lost: nothing may be believed of its cache."""
+        """Events of `address` were lost: blocks may have entered or left its cache unseen."""

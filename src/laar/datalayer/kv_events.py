@@ -136,7 +136,8 @@ class KvEvents:
                     self._sink.cleared(address)
                 elif number != expected:
                     gap = expected is not None and expected < number
-                    if expected is not None and not gap:
+                    if expected is not None and not gap:  # a restart whose beginning is lost
+                        self._sink.cleared(address)
                         self._sink.lost(address)
                     start = expected if gap else None
                     await self._catch_up(context, address, replay, start, number)

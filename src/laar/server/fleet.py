@@ -121,12 +121,10 @@ class FleetState:
                 self._on_empty(address)
 
     def lost(self, address: str) -> None:
-        """Forgets the blocks believed to be in the endpoint's cache: its events were lost."""
+        """Forgets the blocks that the endpoint's events have reported: some events were lost."""
         slot = self._table.slot(address)
-        if slot >= 0:
-            if isinstance(self._prefixes, PrefixBeliefs):
-                self._prefixes.lost(slot)
-            self._on_empty(address)
+        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
+            self._prefixes.lost(slot)
 
     async def run(self) -> None:
         """Publishes every change until cancelled."""
