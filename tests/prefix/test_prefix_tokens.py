@@ -204,6 +204,24 @@ def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
     assert blocks.blocks == 0
 
 
+def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
+    """As of two images on the same token ids, where events do not tell them apart."""
+    blocks = TokenBlocks()
+    ids = np.arange(SIZE, dtype=np.uint32)
+    own = {SIZE: hash_blocks(ids, SIZE, root("", ""))}
+    for name in (7, 8, 9):
+        blocks.stored(0, "m", Stored(hashes=[name], ids=ids, block_size=SIZE))
+    for name in (7, 9):
+        blocks.removed(0, [name])
+        assert blocks.holds(0, own)
+    blocks.removed(0, [8])
+    assert not blocks.holds(0, own)
+    for name in (7, 8):
+        blocks.stored(0, "m", Stored(hashes=[name], ids=ids, block_size=SIZE))
+    blocks.drop(0)
+    assert blocks.blocks == 0
+
+
 def test_blocks_after_a_parent_not_seen_and_blocks_without_ids_are_not_counted() -> None:
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
@@ -255,6 +273,21 @@ def test_what_is_left_was_used_later_once_the_first_block_of_an_older_prompt_is_
     engine.let_go(list(engine.names(older))[:1])
     assert beliefs.oldest_at(0) == 7.0
     assert beliefs.oldest_at(9) == -math.inf  # no such endpoint
+
+
+def test_a_first_block_that_is_evicted_takes_no_prompt_along_that_begins_like_it() -> None:
+    """The engine's block holds more text than the first of ours, and the prompts part within."""
+    beliefs = beliefs_of(1)
+    system = "You are the assistant of a corporation. Answer briefly and in the user's language. "
+    texts = [system + f"{n} is the number. " + text_of(n, 600) for n in range(8)]
+    for number, text in enumerate(texts):
+        receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
+        ids = np.array([7] * 23 + [1000 + number] * 41, np.uint32)
+        beliefs.stored(0, "m", Stored(hashes=[number], ids=ids, block_size=64))
+        beliefs.settle(receipt, None)
+    beliefs.removed(0, [0])
+    assert share(beliefs, texts[0]) < 0.1
+    assert all(share(beliefs, text) > 0.95 for text in texts[1:])
 
 
 def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:

@@ -43,6 +43,10 @@ Beyond it the table starts again, which costs microseconds a cell."""
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
+_ROOT_MARGIN = 1.25
+"""Text is longer in some first blocks than in a mean one. Too long is harmless: prompts that share
+the engine's block count as several, of which one is forgotten."""
+
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose, assumed for prompts until engines report lengths."""
 
@@ -307,7 +311,8 @@ class PrefixBeliefs:
         self.blocks_held.stored(slot, model, event)
         if event.parent is None and event.hashes and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            begun = self.index.new_roots(slot).difference(known.values())
+            first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+            begun = self.index.new_roots(slot, first_bytes).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 

@@ -125,6 +125,14 @@ class Director:
         self._on_settled = guarded(on_settled, "watching", faults)
         self._insert = guarded(self.prefixes.insert, "prefixes", faults)
         self._watch = guarded(self._begin_watching, "health", faults)
+        # A part that fails must not leave the table half changed.
+        self._drops = [
+            guarded(self.prefixes.drop, "prefixes", faults),
+            guarded(self.engines.drop, "learning", faults),
+            guarded(self.adapters.drop, "learning", faults),
+        ]
+        if health is not None:
+            self._drops.append(guarded(health.drop, "health", faults))
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -158,11 +166,8 @@ class Director:
         return self._chooser.ignored_tried
 
     def _freed(self, slot: int) -> None:
-        self.prefixes.drop(slot)
-        self.engines.drop(slot)
-        self.adapters.drop(slot)
-        if self.health is not None:
-            self.health.drop(slot)
+        for drop in self._drops:
+            drop(slot)
 
     # -- deciding ------------------------------------------------------------------------------
 

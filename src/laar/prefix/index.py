@@ -28,7 +28,7 @@ running requests and share blocks among adapters by rules of their own. Memory i
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -85,7 +85,7 @@ class _Use:
         root: int | None = None,
     ) -> None:
         self.hashes = hashes
-        self.root = hashes[0] if root is None else root  # the first block of its prompt
+        self.root = hashes[0] if root is None else root  # see `_Cache.root_blocks`
         self.start = 0
         self.stamp = stamp
         self.claim = claim  # the stamp of the request's first use: it may be open still
@@ -104,6 +104,11 @@ class _Cache:
     by_age: OrderedDict[int, _Use] = field(default_factory=OrderedDict)
     missed: array[int] | None = None  # the prompt of a miss that no other has confirmed yet,
     missed_stamp: int = 0  # and the use that had proven it
+    root_blocks: int = 0  # that the engine's first block covers; 0 while that is not known
+
+    def root(self, hashes: array[int]) -> int:
+        """The last block that the engine's first one covers: for another, it has another one."""
+        return hashes[min(max(self.root_blocks, 1), len(hashes)) - 1]
 
 
 @dataclass(slots=True, eq=False)
@@ -257,6 +262,7 @@ class PrefixIndex:
         cache = self._caches[slot]
         cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
         self.clear(slot)
+        cache.root_blocks = 0
         self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
@@ -278,28 +284,53 @@ class PrefixIndex:
         claims = self._caches[slot].claims.values()
         return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
 
-    def new_roots(self, slot: int) -> set[int]:
-        """First blocks of prompts that only requests still open at the slot have used there.
+    def new_roots(self, slot: int, first_bytes: float) -> set[int]:
+        """Roots of prompts that only requests still open at the slot have used there.
 
-        The engine stores such a block, and reports it. One that an ended request had used before is
-        in its cache.
+        The engine stores a first block for such a root, and reports it. A root that an ended
+        request had used before is in its cache.
+
+        Args:
+            slot: the endpoint.
+            first_bytes: prompt text in the engine's first block.
         """
         cache = self._caches[slot]
-        firsts = {claim[0] for claim in cache.claims.values() if claim}
+        if not cache.root_blocks:
+            cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
+            for use in cache.by_age.values():
+                if not use.start:
+                    use.root = cache.root(use.hashes)
+        least = cache.root_blocks
         return {
-            first for first in firsts if (use := cache.by_head.get(first)) is None or not use.proven
+            cache.root(claim)
+            for claim in cache.claims.values()
+            if len(claim) >= least and self._proven(cache, claim, least) < least
         }
 
     def forget_root(self, slot: int, root: int) -> None:
-        """Forget prompts that begin with a block that the slot's engine evicted; claims stay."""
+        """Forget prompts whose first block the slot's engine evicted; claims stay."""
         cache = self._caches[slot]
-        roots = root, _UNKNOWN_ROOT
-        for use in [use for use in cache.by_age.values() if use.root in roots]:
-            self._disproved += self._cut(cache, use, 0)
+        roots, before = (root, _UNKNOWN_ROOT), max(cache.root_blocks, 1) - 1
+        gone = [use for use in cache.by_age.values() if use.root in roots]
+        if not any(0 < use.start <= before for use in cache.by_age.values()):
+            before = 0  # no other prompt begins like it
+        for use in gone:
+            keep = max(0, before - use.start)
+            if keep < len(use.hashes):
+                self._disproved += self._cut(cache, use, keep)
         for stamp, hashes in list(cache.claims.items()):
-            if hashes and hashes[0] == root:
+            if hashes and cache.root(hashes) == root:
                 self._use(cache, hashes, settled=False, claim=stamp)
         self._fit(cache)
+
+    @staticmethod
+    def _proven(cache: _Cache, hashes: array[int], most: int) -> int:
+        """Leading blocks that an ended request has used, `most` at most."""
+        held, proven = 0, 0
+        while held < most and (use := cache.by_head.get(hashes[held])) is not None:
+            shared = shared_from(use.hashes, hashes, held)
+            proven, held = max(proven, min(use.proven, held + shared)), held + shared
+        return min(proven, most)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Set how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
@@ -445,7 +476,9 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self._uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence)
+        use = _Use(
+            hashes, self._stamp, claim or self._stamp, self._now, *evidence, cache.root(hashes)
+        )
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end

@@ -129,6 +129,7 @@ class _Held:
     fresh: bool = False  # it was emptied since a restart was seen
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
+    namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
 
 
 class TokenBlocks:
@@ -170,7 +171,10 @@ class TokenBlocks:
                 held.copies[name] = held.copies.get(name, 0) + 1
                 continue
             held.own[name] = hash_
-            self._holders[hash_] = self._holders.get(hash_, 0) | bit
+            holders = self._holders.get(hash_, 0)
+            if holders & bit:  # the engine keeps apart what its event does not
+                held.namesakes[hash_] = held.namesakes.get(hash_, 0) + 1
+            self._holders[hash_] = holders | bit
             self.blocks += 1
         if self.blocks > self._max_blocks:
             fullest = max(self._slots, key=lambda each: len(self._slots[each].own))
@@ -190,7 +194,7 @@ class TokenBlocks:
                 del held.copies[name]
             else:
                 gone.append(name)
-                self._forget(1 << slot, held.own.pop(name, None))
+                self._forget(slot, held, held.own.pop(name, None))
         return gone
 
     def emptied(self, slot: int, model: str) -> None:
@@ -213,7 +217,7 @@ class TokenBlocks:
         if held is None:
             return
         for hash_ in held.own.values():
-            self._forget(1 << slot, hash_)
+            self._forget(slot, held, hash_)
         self._slots[slot] = _Held(held.model, held.size)
 
     def drop(self, slot: int) -> None:
@@ -236,11 +240,16 @@ class TokenBlocks:
             held = self._slots[slot] = _Held(model)
         return held
 
-    def _forget(self, bit: int, hash_: int | None) -> None:
+    def _forget(self, slot: int, held: _Held, hash_: int | None) -> None:
         if hash_ is None:
             return
         self.blocks -= 1
-        left = self._holders[hash_] & ~bit
+        namesakes = held.namesakes.pop(hash_, 0)
+        if namesakes:
+            if namesakes > 1:
+                held.namesakes[hash_] = namesakes - 1
+            return
+        left = self._holders[hash_] & ~(1 << slot)
         if left:
             self._holders[hash_] = left
         else:
