@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 
 ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
 
@@ -48,6 +48,19 @@ def test_sources_add_up_and_one_source_leaves_the_others_alone():
     table.replace("dns", [spec("b:1"), spec("c:1")])
     table.replace("file", [])
     assert {s.address for s in table.specs()} == {"b:1", "c:1"}
+
+
+def test_a_newcomer_is_taken_to_serve_its_names_as_the_others_do():
+    """Else its coming would change the hash of all prompts under a second name."""
+    table, specs = EndpointTable(), [spec(f"a:{n}", "m", "other", "tuned") for n in range(2)]
+    table.replace("s", specs[:1])
+    weights = {"m": "/m", "other": "/m", "tuned": "/tuned"}
+    table.served("a:0", Served(weights=weights))
+    assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
+    table.replace("s", specs)
+    assert [table.weights(name) for name in ("other", "tuned")] == ["", "tuned"]
+    table.served("a:1", Served(weights={"m": "/m"}, adapters={"other": "m"}))
+    assert table.weights("other") == "other"
 
 
 def test_the_same_set_again_changes_nothing():

@@ -182,12 +182,23 @@ def test_a_miss_is_evidence_for_all():
 
 def test_a_restart_that_both_see_is_forgotten_once():
     p, q, net = pair(A)
-    p.director.prefixes.clear(0)
+    p.director.prefixes.restarted(0)
     net.exchange(1.0)
     q.director.settle(q.director.decide(request("new words " * 100), 1.1), OK)
-    q.director.prefixes.clear(0)  # its own scraper is a second later
+    q.director.prefixes.restarted(0)  # its own scraper is a second later
     chain = q.director.prefixes.chain(request("new words " * 100))
     assert q.director.prefixes.match(chain, q.director.table.capacity)[0] > 0.9
+
+
+def test_a_cache_that_is_emptied_again_and_again_is_empty_each_time():
+    p, _, net = pair(A)
+    for second in range(9):
+        net.exchange(3.0 * second)
+        now = 3.0 * second + 1.0
+        p.director.settle(p.director.decide(request(f"{second} words " * 100), now), OK)
+        p.director.prefixes.emptied(0, "m")
+        chain = p.director.prefixes.chain(request(f"{second} words " * 100))
+        assert p.director.prefixes.match(chain, p.director.table.capacity)[0] == 0.0
 
 
 def test_another_key_shares_loads_and_no_prefixes():

@@ -289,9 +289,14 @@ class PrefixBeliefs:
         """Bytes of prompts in a token, over all slots."""
         return self._density.mean
 
-    def clear(self, slot: int) -> None:
-        """Forgets the slot's cached prompts; requests in flight still count."""
-        if self.watcher is None or self.watcher.cleared(slot):
+    def clear(self, slot: int, *, late: bool = False) -> None:
+        """Forgets the slot's cached prompts; requests in flight still count.
+
+        `late`: it was empty some time ago. If another picker has reported it meanwhile, the prompts
+        since then stay.
+        """
+        first = self.watcher is None or self.watcher.cleared(slot)
+        if first or not late:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
@@ -339,7 +344,7 @@ class PrefixBeliefs:
         """A slot's engine was seen to have restarted."""
         self.blocks_held.restarted(slot)
         self._roots.pop(slot, None)
-        self.clear(slot)
+        self.clear(slot, late=True)
 
     def lost(self, slot: int) -> None:
         """Events of a slot were lost. The text index stays: its misses correct it."""

@@ -32,9 +32,17 @@ class Names:
         pools: dict[str, list[int]] = {}
         named: dict[str, list[int]] = {}
         adapted: set[str] = set()
+        specs = list(specs)
+        # An endpoint that was not asked yet is taken to be like the others of its model.
+        same = {(spec.models[0], name) for _, spec in specs for name in spec.same_weights}
         for slot, spec in specs:
-            models[spec.models[0]] = None
-            adapted.update(set(spec.models[1:]).difference(spec.same_weights, reserved))
+            first, *others = spec.models
+            models[first] = None
+            adapted.update(
+                name
+                for name in others
+                if name not in reserved and (name in spec.adapters or (first, name) not in same)
+            )
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
             named[spec.address] = [slot]

@@ -49,7 +49,7 @@ class SharedPrefixes:
         self._add = add
         self._next = 1
         self._open: dict[Receipt, int] = {}
-        self._cleared_at: dict[int, float] = {}
+        self._cleared_at: dict[str, float] = {}
         beliefs.watcher = self
 
     @property
@@ -87,9 +87,14 @@ class SharedPrefixes:
         return True
 
     def _is_first(self, slot: int) -> bool:
-        at = self._cleared_at.get(slot)
-        self._cleared_at[slot] = self.now
-        return at is None or self.now - at >= CLEAR_ONCE_S
+        recent = {
+            address: at for address, at in self._cleared_at.items() if self.now - at < CLEAR_ONCE_S
+        }
+        self._cleared_at, address = recent, self._table.spec(slot).address
+        if address in recent:
+            return False
+        recent[address] = self.now
+        return True
 
 
 class Entries:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -68,6 +69,7 @@ class Hub:
         self._key = key or secrets.token_bytes(16)
         self._file = file
         self._unwritten = False
+        self._turn_at: dict[asyncio.StreamWriter, float] = {}
         self._history: deque[tuple[float, bytes]] = deque()
         self._history_bytes = 0
         self._snapshot = snapshot
@@ -102,6 +104,7 @@ class Hub:
             if self._workers:
                 turn = (turn + 1) % len(self._workers)
                 _write(self._workers[turn], _TURN)
+                self._turn_at[self._workers[turn]] = asyncio.get_running_loop().time()
             await self._write()  # that of the turn before
 
     async def _write(self) -> None:
@@ -125,13 +128,15 @@ class Hub:
                     self._welcome(worker, starting=data == b"1")
                 elif kind == _SNAPSHOT:
                     self._snapshot, self._unwritten = data, True
-                    self._forget(all_of_it=True)  # it is in there
+                    # The worker had read what came before its turn, and may not have the rest.
+                    self._forget(until=self._turn_at.pop(worker, -math.inf))
                 elif kind == _BATCH:
                     self._pass_on(worker, data)
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pass
         finally:
             self._open.discard(task)
+            self._turn_at.pop(worker, None)
             if worker in self._workers:
                 self._workers.remove(worker)
             worker.close()
@@ -160,10 +165,10 @@ class Hub:
                 continue
             _write(worker, _BATCH, _age(0.0) + data)
 
-    def _forget(self, *, all_of_it: bool = False) -> None:
-        oldest = asyncio.get_running_loop().time() - self._history_s
+    def _forget(self, *, until: float = -math.inf) -> None:
+        oldest = max(until, asyncio.get_running_loop().time() - self._history_s)
         while self._history and (
-            all_of_it or self._history_bytes > _HISTORY_BYTES or self._history[0][0] < oldest
+            self._history_bytes > _HISTORY_BYTES or self._history[0][0] < oldest
         ):
             self._history_bytes -= len(self._history.popleft()[1])
 

@@ -1,0 +1,46 @@
+"""The hub that the workers of one machine share by."""
+
+from __future__ import annotations
+
+import asyncio
+
+from laar.server.sharing.hub import Hub, HubClient
+from support import eventually
+
+KEY = b"k" * 16
+
+
+async def received(client, wanted):
+    """The batches that a client gets, until it has `wanted` of them."""
+    got = []
+    async for batches in client.receive():
+        got += [each.data for each in batches]
+        if len(got) >= wanted:
+            return got
+    return got
+
+
+async def test_a_batch_that_is_sent_while_a_snapshot_is_written_is_kept(tmp_path):
+    hub = Hub(tmp_path / "hub", history_s=60.0, interval_s=0.05)
+    await hub.start()
+    writer, other, later = (HubClient(tmp_path / "hub") for _ in range(3))
+    try:
+        await writer.open(KEY, starting=True)
+        await other.open(KEY, starting=True)
+        await other.send([b"before"])
+        reading = asyncio.create_task(received(writer, 99))
+        await eventually(writer.is_my_turn, what="a turn")
+        await other.send([b"during"])
+        await eventually(lambda: hub._history[-1][1] == b"during", what="the batch at the hub")
+        await writer.put_snapshot(b"of the time before")
+        await eventually(lambda: hub._snapshot == b"of the time before", what="the snapshot")
+        begun = await later.open(KEY, starting=True)
+        assert begun.snapshot == b"of the time before"
+        async with asyncio.timeout(5.0):
+            assert await received(later, 1) == [b"during"]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    finally:
+        for client in (writer, other, later):
+            await client.close()
+        await hub.stop()
