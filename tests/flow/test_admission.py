@@ -108,6 +108,51 @@ def test_a_full_model_does_not_hold_up_a_free_one():
     assert sent(gate.dispatch(0.0)) == ["3"]
 
 
+def short_and_wide():
+    """Two models under one name, of which one takes long prompts."""
+    table = EndpointTable()
+    specs = [
+        EndpointSpec(address=name, models=(name,), max_model_len=window)
+        for name, window in (("short", 4096), ("wide", 131_072))
+    ]
+    table.replace("t", specs)
+    settings = DirectorSettings(aliases={"any": ("short", "wide")})
+    return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
+
+
+def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_one_up():
+    gate = admission(short_and_wide())
+    assert gate.ask(request(1, 6000, model="any"), 0.0).address == "wide"
+    assert not isinstance(gate.ask(request(2, 6000, model="any"), 0.1), Decision)
+    gate.ask(request(3, model="any"), 0.2)
+    (outcome,) = gate.dispatch(0.2)
+    assert (outcome.verdict.request.id, outcome.verdict.address) == ("3", "short")
+
+
+def test_who_continues_an_answer_of_a_full_endpoint_holds_no_one_else_up():
+    director = fleet()
+    director.stored.note("resp_1", "a", "")
+    gate = admission(director)
+    continued = {"response_id": "resp_1"}
+    first = gate.ask(request(1, **continued), 0.0)
+    assert first.address == "a"
+    assert not isinstance(gate.ask(request(2, **continued), 0.1), Decision)
+    gate.ask(request(3), 0.2)
+    (outcome,) = gate.dispatch(0.2)
+    assert (outcome.verdict.request.id, outcome.verdict.address) == ("3", "b")
+    end(gate, director, first)
+    assert sent(gate.dispatch(0.3)) == ["2"]
+
+
+def test_who_continues_an_answer_of_an_endpoint_that_left_is_answered_at_once():
+    director = fleet()
+    director.stored.note("resp_1", "a", "")
+    director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
+    with pytest.raises(RequestError) as refused:
+        admission(director).ask(request(1, response_id="resp_1"), 0.0)
+    assert refused.value.status == 503
+
+
 @pytest.mark.parametrize("shorts", [0, 1])
 def test_no_second_long_prompt_joins_one_while_shorts_wait(shorts):
     director = fleet(("a",))

@@ -63,7 +63,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
     roomy = room(view)
     both = fits & roomy
     if not both.any():
-        raise NoRoomError(view)
+        raise NoRoomError(view, fits)
     return Eligible(both, (("window", fits), ("room", roomy)))
 
 

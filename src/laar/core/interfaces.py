@@ -343,11 +343,11 @@ control."""
 
 
 class NoRoomError(Exception):
-    """No candidate may take the request now; `view` has their estimates."""
+    """No candidate has room now; `view` has their estimates, `fits` those where the prompt fits."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")
-        self.view = view
+        self.view, self.fits = view, fits
 
 
 class WeightSource(Protocol):

@@ -23,10 +23,11 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+from xxhash import xxh3_64_hexdigest
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import Slots
+from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import NoRoomError, PlainAssessor, View
 from laar.core.request import Api, Request
 from laar.errors import RequestError
@@ -137,7 +138,8 @@ class Admission:
         try:
             decision = self._director.decide(request, now, room, priority)
         except NoRoomError as full:
-            return self._hold(request, self._item(request, full.view, now), now, ready=True)
+            item = self._item(request, full.view, now, full.fits)
+            return self._hold(request, item, now, ready=True)
         except RequestError as error:
             if not _may_come(error, request):
                 raise
@@ -212,13 +214,24 @@ class Admission:
 
     # -- a request as the queue sees it --------------------------------------------------------
 
-    def _item(self, request: Request, view: View, now: float) -> Item:
-        """Describes a request by the candidate that would finish it first."""
+    def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
+        """Describes a request by the candidate that would finish it first.
+
+        Requests that may go to the same endpoints share a lane: `fits` are the candidates of a
+        request that has to wait, None for one that is only described.
+        """
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
+        reach = "" if fits is None else xxh3_64_hexdigest(view.slots[fits].tobytes())
         return self._described(
-            request, float(work[best]), float(view.tokens[best]), uncached, now, len(view.slots)
+            request,
+            float(work[best]),
+            float(view.tokens[best]),
+            uncached,
+            now,
+            len(view.slots),
+            reach,
         )
 
     def _blind(self, request: Request, now: float) -> Item:
@@ -235,6 +248,7 @@ class Admission:
         uncached: float,
         now: float,
         servers: int = 1,
+        reach: str = "",
     ) -> Item:
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
@@ -248,7 +262,7 @@ class Admission:
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
-            lane=f"{request.pool}\0{request.model}{subset}",
+            lane=f"{request.pool}\0{request.model}{subset}\0{reach}",
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
             context=request.context if self._settings.limits.together else (),
             servers=servers,
@@ -361,9 +375,12 @@ def _none(view: View) -> NDArray[np.bool_]:
 
 
 def _may_come(error: RequestError, request: Request) -> bool:
-    """Whether waiting can help: no endpoint is known, and no subset restricts the choice."""
+    """Whether waiting can help: no endpoint is known, and the request may go to any.
+
+    An endpoint that has left does not come back with the responses that it kept.
+    """
     empty = error.reason in ("no-endpoints", "no-candidates")
-    return empty and request.subset is None
+    return empty and request.subset is None and not request.response_id
 
 
 def _error(shed: Shed) -> RequestError:
