@@ -49,6 +49,21 @@ def test_usage_is_the_same_however_a_stream_is_cut(places):
             Usage(5, None, 3),
         ),
         ({"response": {"usage": {"input_tokens": 1, "output_tokens": 2}}}, Usage(1, 2, None)),
+        (
+            {"usage": {"input_tokens": 50, "cache_read_input_tokens": 900, "output_tokens": 2}},
+            Usage(950, 2, 900),
+        ),
+        (
+            {
+                "usage": {
+                    "input_tokens": 50,
+                    "cache_read_input_tokens": 0,
+                    "cache_creation_input_tokens": 900,
+                }
+            },
+            Usage(950, None, 0),
+        ),
+        ({"usage": {"prompt_tokens": 950, "cache_read_input_tokens": 900}}, Usage(950, None, 900)),
         ({"usage": {"prompt_tokens": -5, "completion_tokens": "many"}}, Usage()),
         ({"usage": None}, Usage()),
         ([1], Usage()),

@@ -174,7 +174,11 @@ async def test_messages_answer_whole_and_streamed(sim: Running) -> None:
     assert kinds[-3:] == ["content_block_stop", "message_delta", "message_stop"]
     text = "".join(e["delta"]["text"] for e in stream if e["type"] == "content_block_delta")
     assert text == whole["content"][0]["text"]
-    assert stream[0]["message"]["usage"]["input_tokens"] == whole["usage"]["input_tokens"]
+
+    def prompt_tokens(usage: dict[str, int]) -> int:
+        return usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+    assert prompt_tokens(stream[0]["message"]["usage"]) == prompt_tokens(whole["usage"])
 
 
 async def test_embeddings_are_unit_vectors_that_the_text_decides(sim: Running) -> None:

@@ -155,9 +155,12 @@ def _merged(old: Usage, found: dict[str, Any]) -> Usage:
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
 
-    prompt = first("prompt_tokens", "input_tokens")
+    prompt, uncached = first("prompt_tokens"), first("input_tokens")
     completion = first("completion_tokens", "output_tokens")
     cached = first("cache_read_input_tokens")
+    if prompt is None and uncached is not None:
+        # Anthropic's has neither the tokens that a cache was read for nor those that fill it.
+        prompt = uncached + (cached or 0) + (first("cache_creation_input_tokens") or 0)
     for name in ("prompt_tokens_details", "prompt_token_details", "input_tokens_details"):
         details = found.get(name)
         if isinstance(details, dict) and _is_count(details.get("cached_tokens")):

@@ -57,7 +57,7 @@ class Usage:
     def anthropic(self) -> dict[str, object]:
         """The replies for the Messages API."""
         return {
-            "input_tokens": self.prompt_tokens,
+            "input_tokens": self.prompt_tokens - self.cached_tokens,
             "cache_read_input_tokens": self.cached_tokens,
             "output_tokens": self.completion_tokens,
         }
