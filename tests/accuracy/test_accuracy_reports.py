@@ -79,6 +79,16 @@ def test_each_attempt_of_a_reported_chain_counts_once_and_no_other(chains, turns
     assert counted(online) == {model: tuple(count) for model, count in expected.items()}
 
 
+def test_a_retry_is_not_chained_to_another_client_who_asked_the_same() -> None:
+    told, online = reports()
+    for attempt in ("x.0", "y.0"):
+        told.decided(attempt, "a", QA, (), request="the same")
+    told.decided("x.1", "b", QA, ("a",), request="the same")
+    assert told.report("x.1", True, 0.0) is Verdict.TAKEN
+    assert told.report("y.0", True, 0.0) is Verdict.TAKEN  # and it was right
+    assert counted(online) == {"a": (1, 1), "b": (1, 1)}
+
+
 def test_a_chain_is_broken_where_a_decision_was_forgotten() -> None:
     told, online = reports(max_pending=2)
     for at, model in enumerate("abc"):

@@ -13,7 +13,8 @@ question, about the last attempt; a client that reports each attempt changes not
 a decision counts once; a client that only retries contributes no outcome.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
-samples of it), sent with the list of tried models that the earlier attempt's answer gave out.
+samples of it), sent with the list of tried models that the earlier attempt's answer gave out. Where
+two clients ask the same and neither has reported, a retry is chained to neither.
 """
 
 from __future__ import annotations
@@ -64,6 +65,9 @@ class Answered(NamedTuple):
     seconds: float | None
 
 
+_MOST_ALIKE = 8
+"""Attempts of one request with the same models tried that a retry may follow, the latest."""
+
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
 
@@ -98,7 +102,7 @@ class OutcomeReports:
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
-        self._latest: dict[_Link, str] = {}
+        self._latest: dict[_Link, list[str]] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
         """Verdicts on failures that retries showed."""
@@ -135,9 +139,9 @@ class OutcomeReports:
         known = tuple(tried)
         previous = link = None
         if request is not None:
-            previous = self._latest.get((request, known)) if known else None
+            previous = self._followed((request, known)) if known else None
             link = (request, (*known, model))
-            self._latest[link] = decision_id
+            self._link(link, decision_id)
         self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, now
         )
@@ -151,7 +155,7 @@ class OutcomeReports:
         decision.model = model
         if decision.link is not None:
             decision.link = (decision.link[0], (*decision.tried, model))
-            self._latest[decision.link] = decision_id
+            self._link(decision.link, decision_id)
 
     def ended(self, decision_id: str, latency_s: float) -> None:
         """Notes that the answer is whole, `latency_s` seconds after the decision."""
@@ -224,6 +228,21 @@ class OutcomeReports:
         self._unlink(decision_id, self._decisions.pop(decision_id))
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
-        link = decision.link
-        if link is not None and self._latest.get(link) == decision_id:
-            del self._latest[link]
+        alike = self._latest.get(decision.link) if decision.link is not None else None
+        if alike is not None and decision_id in alike:
+            alike.remove(decision_id)
+            if not alike and decision.link is not None:
+                del self._latest[decision.link]
+
+    def _link(self, link: _Link, decision_id: str) -> None:
+        alike = self._latest.setdefault(link, [])
+        alike.append(decision_id)
+        del alike[:-_MOST_ALIKE]
+
+    def _followed(self, link: _Link) -> str | None:
+        """The attempt that a retry follows; None where it may be one of several."""
+        alike = self._latest.get(link, ())
+        open_ones = [each for each in alike if self._decisions[each].correct is None]
+        if len(open_ones) > 1 or not alike:
+            return None
+        return open_ones[0] if open_ones else alike[-1]
