@@ -67,6 +67,24 @@ async def test_no_frame_is_made_while_nobody_looks_and_all_viewers_share_each():
     task.cancel()
 
 
+async def test_open_pages_go_on_after_a_frame_that_could_not_be_made():
+    frames = Frames()
+
+    def faulty():
+        if frames() == {"n": 2}:
+            raise ValueError("a fault")
+        return {"n": frames.made}
+
+    feed = Feed(faulty, interval_s=0.01)
+    task = await running(feed)
+    viewer = Viewer(feed)
+    await eventually(task.done, what="the fault")
+    task = await running(feed)  # as the picker does
+    await eventually(lambda: len(viewer.frames) >= 3, what="frames for the same viewer")
+    viewer.task.cancel()
+    task.cancel()
+
+
 async def test_a_slow_viewer_misses_frames_and_holds_no_one_up():
     feed = Feed(Frames(), interval_s=0.01)
     task = await running(feed)

@@ -126,15 +126,15 @@ class SettingsReloader(Collector):
             seen = found
 
     async def _reload(self, path: Path, apply: Apply) -> None:
+        self._refused = True  # until they are read: after a fault of ours they are tried again, too
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
-            self._refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
-        self._refused = False
         self._problems.report(_SOURCE, None)
         self._take(read, apply)
+        self._refused = False
 
     def _read(self, path: Path) -> _Read:
         """Reads all files again; in a thread.

@@ -56,8 +56,6 @@ class Feed:
     async def run(self) -> None:
         """Makes frames until cancelled."""
         while True:
-            await self._looked.wait()
-            self._looked.clear()
             while self.viewers:
                 shown = orjson.dumps(self._frame(), option=orjson.OPT_SERIALIZE_NUMPY)
                 self._newest = b"data: " + shown + b"\n\n"
@@ -66,6 +64,8 @@ class Feed:
                     self._next = None
                 await asyncio.sleep(self._interval_s)
             self._newest = b""
+            self._looked.clear()
+            await self._looked.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one viewer until it leaves or stops reading."""
