@@ -92,6 +92,38 @@ def test_every_format_gives_the_users_question(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 
+IMAGE = {"type": "image_url", "image_url": {"url": "data:a"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": [{"type": "text", "text": "Which bird?"}, IMAGE, IMAGE]}],
+        [{"role": "user", "content": "Which bird?"}, {"role": "user", "content": [IMAGE]}],
+    ],
+)
+def test_the_question_is_the_last_text_and_no_image(messages):
+    body = read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": messages}))
+    assert body.question == "Which bird?"
+    assert any(span.startswith("\x1d") for span in body.spans)
+
+
+def test_the_models_own_reasoning_is_part_of_the_prompt_and_no_question():
+    given = [
+        {"type": "message", "role": "user", "content": "Which bird?"},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Let me think."}],
+        },
+        {"type": "function_call_output", "call_id": "c", "output": "a wren"},
+    ]
+    body = read_body(Api.RESPONSES, orjson.dumps({"model": "m", "input": given}))
+    assert body.question == "Which bird?"
+    assert "Let me think." in body.spans
+    assert any("a wren" in span for span in body.spans)
+
+
 def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
     def spans(url: str) -> tuple[str, ...]:
         part = {"type": "image_url", "image_url": {"url": url}}
