@@ -92,6 +92,23 @@ def test_every_format_gives_the_users_question(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"max_completion_tokens": None, "max_tokens": 100}, 100),
+        ({"max_completion_tokens": 7, "max_tokens": 100}, 7),
+        ({"max_tokens": None, "max_output_tokens": 9}, 9),
+        ({"max_tokens": None}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": 0}, None),
+    ],
+)
+def test_the_first_limit_that_is_set_counts(fields, limit):
+    messages = [{"role": "user", "content": "q"}]
+    body = orjson.dumps({"model": "m", "messages": messages, **fields})
+    assert read_body(Api.CHAT, body).max_tokens is limit
+
+
 IMAGE = {"type": "image_url", "image_url": {"url": "data:a"}}
 
 
