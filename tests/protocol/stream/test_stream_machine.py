@@ -11,6 +11,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol.events import (
@@ -298,6 +299,16 @@ def test_an_opaque_upload_passes_while_the_answer_already_comes():
     driver.feed(ResponseBody(b"ok", True))
     assert driver.sent(Direction.REQUEST) == b"\x00\xffmore"
     assert driver.sent(Direction.RESPONSE) == b"ok"
+
+
+def test_an_opaque_body_is_not_read_where_envoy_keeps_the_headers():
+    driver = Driver(opaque_paths=("/v1/own/",))
+    opaque = {":path": "/v1/own/chat/completions"}
+    (answer,) = driver.feed(WholeRequest(opaque, "", b"no JSON"))
+    assert (answer.data, answer.end, answer.destination) == (None, True, "10.0.0.1:80")
+    driver.feed(ResponseHeaders(200, end=True))
+    (ended,) = [action for action in driver.log if type(action) is Ended]
+    assert ended.decision.request.api is Api.OPAQUE
 
 
 # -- both ----------------------------------------------------------------------------------------
