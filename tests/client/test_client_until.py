@@ -156,6 +156,41 @@ class _Raw(web.StreamResponse):
         return writer
 
 
+@shapes
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("status", [200, 503])
+async def test_an_answer_that_breaks_off_is_a_failed_attempt(
+    serve: Any, shape: str, stream: bool, status: int
+) -> None:
+    fleet = await serve(lambda number, sent: "42" if number else _BrokenOff(status))
+    outcome = await ask(shape, fleet, stream=stream)
+    assert [a.correct for a in outcome.attempts] == [False, True]
+    assert outcome.attempts[0].status in (0, status)
+    assert outcome.attempts[0].status != 200
+    assert outcome.attempts[0].error
+
+
+class _BrokenOff(web.StreamResponse):
+    """Begins a stream; then the connection ends."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status=status, headers={"content-type": "text/event-stream"})
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        await self.write(b'data: {"choices": [{"index": 0, "delta": {"content": "4"}}]}\n\n')
+        assert request.transport is not None
+        request.transport.close()
+        return writer
+
+
+async def test_a_parameter_that_the_package_does_not_know_is_no_failed_attempt(serve: Any) -> None:
+    fleet = await serve(lambda number, sent: "42")
+    for shape in ("AsyncOpenAI", "OpenAI"):
+        with pytest.raises(TypeError, match="top_q"):
+            await ask(shape, fleet, params={"top_q": 1})
+
+
 @pytest.mark.parametrize("shape", ["aiohttp", "AsyncOpenAI", "OpenAI"])
 async def test_no_server_is_a_failed_attempt(shape: str) -> None:
     nowhere = ScriptedFleet(lambda number, body: "", url="http://127.0.0.1:9")

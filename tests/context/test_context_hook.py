@@ -542,6 +542,14 @@ class TestDedup:
         assert text.count(doc_text(1)) == 1
         assert ids_in(text) == [1, 2, 1]
 
+    def test_prompts_of_a_batch_lose_nothing_to_each_other(self):
+        h = hook(dedup="exact")
+        body = json.dumps({"model": "m", "prompt": [block([1, 2, 3]), block([2, 3, 4, 4])]})
+        prompts = orjson.loads(send(h, body.encode(), api="completions").body)["prompt"]
+        assert "Same text" not in prompts[0]
+        assert all(prompts[1].count(doc_text(i)) == 1 for i in (2, 3, 4))
+        assert prompts[1].count("(Same text") == 1  # as in any prompt
+
     def test_history_that_is_cut_off_brings_the_text_back(self):
         h = hook(dedup="exact")
         answer = {"role": "assistant", "content": "A"}

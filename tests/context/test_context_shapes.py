@@ -122,6 +122,77 @@ class TestOrdinary:
         assert [block.held for _, block in blocks(body, "chat")] == [Reason.POSITIONAL_LABELS]
 
 
+TAGGED = "\n".join(f"<document>{f'text {i} ' * 40}</document>" for i in range(4))
+
+
+def prompts_with(ask):
+    """The words after documents without numbers, in the system prompt, and beside a tool's."""
+    yield {"messages": [{"role": "user", "content": f"{TAGGED}\n\n{ask}"}]}
+    system = {"role": "system", "content": ask}
+    yield {"messages": [system, {"role": "user", "content": f"{TAGGED}\n\nWhy?"}]}
+    found = {"results": [{"url": f"u{i}", "text": f"text {i} " * 40} for i in range(4)]}
+    call = {"id": "1", "type": "function", "function": {"name": "search", "arguments": "{}"}}
+    yield {
+        "messages": [
+            {"role": "user", "content": ask},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": json.dumps(found)},
+        ]
+    }
+
+
+class TestOrderWithoutNumbers:
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            "Reply with a list of scores, in the same order as the documents.",
+            "Give scores from 0 to 10, one per document.",
+            "Return a JSON array with a relevance score for all documents above.",
+            "Compare the first document with the last two documents.",
+            "The documents are in chronological order. What came second?",
+            "They are sorted from newest to oldest.",
+            "Most recent documents first.",
+            "The passages, ordered by date, are from a diary.",
+            "Later documents override earlier ones.",
+            "If they disagree, the first one counts.",
+            "Trust the one listed earlier.",
+            "Summarise the book, in order.",
+            "Antworte in derselben Reihenfolge.",
+            "Classés du plus récent au plus ancien.",
+            "Responde en el mismo orden.",
+            "Ответь в том же порядке.",
+            "请按顺序回答。",
+            "時系列で答えてください。",
+        ],
+    )
+    def test_words_that_give_the_order_a_meaning_hold_the_documents(self, ask):
+        for body in prompts_with(ask):
+            [(_, block)] = blocks(body, "chat")
+            assert not block.labels_stay
+            assert block.held is Reason.POSITIONAL_LABELS
+            always = ContextSettings(relabel=True)
+            assert [block.held for _, block in blocks(body, "chat", always)] == [None]
+            assert diagnose(orjson.dumps(body)).movable == 0
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            "Use the documents in order to answer.",
+            "The documents are ranked by relevance, most relevant first.",
+            "The passages are sorted by their relevance to the question.",
+            "Answer in this order: a summary, then the details.",
+            "Cite a source for each claim.",
+            "The documents are listed below. Use the most recent one.",
+            "The documents take precedence over what you know.",
+            "Who finished first, and who was last?",
+            "Use at least one of the documents.",
+        ],
+    )
+    def test_ordinary_words_hold_nothing(self, ask):
+        for body in prompts_with(ask):
+            assert [block.held for _, block in blocks(body, "chat")] == [None]
+
+
 def strings(value, path=()):
     """All strings of a JSON value, by path."""
     if isinstance(value, dict):

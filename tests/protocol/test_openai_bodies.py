@@ -92,6 +92,55 @@ def test_every_format_gives_the_users_question(api, document, question):
     assert read_body(api, orjson.dumps({"model": "m", **document})).question == question
 
 
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"max_completion_tokens": None, "max_tokens": 100}, 100),
+        ({"max_completion_tokens": 7, "max_tokens": 100}, 7),
+        ({"max_tokens": None, "max_output_tokens": 9}, 9),
+        ({"max_tokens": None}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": 0}, None),
+    ],
+)
+def test_the_first_limit_that_is_set_counts(fields, limit):
+    messages = [{"role": "user", "content": "q"}]
+    body = orjson.dumps({"model": "m", "messages": messages, **fields})
+    assert read_body(Api.CHAT, body).max_tokens is limit
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:a"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": [{"type": "text", "text": "Which bird?"}, IMAGE, IMAGE]}],
+        [{"role": "user", "content": "Which bird?"}, {"role": "user", "content": [IMAGE]}],
+    ],
+)
+def test_the_question_is_the_last_text_and_no_image(messages):
+    body = read_body(Api.CHAT, orjson.dumps({"model": "m", "messages": messages}))
+    assert body.question == "Which bird?"
+    assert any(span.startswith("\x1d") for span in body.spans)
+
+
+def test_the_models_own_reasoning_is_part_of_the_prompt_and_no_question():
+    given = [
+        {"type": "message", "role": "user", "content": "Which bird?"},
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Let me think."}],
+        },
+        {"type": "function_call_output", "call_id": "c", "output": "a wren"},
+    ]
+    body = read_body(Api.RESPONSES, orjson.dumps({"model": "m", "input": given}))
+    assert body.question == "Which bird?"
+    assert "Let me think." in body.spans
+    assert any("a wren" in span for span in body.spans)
+
+
 def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
     def spans(url: str) -> tuple[str, ...]:
         part = {"type": "image_url", "image_url": {"url": url}}

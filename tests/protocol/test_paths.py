@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from laar.core.shadow import EnforcedShare
-from laar.protocol.events import Immediate, RequestHeaders, Shape
+from laar.protocol.events import Immediate, RequestHeaders, Shape, WholeRequest
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.protocol.stream import Stream, StreamSettings
 
@@ -65,18 +65,29 @@ def test_other_paths_pass(path):
     assert path not in DENIED
 
 
+PATH = "/v1/tune/chat/completions?level=2"
+
+
 @pytest.mark.parametrize("share", [1.0, 0.0])
-@pytest.mark.parametrize("shape", list(Shape))
-@pytest.mark.parametrize("method", ["GET", "POST"])
-def test_it_is_refused_in_openais_form_in_shadow_too(shape, method, share):
+@pytest.mark.parametrize(
+    "first",
+    [
+        *(
+            RequestHeaders({":path": PATH, ":method": method}, method == "GET", shape)
+            for shape in Shape
+            for method in ("GET", "POST")
+        ),
+        WholeRequest({":path": PATH}, "", b"no JSON"),  # its headers stay with Envoy
+    ],
+)
+def test_it_is_refused_in_openais_form_in_shadow_too(first, share):
     stream = Stream(
-        StreamSettings(),
+        StreamSettings(denied_paths=("/tune/chat/completions",)),
         read_answer=False,
         new_id=lambda: "id",
         enforced=EnforcedShare(share),
     )
-    head = {":path": "/sleep?level=2", ":method": method}
-    (refused,) = stream.receive(RequestHeaders(head, method == "GET", shape), 0.0)
+    (refused,) = stream.receive(first, 0.0)
     assert isinstance(refused, Immediate)
     assert refused.status == 403
     assert orjson.loads(refused.body)["error"]["reason"] == "denied-path"

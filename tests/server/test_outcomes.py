@@ -71,13 +71,13 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     )
 
 
-def ask(runner, text="hello", *, tried="", model="auto", chars=4000, stream=False, **end):
+def ask(runner, text="hello", *more, tried="", model="auto", chars=4000, stream=False, **end):
     """A request's whole life; `end` has the fields of its completion."""
     request = Request(
         id="r",
         api=Api.CHAT,
         model=model,
-        spans=(text,),
+        spans=(text, *more),
         question=text,
         chars=chars,
         tried=tried,
@@ -349,6 +349,14 @@ async def test_another_question_is_no_retry(gateway, http):
     runner = await picker(gateway)
     ask(runner, "one question")
     second = ask(runner, "another question", tried="a")
+    await post(gateway, http, {"decision_id": second.id, "correct": True})
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+
+
+async def test_the_same_question_about_another_image_is_no_retry(gateway, http):
+    runner = await picker(gateway)
+    ask(runner, "Which digit is this?", "\x1dfirst")
+    second = ask(runner, "Which digit is this?", "\x1dother", tried="a")
     await post(gateway, http, {"decision_id": second.id, "correct": True})
     assert believed(ask(runner), "a") == pytest.approx(0.9)
 

@@ -52,3 +52,26 @@ async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, str
         async with http.get(f"{url}/v1/responses/resp_never") as answer:
             assert answer.status == 404
             assert answer.headers["x-laar-reason"] == "unknown-response"
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
+    async with AsyncExitStack() as stack:
+        addresses = []
+        for _ in range(3):
+            endpoint = SimulatedEndpoint(EndpointSettings(model="m"))
+            await endpoint.start()
+            stack.push_async_callback(endpoint.stop)
+            addresses.append(endpoint.url.removeprefix("http://"))
+        gateway.members(*((address, "m") for address in addresses))
+        await gateway.picker()
+        url = (await gateway.envoy(shape)).url()
+
+        body = {"model": "m", "input": "a story", "max_output_tokens": 5000, "stream": True}
+        async with http.post(f"{url}/v1/responses", json=body) as answer:
+            begun = await answer.content.readuntil(b"\n\n")
+            name = orjson.loads(begun.partition(b"data: ")[2])["response"]["id"]
+            async with http.get(f"{url}/v1/responses/{name}") as fetched:
+                assert fetched.status == 200, await fetched.read()
+                assert fetched.headers["x-sim-endpoint"] == answer.headers["x-sim-endpoint"]
+            assert not answer.content.at_eof()

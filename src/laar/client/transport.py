@@ -7,9 +7,10 @@ are switched off, because each request must show up as an attempt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import orjson
@@ -69,19 +70,20 @@ async def post_openai(
     reading = _Reading(on_head)
     create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
     try:
-        raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
-            **send.body, extra_headers=send.headers, timeout=timeout_s
-        )
+        with _transport_errors():
+            raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
+                **send.body, extra_headers=send.headers, timeout=timeout_s
+            )
         reading.begins(200, raw.headers)
         if not send.body.get("stream"):
             return reading.whole(raw.content)
-        async for line in raw.http_response.aiter_lines():
+        async for line in _aiter_lines(raw.http_response):
             reading.line(line.encode())
         return reading.streamed()
     except openai.APIStatusError as fault:
         reading.begins(fault.response.status_code, fault.response.headers)
         return reading.refused(fault.response.content)
-    except (openai.APIError, NotACompletion) as fault:
+    except (openai.APIError, NotACompletion, _BrokenOffError) as fault:
         return reading.broken(fault)
 
 
@@ -92,20 +94,54 @@ def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Rep
     reading = _Reading()
     create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
     try:
-        raw = create(  # type: ignore[call-overload]  # the endpoint checks the body
-            **send.body, extra_headers=send.headers, timeout=timeout_s
-        )
+        with _transport_errors():
+            raw = create(  # type: ignore[call-overload]  # the endpoint checks the body
+                **send.body, extra_headers=send.headers, timeout=timeout_s
+            )
         reading.begins(200, raw.headers)
         if not send.body.get("stream"):
             return reading.whole(raw.content)
-        for line in raw.http_response.iter_lines():
+        for line in _iter_lines(raw.http_response):
             reading.line(line.encode())
         return reading.streamed()
     except openai.APIStatusError as fault:
         reading.begins(fault.response.status_code, fault.response.headers)
         return reading.refused(fault.response.content)
-    except (openai.APIError, NotACompletion) as fault:
+    except (openai.APIError, NotACompletion, _BrokenOffError) as fault:
         return reading.broken(fault)
+
+
+class _BrokenOffError(Exception):
+    """The answer ended early: an error of the HTTP library below the `openai` package."""
+
+
+@contextmanager
+def _transport_errors() -> Iterator[None]:
+    """Turns an error of the HTTP library into `_BrokenOffError`.
+
+    The `openai` package translates such an error up to an answer's head, and not in a body that it
+    does not read itself or that says why a request failed. Which library it is depends on the
+    version. A parameter that the package does not know stays a `TypeError`.
+    """
+    import openai
+
+    try:
+        yield
+    except (openai.OpenAIError, TypeError):
+        raise
+    except Exception as fault:  # cancellation is none
+        raise _BrokenOffError(str(fault) or type(fault).__name__) from fault
+
+
+async def _aiter_lines(response: Any) -> AsyncIterator[str]:
+    with _transport_errors():
+        async for line in response.aiter_lines():
+            yield line
+
+
+def _iter_lines(response: Any) -> Iterator[str]:
+    with _transport_errors():
+        yield from response.iter_lines()
 
 
 class _Reading:

@@ -27,7 +27,8 @@ WHY = {
     "unknown_shape": "Documents are announced, but nothing separates one from the next. Declare "
     "`delimiters` for the route.",
     "positional_labels": "The labels number places, and the prompt makes use of the numbers (it "
-    "asks for citations, ranks, or speaks of one of them). `relabel: true` says that it does not.",
+    "asks for citations, ranks, or speaks of one of them), or its words give the order a meaning "
+    "(chronological, one score per document). `relabel: true` says that it does not.",
     "too_few_documents": "A list this short has little to gain (`min_docs`).",
     "too_small": "The text is too short for a saving (`min_saving_bytes`).",
     "repeated_documents": "Two documents are equal.",

@@ -120,7 +120,8 @@ class ContextSettings:
     relabel: Relabel = "auto"
     """Whether text may move below labels that count up, which keep their places. `auto`: unless the
     prompt makes use of the numbers (citations, ranks, `document 2`). `true`: always, for routes
-    where no prompt does. `false`: never."""
+    where no prompt does. `false`: never. Words that give the order itself a meaning (chronological,
+    one score per document) hold documents without numbers as well, unless it is `true`."""
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text occurs earlier in the same body with a note that
     points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all

@@ -134,6 +134,8 @@ class Turn:
         if self._settings.dedup == "auto" and self._guard is not None:
             self._dedups = self._guard.dedups(self._route, self._conversation())
         for text in texts:
+            if text.path[0] == "prompt":  # of a batch, whose prompts are answered apart
+                self._said, self._seen = [], set()
             if moved is not None and text.path[: len(moved)] == moved:
                 self._said.append(text.value)
                 continue

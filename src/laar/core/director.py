@@ -281,6 +281,12 @@ class Director:
             if ok and now is not None and flight.began is not None:
                 self.engines.answering(flight.began, now)
 
+    def keeps(self, decision: Decision, response_id: str) -> None:
+        """The endpoint keeps the answer under this id, which a client may name before its end."""
+        flight = decision.flight
+        if flight.served or not decision.request.shadow:
+            self.stored.note(response_id, flight.address, decision.request.session)
+
     def settle(self, decision: Decision, end: Completion) -> None:
         """Ends a request's life; only the first call does anything."""
         flight = decision.flight
@@ -290,8 +296,8 @@ class Director:
         self._lessons.engine_ended(decision, end)
         self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
-        if end.response_id and (flight.served or not decision.request.shadow):
-            self.stored.note(end.response_id, flight.address, decision.request.session)
+        if end.response_id:
+            self.keeps(decision, end.response_id)
         self._lessons.ended(decision, end)
         self._on_settled(decision, end)
 

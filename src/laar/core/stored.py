@@ -31,9 +31,11 @@ class StoredAnswers:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
-        """An endpoint has given an answer that it keeps."""
+        """An endpoint gives an answer that it keeps; the same once more is no news."""
+        known = self._kept.get(response_id)
         self.heard(response_id, address, session)
-        self.on_note(response_id, address, session)
+        if self._kept[response_id] != known:
+            self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
         """The same as `note`, for an answer that another picker saw."""

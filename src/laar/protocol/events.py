@@ -45,6 +45,7 @@ __all__ = [
     "ResponseTrailers",
     "Served",
     "Shape",
+    "Stored",
     "WholeRequest",
 ]
 
@@ -336,6 +337,14 @@ class Answering:
 
 
 @dataclass(slots=True)
+class Stored:
+    """The endpoint keeps the answer that has begun under this id; comes once, before the end."""
+
+    decision: Decision
+    response_id: str
+
+
+@dataclass(slots=True)
 class Ended:
     """The request's life is over."""
 
@@ -354,5 +363,6 @@ Action = (
     | Served
     | Replied
     | Answering
+    | Stored
     | Ended
 )

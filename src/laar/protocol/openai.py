@@ -66,14 +66,8 @@ _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
 """No shorter body takes longer to build than `MAX_PARTS` values may."""
 _MAX_SCALAR_BYTES = 4096
-_READ_AT_LENGTH = (
-    "model",
-    "stream",
-    "max_tokens",
-    "max_completion_tokens",
-    "max_output_tokens",
-    "cache_salt",
-)
+_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_READ_AT_LENGTH = ("model", "stream", *_LIMITS, "cache_salt")
 
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
@@ -158,9 +152,6 @@ def read_body(api: Api, body: bytes) -> Body:
             chars = sum(map(len, spans.texts))
         except UnknownPromptError:
             pass
-    limit = document.get("max_completion_tokens", document.get("max_tokens"))
-    if limit is None:
-        limit = document.get("max_output_tokens")
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
     return Body(
@@ -171,12 +162,21 @@ def read_body(api: Api, body: bytes) -> Body:
         marks=marks_of(api, document, spans.messages),
         chars=chars,
         stream=document.get("stream") is True,
-        max_tokens=min(limit, MAX_LIMIT_TOKENS) if isinstance(limit, int) and limit > 0 else None,
+        max_tokens=_limit(document),
         salt=_text(salt) if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
         session=session_of_body(document),
         previous=_text(previous) if isinstance(previous, str) else "",
     )
+
+
+def _limit(document: Mapping[str, Any]) -> int | None:
+    """The first limit on the answer that is set; null is none, as for the engines."""
+    limits = (document.get(name) for name in _LIMITS)
+    limit = next((each for each in limits if each is not None), None)
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
+        return None
+    return min(limit, MAX_LIMIT_TOKENS)
 
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:

@@ -15,13 +15,16 @@ import xxhash
 
 from laar.core.request import Api
 
-__all__ = ["MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
+__all__ = ["DIGEST", "MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
 
 MAX_SPANS = 20_000
 """Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Levels of parts in parts that are looked into; the APIs have two."""
+
+DIGEST = "\x1d"
+"""Before the digest of a part that is no text."""
 
 _SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
 
@@ -57,8 +60,9 @@ class Spans:
         self.messages += 1
         if texts and role in ("system", "developer") and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
-        if texts and role in ("user", None):
-            self.question = texts[-1]
+        if role in ("user", None):
+            read = (text for text in reversed(texts) if not text.startswith(DIGEST))
+            self.question = next(read, self.question)
 
     def json(self, value: object) -> None:
         """Anything structured that engines render into the prompt, such as tools."""
@@ -87,7 +91,7 @@ class Spans:
                     else:
                         if "cache_control" in part:  # a mark for the API, which moves turn by turn
                             part = {key: part[key] for key in part if key != "cache_control"}
-                        yield f"\x1d{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
+                        yield f"{DIGEST}{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
 
     def _rendered(self, value: object) -> bytes:
         try:
@@ -180,7 +184,10 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         return
     for item in given:
         if isinstance(item, dict) and "content" in item:
-            spans.message(item.get("role"), item["content"])
+            kind = item.get("type")
+            # The model's reasoning has content and no role, but is no message.
+            role = item.get("role") if kind in (None, "message") else kind
+            spans.message(role, item["content"])
         else:
             spans.json(item)
 

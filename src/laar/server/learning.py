@@ -26,6 +26,7 @@ from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.errors import SettingError
+from laar.protocol.prompt import DIGEST
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems
@@ -40,6 +41,7 @@ MAX_STATE_BYTES = 16 << 20
 """Longest state file that is read: several times what full tables come to."""
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
+_SAMPLE_SPANS = 8
 
 
 class Learning:
@@ -242,6 +244,8 @@ def _fingerprint(request: Request) -> Hashable:
         (
             question[:_SAMPLE_HEAD_CHARS],
             question[-_SAMPLE_TAIL_CHARS:],
+            # The same words about another image are another question.
+            *(each for each in request.spans[-_SAMPLE_SPANS:] if each.startswith(DIGEST)),
             request.chars,
             request.tenant,
             request.session,

@@ -11,6 +11,7 @@ from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol.events import (
@@ -35,6 +36,7 @@ from laar.protocol.events import (
     ResponseTrailers,
     Served,
     Shape,
+    Stored,
     WholeRequest,
 )
 from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
@@ -92,6 +94,8 @@ class Driver:
                     case Answering(decision, ok):
                         self.director.answering(decision)
                         self.began.append(ok)
+                    case Stored(decision, name):
+                        self.director.keeps(decision, name)
                     case Ended(decision, completion):
                         self.director.settle(decision, completion)
                         self.log.append(action)
@@ -298,6 +302,32 @@ def test_an_opaque_upload_passes_while_the_answer_already_comes():
     driver.feed(ResponseBody(b"ok", True))
     assert driver.sent(Direction.REQUEST) == b"\x00\xffmore"
     assert driver.sent(Direction.RESPONSE) == b"ok"
+
+
+def test_an_opaque_body_is_not_read_where_envoy_keeps_the_headers():
+    driver = Driver(opaque_paths=("/v1/own/",))
+    opaque = {":path": "/v1/own/chat/completions"}
+    (answer,) = driver.feed(WholeRequest(opaque, "", b"no JSON"))
+    assert (answer.data, answer.end, answer.destination) == (None, True, "10.0.0.1:80")
+    driver.feed(ResponseHeaders(200, end=True))
+    (ended,) = [action for action in driver.log if type(action) is Ended]
+    assert ended.decision.request.api is Api.OPAQUE
+
+
+@pytest.mark.parametrize("cut", [1, 40, 200])
+def test_a_stored_answer_is_known_from_its_first_event_on(cut):
+    driver = Driver(models=("m", "m", "m"))
+    path = {":path": "/v1/responses"}
+    driver.feed(WholeRequest(path, "", b'{"model": "m", "input": "x", "stream": true}'))
+    driver.feed(ResponseHeaders(200, streamed=True))
+    begun = b'data: {"response": {"id": "resp_9", "object": "response", "status": "queued"}}\n\n'
+    driver.feed(ResponseBody(begun[:cut], False))
+    driver.feed(ResponseBody(begun[cut:], False))
+    kept = driver.director.stored.latest(9)
+    first, *_ = driver.log[0].destination.split(",")
+    assert kept == [("resp_9", first, "resp_9")]
+    driver.feed(ResponseBody(begun.replace(b"queued", b"completed"), True))
+    assert driver.director.stored.latest(9) == kept
 
 
 # -- both ----------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ announced (`places`), points, headings, bullets, rules and paragraphs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from laar.context.blocks import Block, Refused
@@ -63,7 +62,7 @@ def scan(
         block for block in _found(text, settings, around) if block.documents >= settings.min_docs
     ]
     blocks = [_to_line_ends(text, b) for b in _last_after_examples(text, blocks)]
-    return [_held(text, block, blocks, settings, around) for block in blocks]
+    return _held(text, blocks, settings, around)
 
 
 def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[Block]:
@@ -186,27 +185,27 @@ def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
 
 
 def _held(
-    text: str,
-    block: Block,
-    blocks: Sequence[Block],
-    settings: ContextSettings,
-    around: Surroundings,
-) -> Block:
-    """The block, held where its labels number places that the prompt may use."""
-    if block.held is not None or not block.labels_stay or settings.relabel is True:
-        return block
-    if settings.relabel is False or _cites(text, blocks, around):
-        return replace(block, held=Reason.POSITIONAL_LABELS)
-    return block
-
-
-def _cites(text: str, blocks: Sequence[Block], around: Surroundings) -> bool:
-    """Whether the text around the documents refers to their numbers."""
+    text: str, blocks: list[Block], settings: ContextSettings, around: Surroundings
+) -> list[Block]:
+    """The blocks, held where the prompt may use their order or the numbers of their places."""
+    if settings.relabel is True or all(block.held is not None for block in blocks):
+        return blocks
     first, last = blocks[0].begin, blocks[-1].end
-    before = text[max(0, first - _READ) : first]
-    after = text[last : last + _READ]
-    return any(words.CITES.are_in(part) for part in (before, after, around.said))
+    near = (text[max(0, first - _READ) : first], text[last : last + _READ], around.said)
+    if any(map(words.ORDERED.are_in, near)):
+        counted = others = True
+    else:
+        counted = any(block.labels_stay for block in blocks) and (
+            settings.relabel is False or any(map(words.CITES.are_in, near))
+        )
+        others = False
+    return [
+        replace(block, held=Reason.POSITIONAL_LABELS)
+        if block.held is None and (counted if block.labels_stay else others)
+        else block
+        for block in blocks
+    ]
 
 
 _READ = 4000
-"""Characters that are read before and after documents; a citation is asked for near them."""
+"""Characters that are read before and after documents; citations and orders are named there."""

@@ -26,6 +26,7 @@ __all__ = [
     "LOOSE_LABELS",
     "MEMORIES",
     "ONE",
+    "ORDERED",
     "POINTS_AT",
     "RARE",
     "RETRIEVAL",
@@ -322,6 +323,77 @@ CITES = Phrases(
     beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]",
 )
 """Makes use of a document's number or place, so that no text may move under another number."""
+
+
+def _each(words: str, tail: str) -> str:
+    """Each word with what may follow it; alternatives that begin with a letter are passed fast."""
+    return "|".join(f"{word}(?:{tail})" for word in words.split("|"))
+
+
+_NOUN = "documents?|docs?|passages?|sources?|snippets?|excerpts?|chunks?|search results?"
+_DOCS = rf"(?:{_NOUN})\b"
+_THING = rf"(?:ones?|items?|entry|entries|{_NOUN})\b"
+_PLACES = "earlier|later|first|last"
+_AGES = "newest|oldest|latest|earliest|most recent|least recent|cheapest"
+_SORTED = (
+    r" (?:sorted|ordered|arranged|ranked|listed) (?:by|from|according to) "
+    r"(?![^.\n]{0,40}(?:relevan|similar|scor|importan|match|best))"
+)
+_LISTED = rf" (?:that )?(?:is |are )?(?:listed|given|comes?|appears?) (?:{_PLACES})\b"
+_FIRST = rf" (?:(?:[0-9]+|two|three|few|relevant|retrieved|given|provided) )?{_DOCS}"
+_OVERRIDES = (
+    rf"(?: {_THING})? (?:overrides?|supersedes?|takes? (?:precedence|priority)|prevails?)\b|"
+    rf" {_THING} (?:always )?(?:replaces?|wins?|counts?)\b"
+)
+_PER_DOC = (
+    r"(?: [^ .]{1,20}){0,6}? (?:per|for (?:each|every|all)(?: of)?(?: the)?)"
+    rf"(?: [a-z]+)? {_DOCS}"
+)
+_ORDER = "same|given|original|temporal|reading|date|time|publication"
+_ORDINALS_FR = "premier|première|deuxième|second|seconde|troisième|dernier|dernière"
+ORDERED = Phrases(
+    "|".join(
+        (
+            _each(_ORDER, r" order\b"),
+            r"in order\s*(?:[.,;:!?)\n]|\Z)",
+            r"in order of (?:their )?(?:date|time|age|recency|publication|creation|occurrence)",
+            r"order (?:given|listed|shown|received|of appearance|"
+            r"(?:in which )?they (?:appear|are|come))\b",
+            "chronolog",
+            _each(_AGES, rf"(?: {_THING})? (?:first|last|to (?:the )?(?:{_AGES}))\b"),
+            _each("are|were", _SORTED),
+            _each(f"ones?|{_NOUN}", f",?{_SORTED}|{_LISTED}"),
+            _each("first|second|third|last", _FIRST),
+            _each(_PLACES, _OVERRIDES),
+            _each("overridden|superseded|replaced", rf" by (?:an? |the )?(?:{_PLACES}) {_THING}"),
+            _each("scores?|ratings?|grades?|labels?|verdicts?|lines?|one", _PER_DOC),
+            _each(
+                "score|rate|grade|label|classify|judge",
+                rf" (?:each|every|all)(?: of)?(?: the)? {_DOCS}",
+            ),
+            _each("gleichen|selben|derselben|gegebenen|ursprünglichen", " reihenfolge"),
+            _each("neueste|älteste", "[nrs]?(?: [a-zäöü]+)? zuerst"),
+            _each("erste|zweite|dritte|letzte", "[nrs]? (?:dokument|quelle|textstelle)"),
+            "même ordre|plus récents? aux? plus anciens?|plus anciens? aux? plus récents?",
+            _each(_ORDINALS_FR, " (?:document|passage|extrait|source)"),
+            "mismo orden|cronol[oó]gic|más (?:recientes?|antiguos?) primero",
+            _each("primer|segundo|tercer|último", " (?:documento|pasaje|fragmento)"),
+            _each("primera|segunda|tercera|última", " fuente"),
+            "mesma ordem|primeiro documento|terceiro documento|primeira fonte|terceira fonte",
+            "stesso ordine|primo documento|terzo documento|ultimo documento|ultima fonte",
+            "том же порядке|хронолог",
+            _each("перв|втор|трет|последн", "[а-я]{2,3} (?:документ|источник)"),
+        )
+    ),
+    others=(
+        *("相同的顺序", "相同顺序", "按顺序", "按时间", "时间顺序", "第一个文档", "第二个文档"),
+        *("最后一个文档", "第一篇", "第二篇", "最后一篇"),
+        *("同じ順", "時系列", "最初の文書", "最後の文書"),
+        *("같은 순서", "시간순", "시간 순", "첫 번째 문서", "마지막 문서"),
+    ),
+)
+"""Gives the order of the documents a meaning, whether they have numbers or not. The order that a
+retriever gives them, by relevance, is none: a note repeats it."""
 
 CONTINUES = re.compile(
     r"(?:however|then|next|finally|afterwards?|meanwhile|later|also|but|and|so|thus|"

@@ -13,7 +13,7 @@ from laar.protocol.answers import (
     Usage,
     UsageReader,
 )
-from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders
+from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 
 __all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
 
@@ -85,10 +85,16 @@ class Answer:
         self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
 
-    def read(self, data: bytes) -> None:
-        """Looks for usage in a piece."""
-        if self._usage_reader is not None:
-            self._usage_reader.feed(data)
+    def read(self, decision: Decision, data: bytes) -> Stored | None:
+        """Looks in a piece for usage, and for the id of an answer that the engine keeps."""
+        reader = self._usage_reader
+        if reader is None:
+            return None
+        was_known = bool(reader.response_id)
+        reader.feed(data)
+        if was_known or not reader.response_id:
+            return None
+        return Stored(decision, reader.response_id)
 
     def restored(self, data: bytes, *, end: bool) -> bytes:
         """A piece as the client gets it."""

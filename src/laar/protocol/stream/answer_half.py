@@ -140,7 +140,8 @@ class AnswerHalf:
                 out.append(replied)
             if (answering := answer.first_byte(decision, now)) is not None:
                 out.append(answering)
-        answer.read(data)
+            if (stored := answer.read(decision, data)) is not None:
+                out.append(stored)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
         data = answer.restored(data, end=event.end)
         self._shared.dialect.pass_on(Direction.RESPONSE, data, out, end=event.end)

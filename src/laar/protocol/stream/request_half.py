@@ -103,9 +103,7 @@ class RequestHalf:
         )
         self._body.whole = event.end
         self._begin(event, now)
-        path = self._head.path
-        if path in self._shared.settings.denied:
-            self._shared.shadow = False  # no engine is to see it, wherever it is chosen
+        if self._is_denied():
             return self._refuse(denied_path_error(), out)
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines answer it as a plain POST, whose body was not read then.
@@ -113,9 +111,8 @@ class RequestHalf:
         if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
             out.append(Immediate(200, [("content-type", "application/json")], listed))
             return RequestPhase.OVER
-        if event.end or path.startswith(self._shared.settings.opaque_paths) or self._head.upgrade:
-            self._shared.api = Api.OPAQUE
-            return self._ask(NOTHING_READ, now, out)
+        if event.end or self._is_opaque() or self._head.upgrade:
+            return self._ask_unread(now, out)
         self._shared.dialect.await_body(out)
         return RequestPhase.BODY
 
@@ -133,7 +130,28 @@ class RequestHalf:
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
         self._shared.dialect = KEPT_HEADERS
         self._begin(event, now)
+        if self._is_denied():
+            return self._refuse(denied_path_error(), out)
+        if self._is_opaque():
+            self._body.whole = True
+            return self._ask_unread(now, out)
         return self._request_body(RequestBody(event.data, True), now, out)
+
+    def _is_denied(self) -> bool:
+        """Whether the path is for an engine's operators; a request in shadow is refused as well."""
+        if self._head.path not in self._shared.settings.denied:
+            return False
+        self._shared.shadow = False  # no engine is to see it, wherever it is chosen
+        return True
+
+    def _is_opaque(self) -> bool:
+        """Whether the settings leave the path's bodies unread."""
+        return self._head.path.startswith(self._shared.settings.opaque_paths)
+
+    def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
+        """Asks for an endpoint by the headers alone."""
+        self._shared.api = Api.OPAQUE
+        return self._ask(NOTHING_READ, now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
         """Reads the headers, and settles the steps that depend on them alone."""

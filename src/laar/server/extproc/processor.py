@@ -31,6 +31,7 @@ from laar.protocol.events import (
     Refused,
     Replied,
     Served,
+    Stored,
 )
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.sampling import Sampler
@@ -234,6 +235,8 @@ class ExternalProcessor:
                 self._director.answering(decision, now, ok=ok)
                 if self._flow is not None:
                     self._flow.answering(decision, ok=ok)
+            case Stored(decision, response_id):
+                self._director.keeps(decision, response_id)
             case Ended(decision, completion):
                 self._director.settle(decision, completion)
                 if self._flow is not None:
