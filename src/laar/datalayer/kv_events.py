@@ -7,8 +7,9 @@ it publishes: a port on the endpoint's own host, or a whole ``tcp://host:port``.
 Publishing is fire and forget, so batches are numbered. Where numbers are skipped, the engine is
 asked to send those batches again, if the label ``laar.dev/kv-events-replay`` says where. Without
 that, or when it no longer has them, or when a batch can't be decoded, the sink learns that events
-were lost. A number that is not above the last one is a restart. A stream that is followed from
-number 0 on is known to begin with an empty cache.
+were lost. So it does where listening begins: an earlier listener may have stopped at any time. A
+number that is not above the last one is a restart. A stream that is followed from number 0 on is
+known to begin with an empty cache.
 
 Only the cache that prefills read from counts: blocks that move to another medium, or that are of a
 further group of a hybrid model's layers, are no news.
@@ -122,6 +123,7 @@ class KvEvents:
             except (ValueError, zmq.ZMQError) as error:
                 self._sink.problem(source, f"the label {LABEL} says {url!r}: {error}")
                 return
+            self._sink.lost(address)  # whatever came before was not heard here
             expected: int | None = None
             while True:
                 frames = await socket.recv_multipart()

@@ -88,6 +88,7 @@ class FleetState:
         if changed:
             for address in before.difference(spec.address for spec in self._table.specs()):
                 self._on_empty(address)
+                self._lose(self._table.slot_counted(address))
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
 
@@ -122,7 +123,9 @@ class FleetState:
 
     def lost(self, address: str) -> None:
         """Forgets the blocks that the endpoint's events have reported: some events were lost."""
-        slot = self._table.slot(address)
+        self._lose(self._table.slot(address))
+
+    def _lose(self, slot: int) -> None:
         if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
             self._prefixes.lost(slot)
 
