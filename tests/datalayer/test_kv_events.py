@@ -255,6 +255,7 @@ class Replay:
 
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
+        self.topics = True
         self.socket = engine.context.socket(zmq.ROUTER)
         self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
 
@@ -264,9 +265,12 @@ class Replay:
             client, _, start = self.socket.recv_multipart()
             for number, payload in self.kept:
                 if number >= int.from_bytes(start, "big"):
-                    frames = [client, b"", b"kv", number.to_bytes(8, "big"), payload]
-                    self.socket.send_multipart(frames)
-            self.socket.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+                    self.send(client, b"kv", number.to_bytes(8, "big"), payload)
+            self.send(client, b"", b"\xff" * 8, b"")
+
+    def send(self, client: bytes, topic: bytes, number: bytes, payload: bytes) -> None:
+        topics = [topic] if self.topics else []
+        self.socket.send_multipart([client, b"", *topics, number, payload])
 
 
 @pytest.fixture
@@ -280,6 +284,7 @@ def removal(number: int) -> bytes:
     return batch({**REMOVED, "block_hashes": [number]})
 
 
+@pytest.mark.parametrize("topics", [True, False], ids=["topics", "no-topics"])
 @pytest.mark.parametrize(
     ("kept", "expected"),
     [
@@ -297,7 +302,9 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
     until: Any,
     kept: Any,
     expected: list[str],
+    topics: bool,
 ) -> None:
+    replay.topics = topics
     labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
     target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
     start(KvEvents(lambda: [target], recorder).run())
@@ -336,3 +343,29 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
 
     await until(lambda: seen() == ["lost", "cleared", *["removed"] * 4])
     assert recorder.kv_past == [True]
+
+
+async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_one_can(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+
+    def removals() -> int:
+        replay.answer()
+        return kinds(recorder).count("removed")
+
+    engine.publish_bytes(removal(0))
+    await until(lambda: removals() == 1)
+    replay.kept = [(1, b"\xc1garbage")]
+    engine.number = 2
+    engine.publish_bytes(removal(2))
+    await until(lambda: removals() == 2)
+    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    replay.kept = [(3, removal(3))]
+    engine.number = 4
+    engine.publish_bytes(removal(4))
+    await until(lambda: removals() == 4)
+    assert recorder.problems == {}
