@@ -154,6 +154,27 @@ def test_a_trial_that_envoy_had_to_retry_has_failed():
     assert d.health.of(d.table.slot(trial.flight.address)).failures == {}
 
 
+def test_a_trial_that_envoy_had_to_retry_has_failed_although_its_endpoint_has_left():
+    """It may return at once, with a request from before still in flight."""
+    d = fleet(A, B, C)
+    slot, specs = d.table.slot(A), d.table.specs()
+    while not d.table.in_flight[slot]:
+        d.decide(request(), 0.5)
+    now = fail(d, A, 1.0) + 1.3
+    trial = d.decide(request(), now)
+    assert (trial.address, trial.trial) == (A, True)
+    d.table.replace("test", [spec for spec in specs if spec.address != A])
+    d.attempted(trial, (A,), now + 0.1)
+    d.served_by(trial, B, now + 0.1)
+    d.replied(trial, Reply(status=200), now + 0.1)
+    d.settle(trial, end())
+    d.table.replace("test", specs)
+    assert d.table.slot(A) == slot
+    assert d.health.state(slot, now + 0.2) == "failing"
+    assert d.health.of(slot).failures[Kind.RETRIED] == 1
+    assert d.decide(request(), now + 3.0).trial
+
+
 def test_the_retry_itself_may_fail_too():
     d = fleet(A, B, C)
     decision = d.decide(request(), 1.0)

@@ -51,6 +51,17 @@ def test_an_answer_is_fetched_where_it_is_kept_and_nowhere_else():
         assert (refused.value.status, refused.value.reason) == (404, "unknown-response")
 
 
+@pytest.mark.parametrize("ip", ["10.0.0.{}", "[fd00::{}]"])
+@pytest.mark.parametrize("named", ["{}:80", "{}", "bare"])
+def test_an_answer_is_fetched_where_the_gateway_names_its_endpoint_in_any_way(ip, named):
+    d = director(*((f"{ip.format(n)}:80", "m") for n in range(1, 6)))
+    home = answered(d, "a")
+    host = home.rpartition(":")[0]
+    item = host.strip("[]") if named == "bare" else named.format(host)
+    got = Request(id="r", api=Api.OPAQUE, response_id="a", subset=frozenset({item, "10.9.9.9"}))
+    assert d.decide(got, 1.0).address == home
+
+
 def test_of_one_endpoint_even_an_unknown_answer_is_asked():
     d = director(("10.0.0.1:80", "m"))
     assert d.decide(request("m", response_id="never"), 0.0).address == "10.0.0.1:80"

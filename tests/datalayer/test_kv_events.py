@@ -156,6 +156,11 @@ def spec(engine: Engine, label: str | None = None) -> EndpointSpec:
     return EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
 
 
+def kinds(recorder: Any) -> list[str]:
+    """The calls that the sink got, by name."""
+    return [kind for kind, *_ in recorder.kv_events]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 async def test_events_reach_the_sink_in_order(
     engine: Engine, recorder: Any, start: Any, until: Any, whole: bool
@@ -166,8 +171,9 @@ async def test_events_reach_the_sink_in_order(
     await until(engine.subscribed)
     engine.publish(STORED, REMOVED)
     engine.publish({"type": "AllBlocksCleared"})
-    await until(lambda: len(recorder.kv_events) == 4)
+    await until(lambda: len(recorder.kv_events) == 5)
     assert recorder.kv_events == [
+        ("lost", "127.0.0.1:8000"),
         ("cleared", "127.0.0.1:8000"),
         ("stored", "127.0.0.1:8000", (HASH, 17941534128146751913), None),
         ("removed", "127.0.0.1:8000", (HASH,)),
@@ -187,8 +193,8 @@ async def test_a_gap_or_a_restart_is_reported_before_the_events_that_follow(
     engine.number += jump
     engine.publish(REMOVED)
     engine.publish(REMOVED)
-    await until(lambda: len(recorder.kv_events) == 3 + len(found))
-    assert [kind for kind, *_ in recorder.kv_events] == ["removed", *found, "removed", "removed"]
+    await until(lambda: len(recorder.kv_events) == 4 + len(found))
+    assert kinds(recorder) == ["lost", "removed", *found, "removed", "removed"]
 
 
 async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
@@ -198,11 +204,11 @@ async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
     await until(engine.subscribed)
     engine.publish_bytes(b"\xc1garbage")
     engine.socket.send_multipart([b"one frame"])
-    await until(lambda: len(recorder.kv_events) == 2)
+    await until(lambda: len(recorder.kv_events) == 3)
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
-    await until(lambda: len(recorder.kv_events) == 3)
-    assert [kind for kind, *_ in recorder.kv_events] == ["lost", "lost", "removed"]
+    await until(lambda: len(recorder.kv_events) == 4)
+    assert kinds(recorder) == ["lost", "lost", "lost", "removed"]
     assert recorder.problems == {}
 
 
@@ -215,7 +221,25 @@ async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, 
     specs.append(left)
     await until(engine.subscribed)
     engine.publish(REMOVED)
-    await until(lambda: recorder.kv_events)
+    await until(lambda: "removed" in kinds(recorder))
+
+
+async def test_a_listener_that_starts_again_reports_that_it_missed_events(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    first = start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(STORED)
+    await until(lambda: "stored" in kinds(recorder))
+    first.cancel()
+    await until(lambda: engine.socket.poll(0) and engine.socket.recv() == b"\x00")
+    engine.publish(REMOVED)
+    before = len(recorder.kv_events)
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(STORED)
+    await until(lambda: len(recorder.kv_events) == before + 2)
+    assert kinds(recorder)[before:] == ["lost", "stored"]
 
 
 async def test_a_label_that_is_no_address_is_said(
@@ -231,6 +255,7 @@ class Replay:
 
     def __init__(self, engine: Engine) -> None:
         self.kept: list[tuple[int, bytes]] = []
+        self.topics = True
         self.socket = engine.context.socket(zmq.ROUTER)
         self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
 
@@ -240,9 +265,12 @@ class Replay:
             client, _, start = self.socket.recv_multipart()
             for number, payload in self.kept:
                 if number >= int.from_bytes(start, "big"):
-                    frames = [client, b"", b"kv", number.to_bytes(8, "big"), payload]
-                    self.socket.send_multipart(frames)
-            self.socket.send_multipart([client, b"", b"", b"\xff" * 8, b""])
+                    self.send(client, b"kv", number.to_bytes(8, "big"), payload)
+            self.send(client, b"", b"\xff" * 8, b"")
+
+    def send(self, client: bytes, topic: bytes, number: bytes, payload: bytes) -> None:
+        topics = [topic] if self.topics else []
+        self.socket.send_multipart([client, b"", *topics, number, payload])
 
 
 @pytest.fixture
@@ -256,6 +284,7 @@ def removal(number: int) -> bytes:
     return batch({**REMOVED, "block_hashes": [number]})
 
 
+@pytest.mark.parametrize("topics", [True, False], ids=["topics", "no-topics"])
 @pytest.mark.parametrize(
     ("kept", "expected"),
     [
@@ -273,7 +302,9 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
     until: Any,
     kept: Any,
     expected: list[str],
+    topics: bool,
 ) -> None:
+    replay.topics = topics
     labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
     target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
     start(KvEvents(lambda: [target], recorder).run())
@@ -283,7 +314,7 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
         replay.answer()
         return [
             " ".join(map(str, (kind, *(hashes[0] for hashes in more))))
-            for kind, _, *more in recorder.kv_events
+            for kind, _, *more in recorder.kv_events[1:]  # the first: listening began
         ]
 
     engine.number = 10
@@ -306,9 +337,35 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
     engine.number = 3
     engine.publish_bytes(removal(3))
 
-    def kinds() -> list[str]:
+    def seen() -> list[str]:
         replay.answer()
-        return [kind for kind, *_ in recorder.kv_events]
+        return kinds(recorder)
 
-    await until(lambda: kinds() == ["cleared", "removed", "removed", "removed", "removed"])
+    await until(lambda: seen() == ["lost", "cleared", *["removed"] * 4])
     assert recorder.kv_past == [True]
+
+
+async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_one_can(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+
+    def removals() -> int:
+        replay.answer()
+        return kinds(recorder).count("removed")
+
+    engine.publish_bytes(removal(0))
+    await until(lambda: removals() == 1)
+    replay.kept = [(1, b"\xc1garbage")]
+    engine.number = 2
+    engine.publish_bytes(removal(2))
+    await until(lambda: removals() == 2)
+    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+    replay.kept = [(3, removal(3))]
+    engine.number = 4
+    engine.publish_bytes(removal(4))
+    await until(lambda: removals() == 4)
+    assert recorder.problems == {}

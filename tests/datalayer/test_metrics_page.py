@@ -176,6 +176,22 @@ def test_counters_that_grow_or_vanish_are_no_restart() -> None:
     assert not read_page(b"", "vllm", before)[0].restarted
 
 
+@pytest.mark.parametrize(("later", "restarted"), [(1_200, True), (5_200_000, False)])
+def test_a_restart_is_seen_although_the_first_pages_after_it_lack_the_counters(
+    later: int, restarted: bool
+) -> None:
+    """SGLang's counters have labels, and appear with the first request."""
+    bare = b'sglang:num_running_reqs{model_name="m"} 0.0\n'
+    counted = bare + b'sglang:prompt_tokens_total{model_name="m"} %d\n'
+    _, before = read_page(counted % 5_100_000, "sglang", None)
+    for _ in range(2):
+        reading, before = read_page(bare, "sglang", before)
+        assert not reading.restarted
+    reading, before = read_page(counted % later, "sglang", before)
+    assert reading.restarted is restarted
+    assert not read_page(counted % (later + 1), "sglang", before)[0].restarted
+
+
 NAMES = st.sampled_from(
     ["vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:num_requests_waiting_x", "x"]
 )

@@ -45,6 +45,19 @@ def test_a_slot_without_answers_is_as_the_others() -> None:
     assert held == [False] * 4 + [True] * 4
 
 
+def test_an_endpoint_that_left_teaches_nothing_about_the_one_that_takes_its_slot() -> None:
+    _, beliefs = believed(4.0)
+    of_the_last = beliefs.insert(1, chain_of(100), 0.0)
+    beliefs.drop(1)
+    before = beliefs.bytes_per_token()
+    beliefs.settle(of_the_last, None, 100 * PROMPT_BYTES)
+    beliefs.set_capacity(1, ROOM_TOKENS)
+    for name in range(8):
+        beliefs.settle(beliefs.insert(1, chain_of(200 + name), 0.0), None)
+    assert all(beliefs.match(chain_of(200 + name), 2)[1] > 0.99 for name in range(8))
+    assert beliefs.bytes_per_token() == before
+
+
 def test_what_an_engine_says_is_bounded() -> None:
     for tokens in (1, 10**9):
         beliefs = PrefixBeliefs(key=b"test", max_bytes=8 << 20)

@@ -3,11 +3,13 @@
 from contextlib import asynccontextmanager
 
 import msgpack
+import numpy as np
 import yaml
 import zmq
 import zmq.asyncio
 
 from laar.core.decision import Completion
+from laar.prefix.tokens import hash_blocks, root
 from support import eventually
 from support.pickers import request
 
@@ -69,3 +71,31 @@ async def test_the_request_after_a_reset_is_believed_although_the_event_comes_wi
 
         await eventually(forgotten, what="an empty cache")
         assert believed(director, new) > 0.9
+
+
+async def test_an_endpoint_that_was_away_for_a_moment_is_not_believed_by_older_events(gateway):
+    """Its requests in flight keep its slot; what its cache did meanwhile went past the picker."""
+    async with publishing_engine(gateway) as (director, publish):
+        text, ids = "a prompt that the engine let go " * 100, list(range(160))
+        beliefs, (spec,) = director.prefixes, director.table.specs()
+        chain = beliefs.chain(request(text))
+        blocks = {16: hash_blocks(np.array(ids, np.uint32), 16, root("", ""))}
+        beliefs.blocks_held.learn("m", chain, len(ids), blocks)
+        names = list(range(10))
+        stored = {"type": "BlockStored", "block_hashes": names, "parent_block_hash": None}
+
+        async def followed():
+            events = stored | {"token_ids": ids, "block_size": 16}
+            await publish({"type": "AllBlocksCleared"}, events)
+            return believed(director, text) > 0.9
+
+        await eventually(followed, what="the events")
+        held = director.decide(request("another one"), 0.0)
+        endpoints = yaml.safe_load(gateway.endpoints_file.read_text())
+        gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": []}))
+        await eventually(lambda: not len(director.table), what="its leaving")
+        await publish({"type": "BlockRemoved", "block_hashes": names})
+        gateway.endpoints_file.write_text(yaml.safe_dump(endpoints))
+        await eventually(lambda: len(director.table) == 1, what="its return")
+        assert director.table.slot(spec.address) == held.slot
+        assert believed(director, text) == 0.0

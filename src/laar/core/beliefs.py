@@ -271,8 +271,7 @@ class PrefixBeliefs:
         `share` is the share of the prompt that the engine reported as cached, None without a
         report. `prompt_tokens` is the reported length, 0 without a report.
         """
-        self.index.settle(receipt, share)
-        if prompt_tokens > 0 and receipt.chain.total_bytes:
+        if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
             self._density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=True, share=share)

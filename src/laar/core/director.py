@@ -228,7 +228,7 @@ class Director:
             return
         for address in failed:
             attempt = flight.attempt if address == flight.address else None
-            self.health.passed_over(self.table.slot(address), now, attempt)
+            self.health.passed_over(self.table.slot_counted(address), now, attempt)
             if attempt is not None:
                 flight.attempt = None  # if the same one answers after all, that is another attempt
 

@@ -169,7 +169,16 @@ class EndpointTable:
 
     def served(self, address: str, served: Served) -> None:
         """Takes the names that an endpoint itself reports, until it leaves."""
-        if self.slot(address) >= 0 and self._members.served(address, served):
+        self.served_all({address: served})
+
+    def served_all(self, reports: Mapping[str, Served]) -> None:
+        """The same for several endpoints at once; the time is that of the whole fleet, once."""
+        news = [
+            self._members.served(address, served)
+            for address, served in reports.items()
+            if self.slot(address) >= 0
+        ]
+        if any(news):
             self._merge()
 
     def keep_names(self, names: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from laar.core.membership import POOL_LABEL, EndpointSpec
 
-__all__ = ["Names"]
+__all__ = ["Names", "is_among"]
 
 
 class Names:
@@ -46,7 +46,7 @@ class Names:
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
             named[spec.address] = [slot]
-            named.setdefault(spec.address.rpartition(":")[0].strip("[]"), []).append(slot)
+            named.setdefault(_host_of(spec.address), []).append(slot)
             if pool := spec.labels.get(POOL_LABEL):
                 pools.setdefault(pool, []).append(slot)
         self.models = list(models)
@@ -58,6 +58,17 @@ class Names:
     def named(self, item: str) -> list[int] | None:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
         return self._named.get(item) or self._named.get(item.strip("[]"))
+
+
+def _host_of(address: str) -> str:
+    """The IP of ``ip:port``, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def is_among(address: str, items: frozenset[str]) -> bool:
+    """Whether some of `items` name the address, as in `Names.named`."""
+    host = _host_of(address)
+    return not items.isdisjoint((address, host, f"[{host}]"))
 
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:

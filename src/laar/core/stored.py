@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
+from laar.core.names import is_among
 from laar.core.request import Request
 from laar.errors import RequestError
 
@@ -64,7 +65,7 @@ class StoredAnswers:
         address, session = kept
         request.session = request.session or session
         allowed = request.subset
-        if allowed is None or address in allowed or address.rpartition(":")[0] in allowed:
+        if allowed is None or is_among(address, allowed):
             return frozenset((address,))
         raise _not_here()
 

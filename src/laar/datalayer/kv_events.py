@@ -88,7 +88,8 @@ class KvEvents:
                 wanted = dict.fromkeys(self._wanted())
                 for gone in listeners.keys() - wanted.keys():
                     listeners.pop(gone).cancel()
-                    self._sink.problem(f"kv-events {gone[0]}", None)
+                    for kind in ("kv-events", "kv-events-replay"):
+                        self._sink.problem(f"{kind} {gone[0]}", None)
                 for address, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
                         self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")
@@ -176,7 +177,11 @@ class KvEvents:
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
                     following = number + 1
-        except (TimeoutError, ValueError, zmq.ZMQError):
+            self._sink.problem(f"kv-events-replay {address}", None)
+        except ValueError as error:
+            problem = f"a batch of events that was sent again can't be read: {error}"
+            self._sink.problem(f"kv-events-replay {address}", problem)
+        except (TimeoutError, zmq.ZMQError):
             pass  # missing batches show below
         if following not in (None, until):
             self._sink.lost(address)
@@ -205,6 +210,8 @@ async def _again(
         await socket.send_multipart([b"", start.to_bytes(8, "big")])
         while True:
             _, *frames = await socket.recv_multipart()
+            if len(frames) == 2:  # SGLang, and vLLM before the topic was added
+                frames = [b"", *frames]
             if len(frames) > 1 and frames[1] == _END:
                 return
             yield _read(frames)

@@ -106,7 +106,10 @@ _OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """Counters of a page, kept to see at the next one whether the engine restarted between."""
+    """Counters of the last page that had each, to see at the next whether the engine restarted.
+
+    A page may lack one: SGLang's that have labels appear with the first request after a restart.
+    """
 
     queries: float
     worked: float
@@ -120,6 +123,14 @@ class Counters:
             or (math.isfinite(self.started + before.started) and self.started != before.started)
         )
 
+    def or_known(self, before: Counters) -> Counters:
+        """Return these counters, with the earlier number of each that this page lacks."""
+        return Counters(
+            queries=before.queries if math.isnan(self.queries) else self.queries,
+            worked=before.worked if math.isnan(self.worked) else self.worked,
+            started=before.started if math.isnan(self.started) else self.started,
+        )
+
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:
     """Read one metrics page.
@@ -127,7 +138,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     Args:
         page: the body in Prometheus's text format, possibly cut off.
         engine: a key of `ENGINES`.
-        before: the counters of the endpoint's last page.
+        before: the counters of the endpoint's earlier pages.
     """
     names = ENGINES[engine]
     counters = Counters(
@@ -148,7 +159,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         max_adapters=max_adapters,
         restarted=before is not None and counters.restarted_since(before),
     )
-    return reading, counters
+    return reading, counters if before is None else counters.or_known(before)
 
 
 def _total(page: bytes, names: tuple[bytes, ...]) -> float:

@@ -231,8 +231,10 @@ class PrefixIndex:
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
 
-    def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> None:
+    def settle(self, receipt: Receipt, cached_fraction: float | None = None) -> bool:
         """Note that a request ended well: its prompt is in the cache now, and most recent.
+
+        Returns False for a receipt that is void: another endpoint may have the slot.
 
         Args:
             receipt: the receipt of `insert`.
@@ -241,7 +243,7 @@ class PrefixIndex:
         """
         cache = receipt._cache
         if cache.claims.pop(receipt._stamp, None) is None:
-            return
+            return False
         proven_bytes = receipt.chain.bytes_of(receipt.proven)
         if cached_fraction is not None and proven_bytes >= LEAST_MISS_BYTES:
             self._weigh(cache, receipt, cached_fraction)
@@ -253,6 +255,7 @@ class PrefixIndex:
         else:
             self._use(cache, receipt.chain.hashes, settled=True)
             self._fit(cache)
+        return True
 
     def drop(self, slot: int) -> None:
         """Forget everything about a slot: its endpoint was removed.

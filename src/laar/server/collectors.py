@@ -120,12 +120,17 @@ class Collectors:
         return self._picker.table.specs()
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
-        table = self._picker.table
-        slots = self._picker.health.questions.due(self._clock(), most)
-        return [table.spec(slot) for slot in slots if slot in table.active]
+        table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
+        specs = []
+        for slot in questions.due(now, most):
+            if slot in table.active:
+                specs.append(table.spec(slot))
+            else:  # it left with requests in flight, and may return
+                questions.told(slot, None, now, None)
+        return specs
 
     def _asked(self, address: str, asked: Asked) -> None:
-        slot, now = self._picker.table.slot(address), self._clock()
+        slot, now = self._picker.table.slot_counted(address), self._clock()
         if slot >= 0:
             self._picker.health.questions.told(
                 slot, asked.reply, now, asked.failed, refused=asked.refused

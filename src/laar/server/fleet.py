@@ -22,6 +22,9 @@ __all__ = ["FleetState"]
 
 WRITE_AGAIN_S = 1.0
 """How soon Envoy's file is tried again after it could not be written."""
+GATHER_S = 0.5
+"""How long lists of names are gathered after one was taken: each change of names takes time in
+proportion to the whole fleet, and as it starts 200 endpoints a second report theirs."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,6 +67,8 @@ class FleetState:
         self._unwritten = False
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
         self._told: frozenset[str] = frozenset()
+        self._reports: dict[str, Served] = {}
+        self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Takes the full set of endpoints that `source` knows now.
@@ -87,6 +92,7 @@ class FleetState:
         changed = self._table.version != version
         if changed:
             for address in before.difference(spec.address for spec in self._table.specs()):
+                self._reports.pop(address, None)
                 self._on_empty(address)
                 self._lose(self._table.slot_counted(address))
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
@@ -175,8 +181,19 @@ class FleetState:
             self._on_reading(address, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Takes the model names that an endpoint lists."""
-        self._table.served(address, served)
+        """Takes the model names that an endpoint lists: at once, or soon with those of others."""
+        if self._table.slot(address) < 0:
+            return
+        self._reports[address] = served
+        if self._gathering is None:
+            self._take_reports()
+
+    def _take_reports(self) -> None:
+        self._gathering = None
+        if self._reports:
+            self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
+            reports, self._reports = self._reports, {}
+            self._table.served_all(reports)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""

@@ -1,0 +1,20 @@
+"""The names that the endpoints of a large fleet report as it starts."""
+
+from laar.core.endpoints import Served
+from support import eventually
+
+
+async def test_the_names_of_many_endpoints_cost_a_change_or_two_of_the_fleet(gateway):
+    addresses = [f"127.0.0.{number}:9" for number in range(1, 31)]
+    gateway.members(*((address, "m") for address in addresses))
+    runner = await gateway.picker(readings={"models_interval_s": 3600})
+    table = runner.picker.table
+    await eventually(lambda: len(table) == len(addresses), what="the endpoints")
+    version = table.version
+    lora = Served(weights={"m": "org/m"}, adapters={"lora": "m"})
+    runner.fleet.served(addresses[0], lora)
+    assert table.serving("lora").tolist() == [table.slot(addresses[0])]  # the first at once
+    for address in addresses[1:]:
+        runner.fleet.served(address, lora)
+    await eventually(lambda: len(table.serving("lora")) == len(addresses), what="all names")
+    assert table.version - version == 2

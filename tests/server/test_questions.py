@@ -1,0 +1,43 @@
+"""The picker's own questions to endpoints, while endpoints come and go."""
+
+import asyncio
+
+from laar.health import Reply
+from support import Answer, eventually
+from support.pickers import request
+
+
+async def test_an_endpoint_that_is_away_as_its_question_is_answered_gets_requests_again(gateway):
+    sound, bad = await gateway.upstream(), await gateway.upstream()
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def refusal():
+        asked.set()
+        await answer.wait()
+        yield b"no"
+
+    bad.chat_answer = lambda: Answer(status=503, chunks=refusal())
+    both = [(sound.address, "m"), (bad.address, "m")]
+    gateway.members(*both)
+    runner = await gateway.picker(health={"first_trial_s": 0.1})
+    director, clock = runner.picker.director, runner.picker.clock
+    await eventually(lambda: len(director.table) == 2, what="both endpoints")
+
+    def decided():
+        return director.decide(request(), clock())
+
+    held = []
+    slot = director.table.slot(bad.address)
+    while sum(decision.slot == slot for decision in held) < 4:
+        held.append(decided())
+    for decision in [each for each in held if each.slot == slot][:-1]:  # one stays in flight
+        director.replied(decision, Reply(status=503), clock())
+    await asyncio.wait_for(asked.wait(), 10.0)
+    gateway.members(both[0])
+    await eventually(lambda: len(director.table) == 1, what="its leaving")
+    bad.chat_answer = Answer(body=b'{"choices": []}')
+    answer.set()
+    await eventually(lambda: not director.health.of(slot).breaker.probing, what="its answer")
+    gateway.members(*both)
+    await eventually(lambda: director.table.slot(bad.address) == slot, what="its return")
+    await eventually(lambda: decided().slot == slot, what="a request there")
