@@ -174,6 +174,7 @@ class TokenizedPrompts(Collector):
                         prompt = self._waiting.popleft()
                         self._waiting_bytes -= len(prompt.body)
                         await self._tokenize(prompt, session, thread)
+                        self._check()
                     self._check()
                     wait_s = CHECK_S if self._answered else None
                     try:
@@ -212,6 +213,8 @@ class TokenizedPrompts(Collector):
         """Learns the prompts whose endpoints hold them."""
         now = self._clock()
         while self._answered and self._answered[0].due <= now:
+            if self._answered[0].body:  # its turn at the tokenizer comes
+                return
             prompt = self._answered.popleft()
             holds = self._blocks.holds(prompt.slot, prompt.blocks)
             if holds is None:
