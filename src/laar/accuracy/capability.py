@@ -93,6 +93,22 @@ class Guess(NamedTuple):
     unlike: bool
 
 
+_FEW_OUTCOMES = 30.0
+"""Outcomes that the mean of all models weighs in a model's base rate."""
+
+
+def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
+    counts = {name: sum(cell.outcomes for cell in model.cells) for name, model in models.items()}
+    total = sum(counts.values())
+    if not total:
+        return {name: model.mean for name, model in models.items()}
+    pooled = sum(models[name].mean * count for name, count in counts.items()) / total
+    return {
+        name: (models[name].mean * count + pooled * _FEW_OUTCOMES) / (count + _FEW_OUTCOMES)
+        for name, count in counts.items()
+    }
+
+
 class CapabilityModel:
     """Answers for P(correct) and speed; immutable but for its cache.
 
@@ -118,6 +134,7 @@ class CapabilityModel:
             for name, model in self._models.items()
             for cell in model.cells
         }
+        self._base_rates = _base_rates(self._models)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
@@ -164,6 +181,10 @@ class CapabilityModel:
         """The model's share of correct outcomes over all cells; None if it was not measured."""
         known = self._models.get(model)
         return None if known is None else known.mean
+
+    def base_rate(self, model: str) -> float:
+        """The model's mean, drawn to that of all models where few outcomes were measured."""
+        return self._base_rates[model]
 
     def outcomes(self, model: str) -> int:
         """Measured outcomes of the model."""
@@ -271,7 +292,7 @@ class CapabilityModel:
         """The mean over the measured cells that stand for these features: one, if measured."""
         cells = self._standing_for(features)
         if not cells:
-            return min(max(model.mean, MIN_PROBABILITY), MAX_PROBABILITY)
+            return min(max(self._base_rates[name], MIN_PROBABILITY), MAX_PROBABILITY)
         total = weights = 0.0
         outcomes = [self._outcomes.get((name, cell), 0) for cell in cells]
         if not any(outcomes):
@@ -282,7 +303,7 @@ class CapabilityModel:
             log_odds = model.intercept + sum(model.terms.get(term, 0.0) for term in terms_of(cell))
             fitted = 1 / (1 + exp(-min(max(log_odds, -50.0), 50.0)))
             trust = min(self._outcomes.get((name, cell), 0) / MIN_CELL_OUTCOMES, 1.0)
-            total += weight * (trust * fitted + (1 - trust) * model.mean)
+            total += weight * (trust * fitted + (1 - trust) * self._base_rates[name])
             weights += weight
         return min(max(total / weights, MIN_PROBABILITY), MAX_PROBABILITY)
 

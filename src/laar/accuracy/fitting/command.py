@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from laar.accuracy.artifact import MIN_CELL_OUTCOMES, Capability, TextTerms
+from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
@@ -22,6 +23,7 @@ __all__ = ["run_fit"]
 
 
 _HELD_OUT_OF_RECORDS = 0.2
+_MOST_NAMED = 20  # tasks
 
 FEW_QUERIES = 30
 """Below it a held-out share has a standard error of nine points or more."""
@@ -57,6 +59,12 @@ def run_fit(
     with console.status(f"fitting {len(read.outcomes)} outcomes"):
         fitted = fit(read.outcomes, created=created, data_sha256=read.sha256, hold_out=hold_out)
     notes = _notes(read)
+    tasks = {cell.task for model in fitted.artifact.models.values() for cell in model.cells}
+    for task in sorted(task for task in tasks if task_name(task) != task)[:_MOST_NAMED]:
+        notes.append(
+            f"no request can name the task `{task}` in x-laar-task: rename it to small letters, "
+            "digits, `.`, `_` and `-`, 32 at most"
+        )
     if fitted.evaluation.queries < FEW_QUERIES:
         notes.append(
             f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "

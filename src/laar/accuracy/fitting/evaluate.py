@@ -90,17 +90,17 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
     """Scores an artifact on outcomes that it was not fitted on."""
     capability = CapabilityModel(artifact)
     predicted: dict[str, list[float]] = defaultdict(list)
-    correct: dict[str, list[bool]] = defaultdict(list)
+    right: dict[str, list[float]] = defaultdict(list)
     for outcome in held_out:
         row = capability.probabilities((outcome.model,), features_of_outcome(outcome))
         predicted[outcome.model].append(float(row[0]))
-        correct[outcome.model].append(bool(outcome.correct))
+        right[outcome.model].append(outcome.right)
     all_predicted = np.concatenate([np.array(predicted[model]) for model in predicted])
-    all_correct = np.concatenate([np.array(correct[model]) for model in predicted])
+    all_right = np.concatenate([np.array(right[model]) for model in predicted])
     return Evaluation(
-        overall=_held_out(all_predicted, all_correct),
-        models={m: _held_out(np.array(predicted[m]), np.array(correct[m])) for m in predicted},
-        reliability=_bins(all_predicted, all_correct),
+        overall=_held_out(all_predicted, all_right),
+        models={m: _held_out(np.array(predicted[m]), np.array(right[m])) for m in predicted},
+        reliability=_bins(all_predicted, all_right),
         retries=retry_scores(artifact, held_out),
         replays=_replays(capability, held_out),
         queries=len({outcome.query_id for outcome in held_out}),
@@ -118,7 +118,7 @@ def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> R
             if tried:
                 features = features_of_outcome(outcome)
                 models = (outcome.model,)
-                right = float(bool(outcome.correct))
+                right = outcome.right
                 plain.append((float(capability.probabilities(models, features)[0]) - right) ** 2)
                 moved = float(capability.probabilities(models, features, tried)[0])
                 given.append((moved - right) ** 2)
@@ -240,23 +240,24 @@ def _by_query(outcomes: Sequence[MeasuredOutcome]) -> dict[str, dict[str, Measur
     return grouped
 
 
-def _held_out(predicted: _Floats, correct: NDArray[np.bool_]) -> HeldOut:
+def _held_out(predicted: _Floats, right: _Floats) -> HeldOut:
     from sklearn.metrics import roc_auc_score
 
-    bins = _bins(predicted, correct)
-    gap = sum(b.outcomes * abs(b.predicted - b.observed) for b in bins) / len(correct)
+    bins = _bins(predicted, right)
+    gap = sum(b.outcomes * abs(b.predicted - b.observed) for b in bins) / len(right)
+    correct = right >= 0.5
     return HeldOut(
-        outcomes=len(correct),
-        brier=float(np.mean((predicted - correct) ** 2)),
-        auc=float(roc_auc_score(correct, predicted)) if 0 < correct.sum() < len(correct) else None,
+        outcomes=len(right),
+        brier=float(np.mean((predicted - right) ** 2)),
+        auc=float(roc_auc_score(correct, predicted)) if 0 < correct.sum() < len(right) else None,
         calibration_error=gap,
     )
 
 
-def _bins(predicted: _Floats, correct: NDArray[np.bool_]) -> list[Bin]:
+def _bins(predicted: _Floats, right: _Floats) -> list[Bin]:
     at = np.minimum((predicted * _BINS).astype(int), _BINS - 1)
     return [
-        Bin(float(predicted[here].mean()), float(correct[here].mean()), int(here.sum()))
+        Bin(float(predicted[here].mean()), float(right[here].mean()), int(here.sum()))
         for here in (at == number for number in range(_BINS))
         if here.any()
     ]

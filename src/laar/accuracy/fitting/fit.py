@@ -35,7 +35,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
-from laar.accuracy.fitting.records import fingerprint
+from laar.accuracy.fitting.records import fingerprint, question_of
 from laar.accuracy.fitting.retry import fit_retry
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
@@ -147,16 +147,17 @@ def _fit_and_evaluate(
 
 
 def _held_out(query_id: str) -> bool:
-    return blake2b(query_id.encode(), digest_size=1).digest()[0] % 2 == 1
+    return blake2b(question_of(query_id).encode(), digest_size=1).digest()[0] % 2 == 1
 
 
 def _kept_back(query_id: str, share: float) -> bool:
-    digest = blake2b(query_id.encode(), digest_size=4, person=b"hold-out").digest()
+    question = question_of(query_id).encode()
+    digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
     return int.from_bytes(digest, "big") < share * 2**32
 
 
 def _fold(query_id: str) -> int:
-    return blake2b(query_id.encode(), digest_size=2).digest()[1] % _FOLDS
+    return blake2b(question_of(query_id).encode(), digest_size=2).digest()[1] % _FOLDS
 
 
 def _artifact(

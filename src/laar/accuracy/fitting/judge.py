@@ -25,6 +25,11 @@ __all__ = ["MIN_BUCKET_ANSWERS", "judge"]
 MIN_BUCKET_ANSWERS = 100
 """Answers of one length from which its calibration error is reported."""
 
+_MOSTLY = 0.9
+"""Share of the questions that a model has to have answered to be the best one in hindsight."""
+
+_NO_ERROR = 1e-6  # of a Brier score, of which no share can be told
+
 _BINS = 10
 _RESAMPLES = 1000
 _PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # points of accuracy for a usual cost
@@ -38,22 +43,23 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
         asked: questions it was not fitted to.
         seed: seed of the resampling.
     """
-    single = _best_single(artifact, asked)
+    capability = CapabilityModel(artifact)
+    rates = _base_rates(capability, asked.models)
     figures: dict[str, object] = {
         "questions": len(asked.tasks),
         "answers": int(asked.answers.sum()),
         "excluded_fitted": asked.excluded,
         "ignored_models": list(asked.ignored),
-        "best_single_model": asked.models[single],
-        **_figures(asked, single),
-        **_intervals(asked, single, np.random.default_rng(seed)),
+        "best_single_model": asked.models[int(rates.argmax())],
+        **_figures(asked, rates),
+        **_intervals(asked, rates, np.random.default_rng(seed)),
         "unlike": float(np.average(asked.unlike, weights=asked.weights)),
         "reliability": _reliability(asked),
         "lengths": _lengths(asked),
-        "attempts": _attempts(artifact, asked, single, np.random.default_rng(seed)),
-        "costs": _frontiers(asked, single, np.random.default_rng(seed)),
+        "attempts": _attempts(capability, asked, rates, np.random.default_rng(seed)),
+        "costs": _frontiers(asked, rates, np.random.default_rng(seed)),
         "tasks": {
-            str(task): _figures(asked.of(asked.tasks == task), single)
+            str(task): _figures(asked.of(asked.tasks == task), rates)
             | {"questions": int((asked.tasks == task).sum())}
             for task in np.unique(asked.tasks)
         },
@@ -61,10 +67,11 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
     return figures
 
 
-def _best_single(artifact: Capability, asked: Asked) -> int:
-    """The model with the most right answers where it was fitted; the first that was asked here."""
-    means = [artifact.models[model].mean for model in asked.models]
-    return int(np.argmax(means))
+def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
+    """The base rate of each model where it was fitted; below 0 for one with few outcomes there."""
+    rates = np.array([capability.base_rate(model) for model in models])
+    counts = np.array([capability.outcomes(model) for model in models])
+    return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
 def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
@@ -75,11 +82,9 @@ def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
     return picked
 
 
-def _single(asked: Asked, single: int) -> NDArray[np.intp]:
-    """The single model; the one that is best here of the others where its answer is not known."""
-    return _picked(
-        np.nan_to_num(_means(asked)) + 2.0 * (np.arange(len(asked.models)) == single), asked
-    )
+def _single(asked: Asked, rates: Floats) -> NDArray[np.intp]:
+    """The model with the highest base rate where it was fitted, of those whose answer is known."""
+    return _picked(np.broadcast_to(rates, asked.scores.shape), asked)
 
 
 def _means(asked: Asked) -> Floats:
@@ -88,23 +93,24 @@ def _means(asked: Asked) -> Floats:
     return means
 
 
-def _choices(asked: Asked, single: int) -> dict[str, Floats]:
+def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
     """The score of each question's answer, by the way of choosing."""
     rows = np.arange(len(asked.tasks))
     return {
-        "best_single": asked.scores[rows, _single(asked, single)],
+        "best_single": asked.scores[rows, _single(asked, rates)],
         "laar": asked.scores[rows, _picked(asked.untold, asked)],
         "laar_task_told": asked.scores[rows, _picked(asked.told, asked)],
         "oracle": asked.scores[rows, _picked(np.nan_to_num(asked.scores), asked)],
     }
 
 
-def _figures(asked: Asked, single: int) -> dict[str, object]:
+def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
     shares = {
         name: float(np.average(scores, weights=asked.weights))
-        for name, scores in _choices(asked, single).items()
+        for name, scores in _choices(asked, rates).items()
     }
-    best_here = float(np.max(_means(asked)))
+    most = asked.weights @ (asked.answers > 0) >= _MOSTLY * asked.weights.sum()
+    best_here = float(np.max(_means(asked)[most] if most.any() else _means(asked)))
     predicted, observed, weights = _answers(asked)
     return {
         **shares,
@@ -189,8 +195,8 @@ def _interval(samples: Floats) -> list[float]:
     return [float(edge) for edge in np.quantile(samples, (0.025, 0.975))]
 
 
-def _intervals(asked: Asked, single: int, rng: np.random.Generator) -> dict[str, object]:
-    choices = _choices(asked, single)
+def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
+    choices = _choices(asked, rates)
     samples = dict(zip(choices, _resampled(choices, asked, rng), strict=True))
     return {
         "intervals": {
@@ -202,18 +208,16 @@ def _intervals(asked: Asked, single: int, rng: np.random.Generator) -> dict[str,
 
 
 def _attempts(
-    artifact: Capability, asked: Asked, single: int, rng: np.random.Generator
+    capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
     """The share right within one, two and three attempts, and how well the second is predicted."""
     whole = asked.of((asked.answers == 1).all(axis=1))
     if len(whole.models) < 2 or not len(whole.tasks):
         return {}
-    capability = CapabilityModel(artifact)
     most = min(3, len(whole.models))
     count = len(whole.tasks)
     right = {name: np.zeros((most, count)) for name in ("laar", "marginal", "best_singles")}
-    fixed = np.argsort(-_means(whole), kind="stable")
-    fixed = np.array([single, *(at for at in fixed if at != single)])
+    fixed = np.argsort(-rates, kind="stable")
     errors: list[tuple[float, float]] = []
     for row in range(count):
         scores, marginal = whole.scores[row], whole.untold[row]
@@ -239,12 +243,13 @@ def _attempts(
         for at, samples in zip(range(1, most), _resampled(gained, whole, rng), strict=True)
     }
     if errors:
-        plain, given_failure = np.array(errors).T
+        plain, given_failure = np.array(errors).T.mean(axis=1)
+        better = float(1 - given_failure / plain) if plain > _NO_ERROR else 0.0
         found["second_after_failure"] = {
             "attempts": len(errors),
-            "brier_marginal": float(plain.mean()),
-            "brier": float(given_failure.mean()),
-            "better_by": float(1 - given_failure.mean() / plain.mean()) if plain.mean() else 0.0,
+            "brier_marginal": float(plain),
+            "brier": float(given_failure),
+            "better_by": better,
         }
     return found
 
@@ -262,69 +267,73 @@ def _order(
     return order
 
 
-def _frontiers(asked: Asked, single: int, rng: np.random.Generator) -> dict[str, object]:
+def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
     """Finds by unit the accuracy at the best single model's cost, and the cost of its accuracy.
 
-    A question goes to the model with the largest P(correct) less its cost times a price; the price
-    that fits is found on these questions, as a budget would set it. Two prices next to each other
-    may share the questions.
+    A question goes to the model with the largest P(correct) less its cost times a price. The price
+    for the same cost is set by the costs alone. That for the same accuracy is chosen on one half of
+    the questions, and its cost read on the other: the best of many prices would be lucky on its
+    own. Two prices next to each other may share the questions.
     """
     rows = np.arange(len(asked.tasks))
     found: dict[str, object] = {}
-    alone = _single(asked, single)
+    alone = _single(asked, rates)
+    half = rng.permutation(len(rows)) % 2
     for unit, costs in asked.costs.items():
         usual = float(np.average(costs[rows, alone], weights=asked.weights))
         if not usual > 0:
             continue
-        scores, spent = [], []
+        scores, spent = [asked.scores[rows, alone]], [costs[rows, alone]]
         for price in _PRICES:
             picked = _picked(asked.untold - price * costs / usual, asked)
             scores.append(asked.scores[rows, picked])
             spent.append(costs[rows, picked])
-        values = {f"s{at}": each for at, each in enumerate(scores)}
-        values |= {f"c{at}": each for at, each in enumerate(spent)}
-        values |= {"s": asked.scores[rows, alone], "c": costs[rows, alone]}
-        samples = _resampled(values, asked, rng)
-        exact = np.array([np.average(each, weights=asked.weights) for each in values.values()])
-        at_cost, at_accuracy = _same_cost(exact), _same_accuracy(exact)
+        values = np.array([*scores, *spent, np.ones(len(rows))])
+        halves = np.concatenate([np.where(half == number, values, 0.0) for number in (0, 1)])
+        samples = _resampled({str(at): each for at, each in enumerate(halves)}, asked, rng)
+        exact = np.average(halves, weights=asked.weights, axis=1)
+        single, _, frontier = _curves(exact)
         found[unit] = {
             "best_single_cost": usual,
-            "best_single_accuracy": float(exact[-2]),
-            "accuracy_at_same_cost": at_cost,
+            "best_single_accuracy": single[0],
+            "accuracy_at_same_cost": _same_cost(exact),
             "accuracy_at_same_cost_interval": _interval(
                 np.array([_same_cost(each) for each in samples.T])
             ),
-            "cost_at_same_accuracy": at_accuracy,
+            "cost_at_same_accuracy": _same_accuracy(exact),
             "cost_at_same_accuracy_interval": _interval(
                 np.array([_same_accuracy(each) for each in samples.T])
             ),
-            "frontier": [
-                [float(cost), float(score)]
-                for score, cost in zip(*np.split(exact[:-2], 2), strict=True)
-            ],
+            "frontier": [[float(cost), float(score)] for score, cost in frontier.T],
         }
     return found
 
 
-def _same_cost(values: Floats) -> float:
-    """The most accuracy for the single model's cost, on the line between neighbouring prices."""
-    scores, costs = np.split(values[:-2], 2)
-    best = float(scores[costs <= values[-1]].max(initial=0.0))
-    for a, b in zip(range(len(costs) - 1), range(1, len(costs)), strict=True):
-        low, high = sorted((costs[a], costs[b]))
-        if low <= values[-1] <= high and high > low:
-            share = (values[-1] - costs[a]) / (costs[b] - costs[a])
-            best = max(best, float(scores[a] + share * (scores[b] - scores[a])))
-    return best
+def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
+    """The single model's score and cost, the questions' share, and both by price, of some sums."""
+    rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
+    share = float(rows[-1])
+    scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)
+    return (float(scores[0]), float(costs[0])), share, np.array([scores[1:], costs[1:]])
 
 
-def _same_accuracy(values: Floats) -> float:
-    """The least cost of the single model's accuracy, on the line between neighbouring prices."""
-    scores, costs = np.split(values[:-2], 2)
-    best = float(min(costs[scores >= values[-2]], default=values[-1]))
-    for a, b in zip(range(len(costs) - 1), range(1, len(costs)), strict=True):
-        low, high = sorted((scores[a], scores[b]))
-        if low <= values[-2] <= high and high > low:
-            share = (values[-2] - scores[a]) / (scores[b] - scores[a])
-            best = min(best, float(costs[a] + share * (costs[b] - costs[a])))
-    return best
+def _same_cost(sums: Floats) -> float:
+    """The accuracy at the least price that keeps to the single model's cost."""
+    (_, budget), _, (scores, costs) = _curves(sums)
+    at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
+    if at == 0 or costs[at - 1] <= costs[at]:
+        return float(scores[at])
+    share = (costs[at - 1] - budget) / (costs[at - 1] - costs[at])
+    return float(scores[at - 1] + min(share, 1.0) * (scores[at] - scores[at - 1]))
+
+
+def _same_accuracy(sums: Floats) -> float:
+    """The cost of the single model's accuracy, by the price that the other half suggests."""
+    halves = [_curves(half) for half in np.split(sums, 2)]
+    total = 0.0
+    for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(
+        halves, reversed(halves), strict=True
+    ):
+        enough = np.flatnonzero(scores >= chosen[0])
+        total += share * float(there[enough[costs[enough].argmin()]] if len(enough) else single[1])
+    return total

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import Capability
 from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import GENERIC, Features, task_of
+from laar.accuracy.features import GENERIC, Features, task_name, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint
 from laar.accuracy.text import Said
@@ -121,7 +121,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         untold[row] = capability.probabilities(models, guess.features, shares=guess.shares)
         told[row] = (
             capability.probabilities(models, cell)
-            if cell.task in capability.tasks
+            if cell.task in capability.tasks and task_name(cell.task) == cell.task
             else (untold[row])
         )
         unlike[row] = guess.unlike

@@ -43,7 +43,7 @@ from laar.accuracy.fitting.outcomes import (
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
-__all__ = ["MAX_BYTES", "Records", "fingerprint", "parse_records", "read_records"]
+__all__ = ["MAX_BYTES", "Records", "fingerprint", "parse_records", "question_of", "read_records"]
 
 MAX_BYTES = 4 << 30
 """Unpacked, of one file: a small packed file must not fill the memory."""
@@ -51,6 +51,10 @@ MAX_BYTES = 4 << 30
 _MAX_LINE_BYTES = 64 << 20
 _MAX_MODELS = 1000
 _MAX_NAME_CHARS = 256
+_MANY_QUESTIONS = 30
+"""Different questions, among answers that their question does not distinguish, from which on a
+share of the questions can be held back rather than a share of the answers."""
+
 _GRADES = ("correct", "score", "grade")
 
 
@@ -77,9 +81,18 @@ class Records:
     sha256: str
 
 
+def question_of(query_id: str) -> str:
+    """The part of an id that all answers to its question share."""
+    if not query_id.startswith("at:"):
+        return query_id
+    question, _, _ = query_id.partition("/")
+    return query_id if question == "at:" else question
+
+
 def fingerprint(query_id: str) -> bytes:
     """The hash of a question that an artifact keeps."""
-    return blake2b(query_id.encode("utf-8", "replace"), digest_size=FINGERPRINT_BYTES).digest()
+    question = question_of(query_id).encode("utf-8", "replace")
+    return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def read_records(paths: Sequence[Path]) -> Records:
@@ -131,7 +144,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 f"{bad} of {number} entries of {source} are no graded answers; first: {faults[-1]}"
             )
         unreadable, entries = unreadable + bad, entries + number
-        for outcome in _told_apart(found, sha256(data).hexdigest()):
+        for outcome in _told_apart(found):
             verdicts.add(outcome)
     if not verdicts.kept:
         names = ", ".join(source for _, source in files)
@@ -274,10 +287,16 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
     given = raw.get("id")
     language = raw.get("language")
+    named = _task(task) if task else task_of(question)
+    if question:  # as serving sees it: ids may begin again with each task or file
+        query_id, language = f"q:{_hash(question)}", language_of(question)
+    else:
+        query_id = f"id:{named}:{given}" if given else ""
+        language = language if isinstance(language, str) and language else language_of("")
     return {
-        "query_id": f"id:{given}" if given else f"q:{_hash(question)}" if question else "",
-        "language": language if isinstance(language, str) and language else language_of(question),
-        "task": _task(task) if task else task_of(question),
+        "query_id": query_id,
+        "language": language,
+        "task": named,
         "told": bool(task),
         "prompt_chars": len(question),
         "prompt_tokens": None if tokens is None else int(tokens),
@@ -286,9 +305,13 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 
 
 def _told_apart(
-    found: Sequence[tuple[int, list[MeasuredOutcome]]], file_hash: str
+    found: Sequence[tuple[int, list[MeasuredOutcome]]],
 ) -> Iterator[MeasuredOutcome]:
-    """The outcomes, with an id by place for answers that their question does not distinguish."""
+    """The outcomes, with an id by content for answers that their question does not distinguish.
+
+    The same lines in another file, or in another order, are the same answers. Where there are many
+    questions, the ids of one question's answers begin alike (`question_of`).
+    """
     asked = Counter(
         (outcome.query_id, outcome.task, outcome.prompt_tokens, outcome.model)
         for _, outcomes in found
@@ -296,10 +319,19 @@ def _told_apart(
         if len(outcomes) == 1 and outcome.query_id.startswith("q:")
     )
     repeated = {key[0] for key, times in asked.items() if times > 1}
-    for line, outcomes in found:
+    alike = [outcome for _, each in found for outcome in each if outcome.query_id in repeated]
+    apart = len({outcome.query_id for outcome in alike}) >= _MANY_QUESTIONS
+    seen: Counter[tuple[object, ...]] = Counter()
+    for _, outcomes in found:
         for outcome in outcomes:
             if not outcome.query_id or (len(outcomes) == 1 and outcome.query_id in repeated):
-                place = f"at:{file_hash}:{line}"
+                content = (
+                    *(outcome.query_id, outcome.text, outcome.task, outcome.prompt_tokens),
+                    *(outcome.model, outcome.score),
+                )
+                seen[content] += 1
+                question = outcome.query_id.removeprefix("q:") if apart else ""
+                place = f"at:{question}/{_hash(repr((*content, seen[content])))}"
                 yield outcome.model_copy(update={"query_id": place})
             else:
                 yield outcome

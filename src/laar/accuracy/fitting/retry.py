@@ -100,13 +100,13 @@ def _spread(
     for row, answers in enumerate(queries):
         for outcome, features in answers:
             at = row, column[outcome.model]
-            verdicts[at] = bool(outcome.correct)
+            verdicts[at] = outcome.right
             p[at] = capability.probabilities((outcome.model,), features)[0]
-    known, right = ~np.isnan(verdicts), verdicts == 1
+    known, right = ~np.isnan(verdicts), np.nan_to_num(verdicts)[..., None]
 
     def loss(spread: float) -> float:
         at = curves(p, spread)
-        likely = np.where(right[..., None], at, 1 - at)
+        likely = at**right * (1 - at) ** (1 - right)
         likely = np.where(known[..., None], likely, 1.0).prod(axis=1) @ nodes[1]
         return float(-np.log(np.maximum(likely, 1e-300)).sum()) + 0.5 * spread**2
 
@@ -134,13 +134,11 @@ def _examples(
             for failed in subsets:
                 wrong = np.array([False, *(model in failed for model in others)])
                 p = float(np.clip(given(row, wrong, spread)[0], 0.001, 0.999))
-                yield _Example(
-                    outcome.model,
-                    failed,
-                    float(np.log(p / (1 - p))),
-                    bool(outcome.correct),
-                    1 / len(subsets),
-                )
+                log_odds = float(np.log(p / (1 - p)))
+                for correct, share in ((True, outcome.right), (False, 1 - outcome.right)):
+                    if share > 0:
+                        weight = share / len(subsets)
+                        yield _Example(outcome.model, failed, log_odds, correct, weight)
 
 
 def _subsets(models: Sequence[str], rng: Random) -> list[tuple[str, ...]]:
