@@ -11,8 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.cli.beside import bootstrap_beside
+from laar.errors import SettingError
 from laar.lab.live.processes import LaarProcess, wait_for
 from laar.settings import load
 from support.waiting import eventually, free_ports
@@ -146,3 +149,18 @@ def test_the_envoy_beside_a_picker_dials_it_by_loopback(
     endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     assert (address["address"], address["port_value"]) == dials
+
+
+def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) -> None:
+    config = tmp_path / "laar.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\n"
+        "listen:\n  tls: {self_signed: true}\nenvoy: {eds_file: run/e.json}\n"
+    )
+    done = CliRunner().invoke(app, ["check", "--no-ports", "--with-envoy", "-c", str(config)])
+    assert done.exit_code == 2
+    assert "laar.yaml:3: listen.tls: " in done.output
+    with pytest.raises(SettingError, match=r"take listen.tls out, or write an envoy.yaml"):
+        bootstrap_beside(load(config), config)
+    (tmp_path / "envoy.yaml").write_text("static_resources: {}\n")
+    assert bootstrap_beside(load(config), config) == {"static_resources": {}}
