@@ -185,6 +185,7 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
     [
         (("-e", "https://engine.example"), "plain HTTP"),
         (("-e", "engine"), "has no port"),
+        (("-e", "http://[::1"), "--endpoint http://[::1: Invalid IPv6 URL"),
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
