@@ -56,6 +56,7 @@ def test_faults_are_told_in_a_line_each(batch, tmp_path):
     for arguments, text in (
         ((tmp_path / "none.jsonl",), "none.jsonl: No such file"),
         ((batch, "--out", batch), "is the input"),
+        ((batch, "--json", tmp_path / "none" / "x.json"), "x.json: No such file"),
     ):
         done = run(*arguments)
         assert done.exit_code == 2

@@ -51,6 +51,13 @@ def test_it_copies_what_exists_pins_its_base_and_ends_unprivileged() -> None:
         assert re.search(r":\S*\d", line.split()[0]), "pin the base image"
 
 
+def test_it_has_the_packages_of_all_that_a_picker_can_do() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    others = {"all", "bench", "bench-proxies", "envoy", "fit", "lab"}
+    [installed] = re.findall(r"'\.\[(.*)\]'", "\n".join(LINES))
+    assert set(installed.split(",")) == set(project["optional-dependencies"]) - others
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -> None:

@@ -107,6 +107,18 @@ async def test_a_picker_and_an_envoy_that_are_not_there_are_findings(tmp_path):
     assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
 
 
+async def test_a_page_of_something_else_is_a_finding_for_picker_and_envoy(tmp_path):
+    given = settings(tmp_path, ("10.0.0.1:1", "m", {"metrics_url": ""}))
+    paths = ("/readyz", "/fleet", "/decisions", "/config_dump")
+    async with serving(dict.fromkeys(paths, "<html>log in</html>")) as address:
+        found, _ = await examine(
+            given.model_copy(update={"endpoints": ()}),
+            envoy=f"http://{address}",
+            picker=f"http://{address}",
+        )
+    assert set(found) == {("picker", Level.ERROR), ("Envoy", Level.ERROR)}
+
+
 FLEET = {
     "about": {"version": "0.0.1", "policy": "laar", "enforced": 0.25},
     "fleet": [

@@ -306,6 +306,28 @@ async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes
 
 
 @pytest.mark.parametrize(
+    ("shape", "trusted", "name", "passes"),
+    [
+        ("sidecar", None, "x-team", True),
+        ("standalone", None, "x-team", False),
+        ("standalone", True, "x-team", True),
+        ("gateway", None, "x-team", False),
+        ("standalone", None, "authorization", True),  # an engine's own key
+    ],
+)
+async def test_a_stranger_does_not_choose_a_tenant(fleet, http, shape, trusted, name, passes):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy(
+        shape, BootstrapOptions(tenant_header=name, trust_gateway_headers=trusted)
+    )
+    await post(http, envoy.url(), headers={name: "blue"})
+    assert a.requests[0].headers.get(name) == ("blue" if passes else None)
+    assert (b"blue" in b"".join(m.SerializeToString() for m in fleet.seen)) is passes
+
+
+@pytest.mark.parametrize(
     ("method", "path"), [("GET", "/v1/models"), ("POST", "/tokenize"), ("GET", "/v1/completions")]
 )
 async def test_what_is_no_generation_is_decided_at_its_headers(fleet, http, method, path):

@@ -6,15 +6,21 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.cli.beside import bootstrap_beside
+from laar.envoy import BootstrapOptions, render, to_yaml
+from laar.errors import SettingError
 from laar.lab.live.processes import LaarProcess, wait_for
 from laar.settings import load
+from support import Answer, RecordingUpstream
 from support.waiting import eventually, free_ports
 
 
@@ -101,11 +107,85 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
                 await serving.wait()
 
 
+async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_path: Path) -> None:
+    listen, *picker = free_ports(4)
+    config, eds = tmp_path / "laar.yaml", tmp_path / "run" / "endpoints.json"
+    options = BootstrapOptions(
+        picker=f"127.0.0.1:{picker[0]}",
+        listen_port=listen,
+        ready_port=0,
+        admin_port=0,
+        eds_path=str(eds),
+    )
+    (tmp_path / "envoy.yaml").write_text(to_yaml(render("sidecar", options)))
+    gate = asyncio.Semaphore(0)
+
+    async def events() -> AsyncIterator[bytes]:
+        for number in range(5):
+            await gate.acquire()
+            yield b"data: %d\n\n" % number
+
+    async with RecordingUpstream() as upstream:
+
+        def write(grace_s: float) -> None:
+            names = zip(("ext_proc", "health", "admin"), picker, strict=True)
+            document = {
+                "endpoints": [{"address": upstream.address, "models": ["m"]}],
+                "listen": {name: f"127.0.0.1:{port}" for name, port in names},
+                "envoy": {"eds_file": str(eds)},
+                "shutdown": {"drain_s": 0.0, "grace_s": grace_s},
+            }
+            config.write_text(yaml.safe_dump(document))
+
+        write(0.0)
+        log = tmp_path / "laar.log"
+        command = ("serve", "--with-envoy", "-c", str(config))
+        async with (
+            LaarProcess(command, log) as process,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{listen}", timeout=30) as http,
+        ):
+
+            async def answers() -> bool:
+                process.check_alive()
+                try:
+                    answer = await http.post("/v1/completions", json={"model": "m", "prompt": "a"})
+                except httpx.TransportError:
+                    return False
+                return answer.status_code == 200
+
+            await eventually(answers, timeout_s=60, what="an answer through Envoy")
+            write(60.0)
+            await eventually(
+                lambda: "from now on: shutdown.grace_s" in log.read_text(), what="the new grace"
+            )
+            upstream.script(Answer.sse(events()))
+            asked = {"model": "m", "prompt": "b", "stream": True}
+            async with http.stream("POST", "/v1/completions", json=asked) as answer:
+                gate.release()
+                chunks = answer.aiter_raw()
+                assert await anext(chunks) == b"data: 0\n\n"
+                os.kill(process.pid, signal.SIGTERM)
+
+                async def closed() -> bool:
+                    try:
+                        _, writer = await asyncio.open_connection("127.0.0.1", listen)
+                    except OSError:
+                        return True
+                    writer.close()
+                    return False
+
+                await eventually(closed, what="Envoy to take no new connections")
+                for number in range(1, 5):
+                    gate.release()
+                    assert await anext(chunks) == b"data: %d\n\n" % number
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
         (("-e", "https://engine.example"), "plain HTTP"),
         (("-e", "engine"), "has no port"),
+        (("-e", "http://[::1"), "--endpoint http://[::1: Invalid IPv6 URL"),
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
@@ -146,3 +226,18 @@ def test_the_envoy_beside_a_picker_dials_it_by_loopback(
     endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     assert (address["address"], address["port_value"]) == dials
+
+
+def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) -> None:
+    config = tmp_path / "laar.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\n"
+        "listen:\n  tls: {self_signed: true}\nenvoy: {eds_file: run/e.json}\n"
+    )
+    done = CliRunner().invoke(app, ["check", "--no-ports", "--with-envoy", "-c", str(config)])
+    assert done.exit_code == 2
+    assert "laar.yaml:3: listen.tls: " in done.output
+    with pytest.raises(SettingError, match=r"take listen.tls out, or write an envoy.yaml"):
+        bootstrap_beside(load(config), config)
+    (tmp_path / "envoy.yaml").write_text("static_resources: {}\n")
+    assert bootstrap_beside(load(config), config) == {"static_resources": {}}

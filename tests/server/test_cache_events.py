@@ -99,3 +99,19 @@ async def test_an_endpoint_that_was_away_for_a_moment_is_not_believed_by_older_e
         await eventually(lambda: len(director.table) == 1, what="its return")
         assert director.table.slot(spec.address) == held.slot
         assert believed(director, text) == 0.0
+
+
+async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publishes(
+    gateway, monkeypatch
+):
+    monkeypatch.setattr("laar.server.collectors.find_spec", lambda _name: None)
+    gateway.members(("127.0.0.1:9", "m"))
+    problems = (await gateway.picker()).picker.problems
+    entry = {"address": "127.0.0.1:8", "model": "m", "labels": {"laar.dev/kv-events": "5557"}}
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
+    await eventually(lambda: "kv-events" in problems, what="the problem")
+    assert "127.0.0.1:8" in problems["kv-events"]
+    assert "pip install 'laar[kv-events]'" in problems["kv-events"]
+    gateway.members(("127.0.0.1:9", "m"))
+    await eventually(lambda: "kv-events" not in problems, what="its end")
+    assert problems.counts["kv-events"] == 1

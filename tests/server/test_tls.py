@@ -12,7 +12,7 @@ import pytest
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from typer.testing import CliRunner
 
@@ -31,9 +31,9 @@ def transport(request):
     return request.param
 
 
-def make_pair(directory, name, *, days=1):
+def make_pair(directory, name, *, days=1, weak=False):
     """A certificate for 127.0.0.1 that is its own authority; its paths by setting."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = rsa.generate_private_key(65537, 1024) if weak else ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
     address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -174,6 +174,34 @@ async def test_files_that_break_later_leave_the_certificate_in_use(gateway, tmp_
     assert await shown(gateway) == pair[0].read_bytes()
 
 
+async def test_a_pair_that_openssl_refuses_leaves_the_certificate_in_use(gateway, tmp_path):
+    good, weak, renewed = (
+        make_pair(tmp_path, "good"),
+        make_pair(tmp_path, "weak", weak=True),
+        make_pair(tmp_path, "renewed"),
+    )
+    runner = await picker(gateway, **put(tmp_path, good))
+    put(tmp_path, weak)
+    await eventually(
+        lambda: "OpenSSL refuses" in runner.picker.problems.get("tls", ""), what="a complaint"
+    )
+    assert await shown(gateway) == good[0].read_bytes()
+    put(tmp_path, renewed)
+    await eventually(lambda: "tls" not in runner.picker.problems, what="the end of it")
+    assert await shown(gateway) == renewed[0].read_bytes()
+
+
+async def test_a_comment_in_an_authority_may_be_in_any_language(gateway, tmp_path):
+    server, client = make_pair(tmp_path, "server"), make_pair(tmp_path, "client")
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes("# O=Müller GmbH\n".encode() + client[0].read_bytes())
+    await picker(gateway, **put(tmp_path, server), client_ca=str(authority))
+    credentials = grpc.ssl_channel_credentials(
+        server[0].read_bytes(), client[1].read_bytes(), client[0].read_bytes()
+    )
+    assert await is_healthy(gateway, credentials)
+
+
 async def test_with_a_client_authority_callers_without_a_certificate_are_refused(gateway, tmp_path):
     server, client, other = (make_pair(tmp_path, name) for name in ("server", "client", "other"))
     await picker(gateway, **put(tmp_path, server), client_ca=str(client[0]))
@@ -263,6 +291,9 @@ def test_laar_check_finds_the_certificates_faults(tmp_path):
     assert done.exit_code == 2
     assert "expired.pem expired on" in done.output
     assert "one pair" in check((valid[0], expired[1])).output
+    weak = check(make_pair(tmp_path, "weak", weak=True))
+    assert weak.exit_code == 2
+    assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
 
 
 async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):

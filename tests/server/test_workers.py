@@ -246,3 +246,50 @@ async def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(t
     errors = await errors_of_a_start(tmp_path, admin=first, health=first + 1)
     assert f"listen.health: port {first + 1} is also the admin port of worker 1" in errors
     assert "would have port 65536" in await errors_of_a_start(tmp_path, admin=65535)
+
+
+_SLOW_WORKER = """
+import pathlib, signal, sys, time
+home = pathlib.Path(sys.argv[1])
+def stop(*_):
+    time.sleep(3)
+    (home / "finished").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, stop)
+(home / "started").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+_PARENT = """
+import sys
+from pathlib import Path
+from laar.server import workers
+from laar.settings import load
+workers._STUCK_S = 0.2
+home = Path(sys.argv[1])
+command = [sys.executable, str(home / "worker.py"), str(home)]
+workers.run_workers(load(home / "laar.yaml"), 1, command)
+"""
+
+
+async def test_the_parent_waits_for_as_long_as_the_changed_settings_let_workers_finish(tmp_path):
+    def write(grace_s):
+        document = {
+            "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
+            "shutdown": {"drain_s": 0, "grace_s": grace_s},
+        }
+        (tmp_path / "laar.yaml").write_text(yaml.safe_dump(document))
+
+    write(0)
+    (tmp_path / "worker.py").write_text(_SLOW_WORKER)
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
+    try:
+        await eventually((tmp_path / "started").exists, what="the worker", timeout_s=60.0)
+        write(60)
+        parent.terminate()
+        assert await asyncio.wait_for(parent.wait(), 60) == 0
+    finally:
+        if parent.returncode is None:
+            parent.kill()
+    assert (tmp_path / "finished").exists()

@@ -113,6 +113,8 @@ def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
          "is no number"),
         (HEAD + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 0}}]\n",
          "laar takes no such flow.max_requests"),
+        (HEAD + "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: .inf}}]\n",
+         "concurrency-detector.maxConcurrency: inf is no number"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_said(tmp_path, text, fault):

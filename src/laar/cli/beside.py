@@ -19,8 +19,8 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     """The bootstrap of an Envoy for these settings: envoy.yaml beside them, or a rendered one.
 
     Raises:
-        SettingError: Envoy would not hear of the endpoints, it is not installed, or its file
-            cannot be used.
+        SettingError: Envoy would not hear of the endpoints, could not reach the picker, is not
+            installed, or its file cannot be used.
     """
     from laar.envoy import BootstrapOptions, find_binary, render
 
@@ -30,8 +30,14 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
             f"{loaded.at('envoy.eds_file')}--with-envoy needs it, such as `eds_file: "
             "run/endpoints.json`"
         )
-    find_binary()
     written = config.with_name("envoy.yaml")
+    if settings.listen.tls is not None and not written.exists():
+        raise SettingError(
+            f"{loaded.at('listen.tls')}the Envoy that --with-envoy renders speaks no TLS to its "
+            "picker, which is on the same machine; take listen.tls out, or write an envoy.yaml "
+            f"beside {config.name}: laar envoy --shape sidecar --picker-ca FILE --eds-file FILE"
+        )
+    find_binary()
     if written.exists():
         return _read(written)
     return render(

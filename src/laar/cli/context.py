@@ -155,4 +155,5 @@ def plan(
         typer.echo(f"  left as received, {reason}: {count:,}")
     typer.echo(f"wrote {out}")
     if json_file is not None:
-        json_file.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))
+        with report_errors():
+            json_file.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))

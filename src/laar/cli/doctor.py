@@ -59,7 +59,7 @@ def doctor(
         if fix_envoy:
             if found.config_dump is None:
                 raise LaarError(
-                    f"{envoy_url}: Envoy's admin port does not answer; name it with --envoy"
+                    f"{envoy_url}: Envoy's admin port shows no configuration; name it with --envoy"
                 )
             bootstrap = fixed(found.config_dump, found.needs)
             typer.echo(yaml.safe_dump(bootstrap, sort_keys=False, width=100), nl=False)

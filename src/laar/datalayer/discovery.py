@@ -61,12 +61,14 @@ def address_of(url: str) -> str:
         SettingError: it is neither, or it is an https URL, which laar does not forward to.
     """
     text = url.strip()
-    if "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme != "http":
-            raise SettingError(f"--endpoint {url}: endpoints speak plain HTTP; write http://...")
-        text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
     try:
+        if "://" in text:
+            parts = urlsplit(text)
+            if parts.scheme != "http":
+                raise SettingError(
+                    f"--endpoint {url}: endpoints speak plain HTTP; write http://..."
+                )
+            text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
         host, port = split_address(text.rstrip("/"))
     except ValueError as error:
         raise SettingError(f"--endpoint {url}: {error}") from error

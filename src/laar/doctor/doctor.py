@@ -83,6 +83,14 @@ class _Answer:
     def json(self) -> Any:
         return orjson.loads(self.body)
 
+    def shown(self) -> dict[str, Any] | None:
+        """The JSON object of a good answer; None of any other, as of a page of something else."""
+        try:
+            found = self.json() if self.status == 200 else None
+        except orjson.JSONDecodeError:
+            return None
+        return found if isinstance(found, dict) else None
+
 
 class Doctor:
     """Examines one deployment.
@@ -161,11 +169,14 @@ class Doctor:
             found.append(
                 _error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
             )
-        if fleet is None or fleet.status != 200 or seen is None or seen.status != 200:
+        about = fleet.shown() if fleet is not None else None
+        recent = seen.shown() if seen is not None else None
+        if about is None or recent is None or not {"about", "fleet"} <= about.keys():
             what = "does not show its fleet"
-            return [*found, _error(f"picker {url}", what, "give the token with --token-file")]
-        found += _fleet_findings(url, fleet.json())
-        found += _coverage(seen.json()["decisions"])
+            remedy = "give the token with --token-file, or name listen.admin with --picker"
+            return [*found, _error(f"picker {url}", what, remedy)]
+        found += _fleet_findings(url, about)
+        found += _coverage(recent.get("decisions", []))
         return found
 
     # -- Envoy ---------------------------------------------------------------------------------
@@ -175,23 +186,26 @@ class Doctor:
         if url is None:
             return []
         dump = await _get(http, f"{url}/config_dump")
-        if dump is None or dump.status != 200:
+        document = dump.shown() if dump is not None else None
+        if dump is None or document is None:
             return [
                 _error(
                     f"Envoy {url}",
-                    "its admin port does not answer",
+                    "its admin port does not answer"
+                    if dump is None
+                    else "its admin port does not show a configuration",
                     "name it with --envoy; it is on loopback beside Envoy, 19000 in laar's own "
                     "bootstraps",
                 )
             ]
-        self.config_dump = dump.json()
-        found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(dump.json(), self.needs)]
+        self.config_dump = document
+        found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(document, self.needs)]
         about = await _get(http, f"{url}/server_info")
-        if about is not None and about.status == 200:
-            found += _envoy_version(str(about.json().get("version", "")))
+        if about is not None and (known := about.shown()) is not None:
+            found += _envoy_version(str(known.get("version", "")))
         stats = await _get(http, f"{url}/stats?format=json&filter=ext_proc|overflow")
-        if stats is not None and stats.status == 200:
-            found += _envoy_counters(stats.json().get("stats", []))
+        if stats is not None and (counted := stats.shown()) is not None:
+            found += _envoy_counters(counted.get("stats", []))
         return found
 
 

@@ -199,13 +199,16 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
 
     With the picker down a destination header would decide, and only a gateway may set headers that
     name a tenant, an objective or another model. The sidecar's one client is the application beside
-    it.
+    it. A tenant header that clients have to send, for engines check it, stays.
     """
     trusted = options.trust_gateway_headers
     if trusted is None:
         trusted = shape == "sidecar"
     never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.PREFILL_HEADERS}
-    return frozenset(never if trusted else {*never, *names.GATEWAY_HEADERS})
+    if trusted:
+        return frozenset(never)
+    tenant = {options.tenant_header.lower()} - {names.AUTHORIZATION}
+    return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
 
 
 def _guard_against_strangers(manager: HttpConnectionManager) -> None:

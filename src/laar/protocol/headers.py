@@ -138,6 +138,9 @@ GATEWAY_HEADERS = frozenset(
 )
 """Tenant, urgency and model: headers that a gateway sets for its clients."""
 
+AUTHORIZATION = "authorization"
+"""The client's credentials, which engines check."""
+
 SIGNATURES = frozenset(
     {
         "signature",

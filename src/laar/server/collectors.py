@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,8 +16,12 @@ from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
 from laar.settings import Settings
+from laar.settings.ignored import KV_EVENTS_LABEL
 
 __all__ = ["Collectors", "must_exist"]
+
+_LOOK_S = 1.0
+"""How soon the label of KV events is noticed where they can't be read."""
 
 
 class Collectors:
@@ -67,12 +73,24 @@ class Collectors:
             from laar.datalayer.kv_events import KvEvents
 
             tasks.spawn("kv-events", KvEvents(self._targets, self._fleet).run)
+        else:
+            tasks.spawn("kv-events", self._without_kv_events)
         if self._file is not None:
             tasks.spawn("endpoints file", self._file.run)
         self._start_clusters(tasks)
         self._start_visits(settings, tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
+
+    async def _without_kv_events(self) -> None:
+        """Report endpoints that publish KV events while the packages to read them are missing."""
+        reported = False
+        while True:
+            labelled = [spec.address for spec in self._targets() if KV_EVENTS_LABEL in spec.labels]
+            if reported is not bool(labelled):
+                reported = bool(labelled)
+                self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
+            await asyncio.sleep(_LOOK_S)
 
     def _start_clusters(self, tasks: Tasks) -> None:
         for source, access in self._clusters:
@@ -135,6 +153,13 @@ class Collectors:
             self._picker.health.questions.told(
                 slot, asked.reply, now, asked.failed, refused=asked.refused
             )
+
+
+def _no_kv_events(labelled: Sequence[str]) -> str:
+    return (
+        f"{len(labelled)} endpoints have the label {KV_EVENTS_LABEL} ({labelled[0]} is one), and "
+        "the packages that read KV cache events are not installed: pip install 'laar[kv-events]'"
+    )
 
 
 def must_exist(endpoints_file: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 
 from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
+from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
 from laar.server.workers import Worker
@@ -48,7 +49,7 @@ def serve(
         running = asyncio.create_task(runner.run(started=started))
         try:
             if envoy is not None:
-                await _run_envoy(envoy, settings.settings.shutdown.grace_s, running, started, stop)
+                await _run_envoy(envoy, runner.picker, running, started, stop)
                 runner.stop()
             with settings.located():
                 await running
@@ -60,27 +61,27 @@ def serve(
 
 async def _run_envoy(
     envoy: EnvoyProcess,
-    grace_s: float,
-    picker: asyncio.Task[None],
+    picker: Picker,
+    running: asyncio.Task[None],
     started: asyncio.Event,
     stop: asyncio.Event,
 ) -> None:
     """Keeps Envoy running while the picker runs and no stop is asked for; drains it then."""
     starting = asyncio.create_task(started.wait())
-    await asyncio.wait([starting, picker], return_when=asyncio.FIRST_COMPLETED)
-    if picker.done():
+    await asyncio.wait([starting, running], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
         starting.cancel()
         return
     async with envoy:
         _LOG.info("Envoy listens on %s; its log is %s", envoy.url(), envoy.log_path)
         ended = asyncio.create_task(envoy.wait())
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([ended, stopping, picker], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([ended, stopping, running], return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if ended.done():
             raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
         ended.cancel()
-        await envoy.drain(grace_s)
+        await envoy.drain(picker.settings.shutdown.grace_s)
 
 
 async def _freeze(started: asyncio.Event) -> None:

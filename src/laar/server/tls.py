@@ -56,7 +56,8 @@ class Identity:
         finally:
             os.close(pair)
         if self.client_ca is not None:
-            context.load_verify_locations(cadata=self.client_ca.decode("latin-1"))
+            # A comment may hold any bytes, and this takes ASCII only.
+            context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -158,7 +159,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Refuses files on which gRPC would fail at a handshake, without a reason."""
+    """Refuses files on which a server would fail later: at a handshake, or when it takes them."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -183,9 +184,17 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             f"{tls.key} is not the key of {tls.certificate}; give the two of one pair",
             setting="listen.tls",
         )
-    return Identity(
+    found = Identity(
         certificate=certificate, key=key, client_ca=client_ca, expires_at=leaf.not_valid_after_utc
     )
+    try:
+        found.context()
+    except (OSError, ValueError) as error:
+        files = [str(path) for path in (tls.certificate, tls.key, tls.client_ca) if path]
+        raise SettingError(
+            f"OpenSSL refuses {', '.join(files)} ({error}); give others", setting="listen.tls"
+        ) from None
+    return found
 
 
 def _self_signed() -> tuple[bytes, bytes]:

@@ -16,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laar.errors import LaarError
+from laar.errors import LaarError, SettingError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
-from laar.settings import Loaded
+from laar.settings import Loaded, change, load
+from laar.settings.listening import Shutdown
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing import SharingSettings
@@ -119,8 +120,8 @@ def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
 
 class _Parent:
     def __init__(self, loaded: Loaded, count: int, command: Sequence[str], directory: Path) -> None:
+        self._loaded = loaded
         self._share = loaded.settings.share
-        self._shutdown = loaded.settings.shutdown
         self._count = count
         self._command = command
         self._home = directory
@@ -197,11 +198,21 @@ class _Parent:
                 return
 
     def _stop(self, number: int) -> None:
-        if not self._stopping.is_set():
-            patience_s = self._shutdown.drain_s + self._shutdown.grace_s + _STUCK_S
-            asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
+        again = self._stopping.is_set()
         self._stopping.set()
         self._pass_on(number)
+        if not again:
+            shutdown = self._shutdown()
+            patience_s = shutdown.drain_s + shutdown.grace_s + _STUCK_S
+            asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
+
+    def _shutdown(self) -> Shutdown:
+        """The times that the workers stop with: of the file as it is now, if it can be used."""
+        running = self._loaded.settings
+        if self._loaded.path is not None:
+            with contextlib.suppress(SettingError, OSError):
+                running = change(running, load(self._loaded.path).settings).settings
+        return running.shutdown
 
     def _end_stuck(self) -> None:
         _LOG.error("a worker hangs in its stop and is killed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -304,7 +305,11 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, float) and not isfinite(value))
+    ):
         raise SettingError(f"{name}: {value!r} is no number")
     return value
 
