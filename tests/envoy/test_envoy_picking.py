@@ -313,6 +313,7 @@ async def test_what_the_picker_reads_of_the_headers_comes_with_the_body_and_goes
         ("standalone", True, "x-team", True),
         ("gateway", None, "x-team", False),
         ("standalone", None, "authorization", True),  # an engine's own key
+        ("standalone", None, "x-api-key", True),
     ],
 )
 async def test_a_stranger_does_not_choose_a_tenant(fleet, http, shape, trusted, name, passes):

@@ -207,7 +207,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.PREFILL_HEADERS}
     if trusted:
         return frozenset(never)
-    tenant = {options.tenant_header.lower()} - {names.AUTHORIZATION}
+    tenant = {options.tenant_header.lower()} - names.CREDENTIALS
     return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
 
 

@@ -138,7 +138,7 @@ GATEWAY_HEADERS = frozenset(
 )
 """Tenant, urgency and model: headers that a gateway sets for its clients."""
 
-AUTHORIZATION = "authorization"
+CREDENTIALS = frozenset({"authorization", "x-api-key"})
 """The client's credentials, which engines check."""
 
 SIGNATURES = frozenset(
