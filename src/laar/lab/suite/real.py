@@ -57,7 +57,10 @@ def _file(data: Path, name: str) -> Path:
 
 @lru_cache(maxsize=2)
 def _sessions(path: Path) -> list[Recorded]:
-    return read_sessions(path)
+    recorded = read_sessions(path)
+    if not any(each.lines[0].lengths.prompt_tokens <= MAX_PROMPT_TOKENS for each in recorded):
+        raise SettingError(f"{path}: no session begins with at most {MAX_PROMPT_TOKENS} tokens")
+    return recorded
 
 
 @dataclass(frozen=True, slots=True)
