@@ -178,6 +178,20 @@ def test_too_few_outcomes_are_refused() -> None:
         fit([], created="", data_sha256="")
 
 
+def test_more_models_than_an_artifact_holds_are_refused() -> None:
+    outcomes = [outcome(f"q{q}", f"m{m}", True) for m in range(1001) for q in range(4)]
+    with pytest.raises(SettingError, match="1001 models; an artifact holds 1000"):
+        fit(outcomes, created="", data_sha256="")
+
+
+def test_more_languages_than_an_artifact_holds_are_refused() -> None:
+    outcomes = [
+        outcome(f"{lang}-{q}", "m", True, language=f"l{lang}") for lang in range(300) for q in "ab"
+    ]
+    with pytest.raises(SettingError, match=r"ModelCapability\.chars_per_token: .* at most 256"):
+        fit(outcomes, created="", data_sha256="")
+
+
 def test_the_page_fetches_nothing_and_escapes_every_name() -> None:
     hostile = '<script src="http://x">&'
     outcomes = [

@@ -32,7 +32,7 @@ from typing import Any
 
 import orjson
 
-from laar.accuracy.artifact import FINGERPRINT_BYTES
+from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
 from laar.accuracy.features import GENERIC, language_of, task_of
 from laar.accuracy.fitting.outcomes import (
     MAX_FAULTS_NAMED,
@@ -49,7 +49,6 @@ MAX_BYTES = 4 << 30
 """Unpacked, of one file: a small packed file must not fill the memory."""
 
 _MAX_LINE_BYTES = 64 << 20
-_MAX_MODELS = 1000
 _MAX_NAME_CHARS = 256
 _GRADES = ("correct", "score", "grade")
 
@@ -226,8 +225,8 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
 
 def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
     scores = raw["scores"]
-    if not isinstance(scores, dict) or len(scores) > _MAX_MODELS:
-        raise ValueError(f"scores: must be an object of at most {_MAX_MODELS} models")
+    if not isinstance(scores, dict) or len(scores) > MAX_MODELS:
+        raise ValueError(f"scores: must be an object of at most {MAX_MODELS} models")
     question = _question(raw)
     if not question:
         raise ValueError("question: missing or empty")
@@ -274,6 +273,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
     given = raw.get("id")
     language = raw.get("language")
+    if isinstance(language, str) and len(language) > _MAX_NAME_CHARS:
+        raise ValueError(f"language: must be a name of at most {_MAX_NAME_CHARS} characters")
     return {
         "query_id": f"id:{given}" if given else f"q:{_hash(question)}" if question else "",
         "language": language if isinstance(language, str) and language else language_of(question),
