@@ -237,6 +237,13 @@ def test_what_cannot_be_replayed_is_said(agents: Path, told: list[str], said: st
     assert said in text
 
 
+def test_an_open_loop_points_to_the_closed_one_for_recorded_sessions(agents: Path) -> None:
+    code, text = run(str(agents), "--engine", "parallel", "--policy", "laar")
+    assert code == 2
+    assert "--closed-loop" in text
+    assert "line 1" in text
+
+
 def test_a_broken_gzip_file_is_said(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])

@@ -73,6 +73,11 @@ def read_trace(
     scale = time_scale / 1e3
     first_ms = last_ms = None
     for where, entry in entries(path):
+        if "timestamp" not in entry and session_of(entry) is not None:
+            raise SettingError(
+                f"{where}: a session's request without `timestamp`; `laar lab replay "
+                "--closed-loop` sends recorded sessions"
+            )
         at_ms = number(entry, "timestamp", where)
         if last_ms is not None and at_ms < last_ms:
             raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
