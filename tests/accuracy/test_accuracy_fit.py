@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.fitting import command
 from laar.accuracy.fitting.command import FEW_QUERIES, run_fit
 from laar.accuracy.fitting.evaluate import evaluate
 from laar.accuracy.fitting.fit import Fit, fit
@@ -178,6 +179,20 @@ def test_too_few_outcomes_are_refused() -> None:
         fit([], created="", data_sha256="")
 
 
+def test_more_models_than_an_artifact_holds_are_refused() -> None:
+    outcomes = [outcome(f"q{q}", f"m{m}", True) for m in range(1001) for q in range(4)]
+    with pytest.raises(SettingError, match="1001 models; an artifact holds 1000"):
+        fit(outcomes, created="", data_sha256="")
+
+
+def test_more_languages_than_an_artifact_holds_are_refused() -> None:
+    outcomes = [
+        outcome(f"{lang}-{q}", "m", True, language=f"l{lang}") for lang in range(300) for q in "ab"
+    ]
+    with pytest.raises(SettingError, match=r"ModelCapability\.chars_per_token: .* at most 256"):
+        fit(outcomes, created="", data_sha256="")
+
+
 def test_the_page_fetches_nothing_and_escapes_every_name() -> None:
     hostile = '<script src="http://x">&'
     outcomes = [
@@ -204,6 +219,18 @@ def test_few_questions_are_said_to_show_little(
     page = (tmp_path / "report" / "index.html").read_text()
     few = "questions are too few to judge a model by"
     assert (few in said) == (few in page) == (4 * per_cell < FEW_QUERIES)
+
+
+def test_an_artifact_too_large_to_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes, artifact = tmp_path / "outcomes.jsonl", tmp_path / "artifact.json"
+    outcomes.write_bytes(b"".join(dump_outcome(each) for each in world(2)))
+    artifact.write_bytes(b"earlier")
+    monkeypatch.setattr(command, "MAX_ARTIFACT_BYTES", 1000, raising=False)
+    with pytest.raises(SettingError, match=r"at most 1000 are read: fit fewer"):
+        run_fit([outcomes], out=artifact, report=None, json_file=None)
+    assert artifact.read_bytes() == b"earlier"
 
 
 def test_lengths_are_estimated_where_the_endpoint_reports_no_usage() -> None:

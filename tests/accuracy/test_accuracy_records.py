@@ -171,6 +171,13 @@ def test_bad_entries_are_named_with_file_and_line() -> None:
     assert "scores.a" in read.faults[0]
 
 
+def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
+    records = [record | {"language": "en"} for record in world(["sums"], 4)]
+    read = parse_records([(lines([*records, records[0] | {"language": "L" * 257}]), "x")])
+    assert {outcome.language for outcome in read.outcomes} == {"en"}
+    assert read.faults == ["x:5: language: must be a name of at most 256 characters"]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"\n\n", b"[]", b"[1,2]", b"{}", b"null", b"\xff\xfe", b'{"scores":{}}', b"[" * 9999],

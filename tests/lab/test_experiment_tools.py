@@ -175,6 +175,15 @@ def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
     assert json.loads(data.read_bytes())["seeds"] == [3000, 3001]
 
 
+def test_a_fleet_file_of_the_other_kind_is_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.yaml"
+    path.write_text("endpoints: [{name: 'a:8000', profile: parallel}]")
+    result = RUN.invoke(commands.app, ["run", "laar-ttca", "--fleet", str(path), "--jobs", "1"])
+    assert result.exit_code == 2
+    assert "a fleet of endpoints, as `laar lab replay` reads it" in result.stderr
+    assert "Field required" not in result.stderr
+
+
 @pytest.mark.parametrize(
     "told",
     [

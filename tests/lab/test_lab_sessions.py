@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from laar.cli import lab as commands
 from laar.errors import SettingError
 from laar.lab.sessions import has_sessions, read_sessions
+from laar.lab.trace import read_trace
 from laar.sim.engine import load_profile
 from laar.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
 
@@ -189,11 +190,33 @@ def test_a_trace_without_sessions_is_sent_at_its_times(tmp_path: Path) -> None:
         del each["session"]
     path = write(tmp_path / "t.jsonl.gz", lines)
     assert not has_sessions(path)
-    code, text = run(
-        str(path), "--closed-loop", "--sessions", "5", "--engine", "parallel", "--policy", "laar"
-    )
+    data = tmp_path / "r.json"
+    told = ["--closed-loop", "--sessions", "5", "--engine", "parallel", "--policy", "laar"]
+    code, text = run(str(path), *told, "--json", str(data))
     assert code == 0
     assert "open loop" in text
+    (remark,) = json.loads(data.read_bytes())["remarks"]
+    assert "open loop" in remark
+
+
+def test_sessions_may_have_numbers_for_names(tmp_path: Path) -> None:
+    lines = [line("", timestamp=100 * i) | {"session": i % 3} for i in range(9)]
+    path = write(tmp_path / "t.jsonl", lines)
+    assert has_sessions(path)
+    assert [(each.name, len(each)) for each in read_sessions(path)] == [
+        ("0", 3),
+        ("1", 3),
+        ("2", 3),
+    ]
+    assert [arrival.session for arrival in read_trace(path)] == ["0", "1", "2"] * 3
+
+
+@pytest.mark.parametrize("name", [True, 1.5, None, ["a"]])
+def test_anything_else_is_no_name_of_a_session(tmp_path: Path, name: object) -> None:
+    path = write(tmp_path / "t.jsonl", [line("", timestamp=0) | {"session": name}])
+    assert not has_sessions(path)
+    with pytest.raises(SettingError, match="`session` must be"):
+        read_sessions(path)
 
 
 @pytest.mark.parametrize(
@@ -212,6 +235,13 @@ def test_what_cannot_be_replayed_is_said(agents: Path, told: list[str], said: st
     code, text = run(str(agents), "--closed-loop", *told)
     assert code == 2
     assert said in text
+
+
+def test_an_open_loop_points_to_the_closed_one_for_recorded_sessions(agents: Path) -> None:
+    code, text = run(str(agents), "--engine", "parallel", "--policy", "laar")
+    assert code == 2
+    assert "--closed-loop" in text
+    assert "line 1" in text
 
 
 def test_a_broken_gzip_file_is_said(tmp_path: Path) -> None:

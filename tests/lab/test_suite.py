@@ -21,6 +21,7 @@ from laar.errors import SettingError
 from laar.lab.experiments import find_experiment
 from laar.lab.statistics import holm
 from laar.lab.suite.case import Case, Closed, Open, Together, run_case
+from laar.lab.suite.real import agent_cases, conversation_cases, day_chats
 from laar.lab.suite.runs import BASELINES, OURS, run_screened
 from laar.lab.suite.table import SUITE, cases
 from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
@@ -342,6 +343,70 @@ def test_the_agents_experiment_runs_on_a_directory(tmp_path: Path) -> None:
     report = experiment.run(experiment.scope(1, quick=True, data=data, policies=["laar", "smg"]))
     rows = report.tables[0].rows
     assert {(row[0], row[1]) for row in rows} >= {("agents", "laar"), ("agents-parallel", "smg")}
+
+
+def sessions_that_begin_with(folder: Path, lengths: list[int]) -> Path:
+    """A file of sessions of one request each."""
+    with (folder / "agent-sessions.jsonl").open("w") as file:
+        for number, tokens in enumerate(lengths):
+            line = {
+                "session": f"s{number}",
+                "t_s": 0.0,
+                "input_length": tokens,
+                "output_length": 5,
+                "hash_ids": [number],
+            }
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("lengths", [[], [130_000] * 3])
+def test_sessions_none_of_which_can_be_sent_are_refused(tmp_path: Path, lengths: list[int]) -> None:
+    case = agent_cases(sessions_that_begin_with(tmp_path, lengths))[0]
+    with pytest.raises(SettingError, match=r"agent-sessions\.jsonl: no session begins"):
+        run_case(case, "lmetric", 0, share=0.01)
+
+
+def test_any_number_of_sessions_too_long_to_send_are_passed_over(tmp_path: Path) -> None:
+    case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 2000 + [600]))[0]
+    assert run_case(case, "lmetric", 0, share=0.01)["requests"] > 0
+
+
+def chats(folder: Path, *requests: tuple[int, int]) -> Path:
+    """A chat trace of these times in ms and prompt lengths in tokens."""
+    with (folder / "conversation-trace.jsonl").open("w") as file:
+        for at_ms, tokens in requests:
+            line = {
+                "timestamp": at_ms,
+                "input_length": tokens,
+                "output_length": 5,
+                "hash_ids": [0],
+            }
+            file.write(json.dumps(line) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("requests", "said"),
+    [
+        ([(0, 99), (900_000, 99), (1000, 99)], "line 3: `timestamp` goes back"),
+        ([], "no request"),
+        ([(0, 130_000), (900_000, 130_000)], "no request of at most 120000 tokens"),
+        ([(0, 99)], "shorter than"),
+    ],
+)
+def test_a_chat_trace_that_cannot_be_sent_is_refused(
+    tmp_path: Path, requests: list[tuple[int, int]], said: str
+) -> None:
+    case = conversation_cases(chats(tmp_path, *requests))[0]
+    with pytest.raises(SettingError, match=said):
+        run_case(case, "lmetric", 0, share=0.1)
+
+
+def test_a_day_of_chats_without_a_duration_is_refused(tmp_path: Path) -> None:
+    data = chats(tmp_path, (5, 99), (5, 99))
+    with pytest.raises(SettingError, match="same `timestamp`"):
+        next(day_chats(data, 1.0, random.Random(0), 60.0))
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

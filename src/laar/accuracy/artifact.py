@@ -23,6 +23,7 @@ from laar.errors import SettingError
 __all__ = [
     "ARTIFACT_SCHEMA",
     "MAX_ARTIFACT_BYTES",
+    "MAX_MODELS",
     "MIN_CELL_OUTCOMES",
     "Capability",
     "Cell",
@@ -39,6 +40,9 @@ ARTIFACT_SCHEMA = 1
 
 MAX_ARTIFACT_BYTES = 16 * 2**20
 """A thousand models in a hundred cells need less."""
+
+MAX_MODELS = 1000
+"""Models of one artifact."""
 
 MIN_CELL_OUTCOMES = 30
 """A cell with fewer outcomes is marked, and shrinks to its model's mean: at 30 the standard error
@@ -240,7 +244,7 @@ class Capability(_Part):
     created: Annotated[str, Field(max_length=64)]
     data_sha256: Annotated[str, Field(max_length=64)]
     outcomes: _Count
-    models: Annotated[dict[_Name, ModelCapability], Field(min_length=1, max_length=1000)]
+    models: Annotated[dict[_Name, ModelCapability], Field(min_length=1, max_length=MAX_MODELS)]
     retry: RetryTerms
     text: TextTerms | None = None
     fitted_on: FittedOn | None = None

@@ -355,7 +355,7 @@ def replay(
             report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
         show(report, _console())
         if json:
-            json.write_bytes(dump(report, trace=trace.name, seed=seed))
+            json.write_bytes(dump(report, trace=trace.name, seed=seed, remarks=report.remarks))
         if plot:
             draw(report, plot, trace.name)
 

@@ -1,7 +1,8 @@
 """Recorded sessions, to be sent as a closed loop: a request waits for the answer before it.
 
-One JSON object a line, a session's lines in their order: `session`, `input_length`,
-`output_length`, `hash_ids` (one for each 512 prompt tokens), and when the request is due:
+One JSON object a line, a session's lines in their order: `session` (a text or a whole number),
+`input_length`, `output_length`, `hash_ids` (one for each 512 prompt tokens), and when the
+request is due:
 
 - `think_s`, the pause since the last answer; else
 - `t_s` (seconds), or `timestamp` (milliseconds), when it was sent: as long after the last answer as
@@ -31,6 +32,7 @@ from laar.lab.trace import (
     entries,
     lengths,
     number,
+    session_of,
 )
 from laar.sim.fleet import Prompt, Turn
 
@@ -95,7 +97,7 @@ def has_sessions(path: Path) -> bool:
     Raises:
         SettingError: it can't be read, or the line is not a JSON object.
     """
-    return any(isinstance(entry.get("session"), str) for _, entry in islice(entries(path), 1))
+    return any(session_of(entry) is not None for _, entry in islice(entries(path), 1))
 
 
 def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list[Recorded]:
@@ -112,9 +114,11 @@ def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list
     for count, (where, entry) in enumerate(entries(path), 1):
         if count > MAX_REQUESTS:
             raise SettingError(f"{where}: more than {MAX_REQUESTS} requests; cut the file")
-        name = entry.get("session")
-        if not isinstance(name, str):
-            raise SettingError(f"{where}: `session` must be a text; a closed loop needs it")
+        name = session_of(entry)
+        if name is None:
+            raise SettingError(
+                f"{where}: `session` must be a text or a whole number; a closed loop needs it"
+            )
         sent_s = _sent_s(entry, where)
         after = _pauses(entry, where, sent_s, last.get(name))
         last[name] = (sent_s, number(entry, "api_s", where) if "api_s" in entry else math.nan)

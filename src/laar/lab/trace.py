@@ -33,6 +33,7 @@ __all__ = [
     "lengths",
     "number",
     "read_trace",
+    "session_of",
     "whole",
 ]
 
@@ -72,16 +73,20 @@ def read_trace(
     scale = time_scale / 1e3
     first_ms = last_ms = None
     for where, entry in entries(path):
+        if "timestamp" not in entry and session_of(entry) is not None:
+            raise SettingError(
+                f"{where}: a session's request without `timestamp`; `laar lab replay "
+                "--closed-loop` sends recorded sessions"
+            )
         at_ms = number(entry, "timestamp", where)
         if last_ms is not None and at_ms < last_ms:
             raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
         first_ms = at_ms if first_ms is None else first_ms
         last_ms = at_ms
-        session = entry.get("session")
         yield Arrival(
             at_s=(at_ms - first_ms) * scale,
             prompt=lengths(entry, where).prompt(block_tokens),
-            session=session if isinstance(session, str) else "",
+            session=session_of(entry) or "",
         )
 
 
@@ -159,6 +164,12 @@ def check_block(block_tokens: int) -> None:
     """Refuses a size of blocks that can't be cut into the lab's; SettingError."""
     if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
         raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
+
+
+def session_of(entry: Entry) -> str | None:
+    """The name of a line's session, a text or a whole number; None if it has none."""
+    name = entry.get("session")
+    return str(name) if isinstance(name, str) or type(name) is int else None
 
 
 def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:

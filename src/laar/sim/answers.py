@@ -82,7 +82,13 @@ class AccuracySurface(BaseModel):
                 text = (files("laar.sim") / "data" / "laar-fleet.yaml").read_text("utf-8")
             else:
                 text = path.read_text("utf-8")
-            return cls.model_validate(parse_yaml(text))
+            described = parse_yaml(text)
+            if isinstance(described, dict) and "endpoints" in described:
+                raise SettingError(
+                    f"{path}: a fleet of endpoints, as `laar lab replay` reads it; here a fleet "
+                    "has `models`, each with its accuracy by language and length"
+                )
+            return cls.model_validate(described)
         except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as fault:
             raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
 

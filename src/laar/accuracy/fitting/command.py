@@ -11,7 +11,12 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.accuracy.artifact import MIN_CELL_OUTCOMES, Capability, TextTerms
+from laar.accuracy.artifact import (
+    MAX_ARTIFACT_BYTES,
+    MIN_CELL_OUTCOMES,
+    Capability,
+    TextTerms,
+)
 from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
@@ -47,7 +52,8 @@ def run_fit(
         hold_out: share of the questions left for `laar evaluate`; None for the usual.
 
     Raises:
-        SettingError: a file that can't be read or written, too few outcomes, or no scikit-learn.
+        SettingError: a file that can't be read or written, too few outcomes, more than an artifact
+            may hold, or no scikit-learn.
     """
     if find_spec("sklearn") is None:
         raise SettingError("`laar fit` needs scikit-learn: pip install 'laar[fit]'")
@@ -58,6 +64,12 @@ def run_fit(
     created = datetime.now(UTC).date().isoformat()
     with console.status(f"fitting {len(read.outcomes)} outcomes"):
         fitted = fit(read.outcomes, created=created, data_sha256=read.sha256, hold_out=hold_out)
+    data = fitted.artifact.dump()
+    if len(data) > MAX_ARTIFACT_BYTES:
+        raise SettingError(
+            f"the artifact has {len(data)} bytes; at most {MAX_ARTIFACT_BYTES} are read: fit fewer "
+            f"models, languages, tasks or questions at once. {out} was not written"
+        )
     notes = _notes(read)
     tasks = {cell.task for model in fitted.artifact.models.values() for cell in model.cells}
     for task in sorted(task for task in tasks if task_name(task) != task)[:_MOST_NAMED]:
@@ -72,7 +84,7 @@ def run_fit(
         )
     try:
         temporary = out.with_name(f".{out.name}.new")
-        temporary.write_bytes(fitted.artifact.dump())
+        temporary.write_bytes(data)
         temporary.replace(out)
         if report is not None:
             report.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from laar.accuracy.artifact import (
+    MAX_MODELS,
     Capability,
     Cell,
     FittedOn,
@@ -84,15 +86,31 @@ def fit(
             for `laar evaluate`. Then the artifact notes which ones it has seen.
 
     Raises:
-        SettingError: there are no judged outcomes, or too few queries to hold any out.
+        SettingError: there are no judged outcomes, too few queries to hold any out, or more
+            models, languages, tasks or queries than an artifact holds.
     """
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
-
     judged = [
         outcome
         for outcome in outcomes
         if outcome.correct is not None and not _kept_back(outcome.query_id, hold_out)
     ]
+    models = len({outcome.model for outcome in judged})
+    if models > MAX_MODELS:
+        raise SettingError(f"{models} models; an artifact holds {MAX_MODELS}: fit a part of them")
+    try:
+        return _fit(judged, created, data_sha256, hold_out)
+    except ValidationError as fault:
+        wrong = fault.errors(include_url=False, include_input=False)[0]
+        where = ".".join([fault.title, *(str(part) for part in wrong["loc"])])
+        raise SettingError(
+            f"no artifact can hold this, {where}: {wrong['msg']}; fit fewer languages, tasks or "
+            "queries at once"
+        ) from None
+
+
+def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold_out: float) -> Fit:
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # ships no types
+
     first = [outcome for outcome in judged if not _held_out(outcome.query_id)]
     second = [outcome for outcome in judged if _held_out(outcome.query_id)]
     if not first or not second:

@@ -32,7 +32,7 @@ from typing import Any
 
 import orjson
 
-from laar.accuracy.artifact import FINGERPRINT_BYTES
+from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
 from laar.accuracy.features import GENERIC, language_of, task_of
 from laar.accuracy.fitting.outcomes import (
     MAX_FAULTS_NAMED,
@@ -49,7 +49,6 @@ MAX_BYTES = 4 << 30
 """Unpacked, of one file: a small packed file must not fill the memory."""
 
 _MAX_LINE_BYTES = 64 << 20
-_MAX_MODELS = 1000
 _MAX_NAME_CHARS = 256
 _MANY_QUESTIONS = 30
 """Different questions, among answers that their question does not distinguish, from which on a
@@ -239,8 +238,8 @@ def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
 
 def _scored(raw: dict[str, Any]) -> list[MeasuredOutcome]:
     scores = raw["scores"]
-    if not isinstance(scores, dict) or len(scores) > _MAX_MODELS:
-        raise ValueError(f"scores: must be an object of at most {_MAX_MODELS} models")
+    if not isinstance(scores, dict) or len(scores) > MAX_MODELS:
+        raise ValueError(f"scores: must be an object of at most {MAX_MODELS} models")
     question = _question(raw)
     if not question:
         raise ValueError("question: missing or empty")
@@ -287,6 +286,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
     given = raw.get("id")
     language = raw.get("language")
+    if isinstance(language, str) and len(language) > _MAX_NAME_CHARS:
+        raise ValueError(f"language: must be a name of at most {_MAX_NAME_CHARS} characters")
     named = _task(task) if task else task_of(question)
     if question:  # as serving sees it: ids may begin again with each task or file
         query_id, language = f"q:{_hash(question)}", language_of(question)

@@ -57,7 +57,10 @@ def _file(data: Path, name: str) -> Path:
 
 @lru_cache(maxsize=2)
 def _sessions(path: Path) -> list[Recorded]:
-    return read_sessions(path)
+    recorded = read_sessions(path)
+    if not any(each.lines[0].lengths.prompt_tokens <= MAX_PROMPT_TOKENS for each in recorded):
+        raise SettingError(f"{path}: no session begins with at most {MAX_PROMPT_TOKENS} tokens")
+    return recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,17 @@ def _fitting(turns: Iterable[Turn]) -> Iterator[Turn]:
 @lru_cache(maxsize=2)
 def _trace(path: Path) -> list[tuple[float, Lengths]]:
     found = []
+    last_ms = 0.0
     for where, entry in entries(path):
         line = lengths(entry, where)
+        at_ms = number(entry, "timestamp", where)
+        if at_ms < last_ms:
+            raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
+        last_ms = at_ms
         if line.prompt_tokens <= MAX_PROMPT_TOKENS:
-            found.append((number(entry, "timestamp", where) / 1e3, line))
+            found.append((at_ms / 1e3, line))
+    if not found:
+        raise SettingError(f"{path}: no request of at most {MAX_PROMPT_TOKENS} tokens")
     return found
 
 
@@ -128,10 +138,14 @@ def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) ->
     Requests have a session by their common prefix beyond the prompt of the service.
 
     Raises:
-        SettingError: the file is missing.
+        SettingError: the file is missing, or no time passes in it.
     """
-    lines = _trace(_file(data, CONVERSATIONS))
-    pace = len(lines) / (lines[-1][0] - lines[0][0]) / requests_per_s
+    path = _file(data, CONVERSATIONS)
+    lines = _trace(path)
+    span_s = lines[-1][0] - lines[0][0]
+    if not span_s:
+        raise SettingError(f"{path}: all requests have the same `timestamp`")
+    pace = len(lines) / span_s / requests_per_s
     at = rng.randrange(len(lines))
     due_s, lap = 0.0, 0
     while due_s < until_s:

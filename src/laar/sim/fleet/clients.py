@@ -209,25 +209,27 @@ def hold_sessions(
     clock = fleet.clock
 
     def begin() -> None:
-        name, turns = next(waiting, ("", None))
-        if turns is not None:
-            after(name, iter(turns), clock.now, clock.now)
+        for name, turns in waiting:  # one without turns is over at once
+            if goes_on(name, iter(turns), clock.now, clock.now):
+                return
 
-    def after(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> None:
+    def goes_on(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> bool:
+        """Plans a session's next request; False where it has none."""
         turn = next(turns, None)
         if turn is None:
-            begin()
-            return
+            return False
         due_s = max(answered_s + turn.after_answer_s, sent_s + turn.after_request_s)
         if due_s <= until_s:
             clock.at(due_s, go, name, turns, turn)
+        return True
 
     def go(name: str, turns: Iterator[Turn], turn: Turn) -> None:
         arrival = Arrival(at_s=clock.now, prompt=turn.prompt, session=name, kind=turn.kind)
 
         def ended(exchange: Exchange) -> None:
             on_end(arrival, exchange)
-            after(name, turns, clock.now, arrival.at_s)
+            if not goes_on(name, turns, clock.now, arrival.at_s):
+                begin()
 
         request = request_of(next(numbers), arrival)
         if send is None:
