@@ -158,7 +158,9 @@ class FleetState:
             for spec in specs:
                 wanted.setdefault(spec.address, spec)
         # Thousands of endpoints are tens of milliseconds of writing.
-        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()))
+        fault = await asyncio.to_thread(
+            _write_eds, path, list(wanted.values()), known=bool(self._told)
+        )
         self.problem("eds", fault)
         self._unwritten = fault is not None
         if self._unwritten:
@@ -200,13 +202,24 @@ class FleetState:
         self._table.round_trip(address, rtt_s, now)
 
 
-def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
-    """Writes Envoy's endpoints file; returns the text of the problem, if any."""
+def _write_eds(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
+    """Writes Envoy's endpoints file; returns the text of the problem, if any.
+
+    A picker that starts has no endpoint until the first list of its cluster, or the first answer of
+    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.
+
+    Args:
+        path: the file.
+        specs: the endpoints.
+        known: whether Envoy knows endpoints of this picker, so that none means an empty fleet.
+    """
     addresses = []
     for spec in specs:
         host, port = split_address(spec.address)
         addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
     try:
+        if not addresses and not known and path.exists():
+            return None
         path.parent.mkdir(parents=True, exist_ok=True)
         write_eds(path, addresses)
     except OSError as error:
