@@ -88,3 +88,14 @@ async def test_a_picker_without_endpoints_writes_the_first_file(eds):
     async with running(eds) as (fleet, _):
         await fleet.publish()
     assert listed(eds) == []
+
+
+async def test_an_endpoint_that_leaves_while_envoy_learns_of_it_is_taken_out(eds):
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec("10.0.0.1:8000")])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("a", [spec("10.0.0.1:8000"), spec("10.0.0.2:8000")])
+        await eventually(lambda: len(listed(eds)) == 2, what="the newcomer in the file")
+        fleet.replace("a", [spec("10.0.0.1:8000")])
+        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its end")
+    assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]

@@ -76,9 +76,12 @@ class FleetState:
         A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
         sends the request to any endpoint, of whatever model.
         """
+        before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
-        newcomers = self._eds_file is not None and any(s.address not in self._told for s in specs)
-        if self._use(source) or newcomers:
+        addresses = {spec.address for spec in specs}
+        # One that leaves while Envoy learns of it is in the file already, and never in the table.
+        unwritten = self._eds_file is not None and not (before == addresses <= self._told)
+        if self._use(source) or unwritten:
             self._stale.set()
 
     def _use(self, source: str) -> bool:
