@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -75,6 +76,7 @@ class Collectors:
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
 
     def _start_clusters(self, tasks: Tasks) -> None:
+        names: Counter[str] = Counter()
         for source, access in self._clusters:
             cluster = KubernetesEndpoints(
                 access,
@@ -85,6 +87,10 @@ class Collectors:
                 clock=self._clock,
                 rng=self._picker.rng,
             )
+            # Other ports, and another cluster, can have the same labels or pool: each is a source.
+            names[cluster.source] += 1
+            if (nth := names[cluster.source]) > 1:
+                cluster.source += f" ({nth})"
             tasks.spawn(cluster.source, cluster.run)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
