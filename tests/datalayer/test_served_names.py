@@ -66,6 +66,42 @@ async def test_routes_tell_what_an_engine_does(
     assert recorder.names[0][1].generates is generates
 
 
+@pytest.mark.parametrize(
+    ("weights", "away"),
+    [
+        (BASE, "no answer"),
+        (BASE, "503"),
+        ({"id": "m", "root": "org/other"}, ""),
+    ],
+)
+async def test_another_engine_at_an_address_is_asked_what_it_does(
+    weights: dict[str, Any], away: str, recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    engine = {"models": BASE, "routes": {"/v1/embeddings"}, "away": False}
+    missed = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal missed
+        if engine["away"]:
+            missed += 1
+            if away == "503":
+                return web.Response(status=503)
+            assert request.transport is not None
+            request.transport.close()
+        if request.path == "/v1/models":
+            return web.json_response({"data": [engine["models"]]})
+        return web.Response(status=405 if request.path in engine["routes"] else 404)
+
+    start(names(recorder, await serve(answer)).run())
+    await until(lambda: recorder.names)
+    assert recorder.names[0][1].generates is False
+    if away:
+        engine["away"] = True
+        await until(lambda: missed > 1)
+    engine.update(models=weights, routes={"/v1/chat/completions"}, away=False)
+    await until(lambda: recorder.names[-1][1].generates)
+
+
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"data":{}}', b'{"data":7}', b"\xff", b"null"])
 async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
     body: bytes, recorder: Any, start: Any, until: Any, serve: Any

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 import yaml
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -348,6 +349,50 @@ async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
     assert error.remedy
     summary = next(finding for finding in found if finding.where == "model m")
     assert "2 x 200" in summary.what
+
+
+async def test_a_model_that_no_endpoint_answers_for_is_not_fine(tmp_path):
+    async def loading(request):
+        metrics = request.path == "/metrics"
+        return web.Response(text=PAGE) if metrics else web.Response(status=503, text="loading")
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", loading)
+    async with TestServer(application) as server:
+        given = settings(tmp_path, (f"127.0.0.1:{server.port}", "m", {}))
+        _, found = await examine(given)
+    assert {finding.level for finding in found} == {Level.ERROR}
+    whats = " | ".join(finding.what for finding in found)
+    assert "its endpoints answer: 1 x 503" in whats
+    assert "/v1/models" in whats
+    assert all(finding.remedy for finding in found)
+
+
+async def test_an_endpoint_that_lists_no_models_is_not_said_to_serve_its_model(tmp_path):
+    async with serving({"/metrics": PAGE}) as keyed:
+        _, found = await examine(settings(tmp_path, (keyed, "m", {})))
+    assert any("lists no models (it answers 404" in finding.what for finding in found)
+    assert not any("serves m" in finding.what for finding in found)
+
+
+async def test_endpoints_that_are_not_asked_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.doctor.doctor._MAX_ENDPOINTS", 1)
+    async with serving(endpoint("m")) as a, serving(endpoint("m")) as b:
+        cluster = {"pool": "fleet", "api_server": "http://127.0.0.1:1"}
+        given = settings(tmp_path, (a, "m", {}), (b, "m", {}), kubernetes=[cluster])
+        _, found = await examine(given)
+    assert not any(b in finding.where for finding in found)
+    whats = [finding.what for finding in found if finding.where == "endpoints"]
+    assert whats[0] == "only the first 1 of 2 are asked"
+    assert "endpoints of `kubernetes` are not asked" in whats[1]
+
+
+async def test_an_admin_port_that_is_not_envoys_is_a_finding(tmp_path):
+    async with serving({"/config_dump": "<html>login</html>"}) as page:
+        given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
+        _, (finding,) = await examine(given, envoy=f"http://{page}")
+    assert finding.level is Level.ERROR
+    assert "does not show a configuration" in finding.what
 
 
 async def test_a_key_that_all_want_is_no_fault(tmp_path):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 from starlette.applications import Starlette
@@ -12,7 +13,9 @@ from starlette.testclient import TestClient
 from laar.server.admin.app import AdminServer
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.browsers import BrowserGuard, host_of, is_loopback
-from support import eventually
+from laar.server.ports import ports_in_use
+from laar.settings import Listen
+from support import eventually, free_port
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
@@ -202,6 +205,40 @@ async def asked(address, headers=b""):
     answer = await reader.read()
     writer.close()
     return answer
+
+
+def ipv6():
+    """Whether this machine has IPv6."""
+    try:
+        socket.create_server(("::", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return socket.has_dualstack_ipv6()
+
+
+@pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
+async def test_a_port_on_every_address_takes_clients_of_both_families():
+    async def shown(_request):
+        return PlainTextResponse("shown")
+
+    server = AdminServer(Starlette(routes=[Route("/", shown)]), "::", free_port())
+    running = asyncio.create_task(server.run_until_stopped())
+    await eventually(lambda: server.started, what="the server")
+    for host in ("127.0.0.1", "::1"):
+        assert (await asked((host, server.port))).endswith(b"shown")
+    server.should_exit = True
+    await running
+
+
+@pytest.mark.skipif(not ipv6(), reason="no IPv6 here: `[::]` can't be tried")
+def test_a_port_that_another_has_in_one_family_is_in_use():
+    with socket.create_server(("0.0.0.0", free_port())) as other:
+        admin = f"[::]:{other.getsockname()[1]}"
+        listen = Listen(
+            ext_proc=f"127.0.0.1:{free_port()}", health=f"127.0.0.1:{free_port()}", admin=admin
+        )
+        (fault,) = ports_in_use(listen)
+        assert f"can't listen on {admin}" in str(fault)
 
 
 async def test_connections_that_say_nothing_are_closed_and_others_are_served(served):

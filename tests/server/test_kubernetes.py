@@ -1,6 +1,7 @@
 """The picker inside a cluster: a real picker and Envoy, an API server that behaves like one."""
 
 import asyncio
+import contextlib
 import time
 
 import grpc
@@ -18,8 +19,8 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-@pytest.fixture
-async def cluster():
+@contextlib.asynccontextmanager
+async def api_server():
     server = KubeApiServer()
     app = web.Application()
     app.router.add_get("/{path:.*}", server.handle)
@@ -29,6 +30,18 @@ async def cluster():
     yield server
     server.disconnect()
     await listening.close()
+
+
+@pytest.fixture
+async def cluster():
+    async with api_server() as server:
+        yield server
+
+
+@pytest.fixture
+async def other_cluster():
+    async with api_server() as server:
+        yield server
 
 
 def selector(cluster, port, app="vllm", **more):
@@ -294,6 +307,31 @@ async def test_ranks_are_endpoints_and_the_annotation_leaves_some_out(gateway, h
     await eventually(lambda: len(table) == 1, what="one rank")
     await knows(gateway, ranks[1])
     assert await served_by(http, envoy, **turn) == ranks[1].address
+
+
+@pytest.mark.envoy
+async def test_two_servers_of_one_pod_have_a_source_each(gateway, cluster):
+    await cluster.put("pods", pod("p0", "127.0.0.2", annotations={}))
+    chat, embed = (
+        selector(cluster, free_port(), models=["chat"]),
+        selector(cluster, free_port(), models=["embed"]),
+    )
+    await picker(gateway, chat, embed)
+    table = gateway.runner.picker.table
+    await eventually(lambda: len(table) == 2, what="both servers")
+    assert {spec.models[0] for spec in table.specs()} == {"chat", "embed"}
+    await cluster.delete("pods", "p0")
+    await eventually(lambda: len(table) == 0, what="their end")
+
+
+@pytest.mark.envoy
+async def test_two_clusters_may_have_a_pool_of_one_name(gateway, cluster, other_cluster):
+    for server, host in ((cluster, "127.0.0.2"), (other_cluster, "127.0.0.3")):
+        await server.put("inferencepools", pool(ports=(free_port(),)))
+        await server.put("pods", pod("p0", host))
+    await picker(gateway, inference_pool(cluster), inference_pool(other_cluster))
+    table = gateway.runner.picker.table
+    await eventually(lambda: len(table) == 2, what="the endpoints of both clusters")
 
 
 @pytest.mark.envoy

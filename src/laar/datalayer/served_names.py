@@ -14,7 +14,9 @@ configuration has it. Answers are untrusted; the table decides which names an en
 
 from __future__ import annotations
 
+import dataclasses
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -62,7 +64,8 @@ class ServedNames:
     ) -> None:
         self._sink = sink
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._generates: dict[str, bool] = {}
+        self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
+        """And the weights at that time: another engine may start at an address."""
         self._visits = Visits(
             targets, self._look, self._left, interval_s=interval_s, clock=clock, rng=rng
         )
@@ -89,17 +92,21 @@ class ServedNames:
         try:
             status, body = await self._get(f"http://{address}/v1/models")
             if status != 200:
+                self._generates.pop(address, None)
                 self._sink.problem(source, None)
                 return
-            if address not in self._generates:
-                self._generates[address] = await self._writes_texts(address)
-            served = read_served(body, generates=self._generates[address])
+            served = read_served(body)
+            known = self._generates.get(address)
+            if known is None or known[0] != served.weights:
+                known = served.weights, await self._writes_texts(address)
+                self._generates[address] = known
         except ValueError as error:
             self._sink.problem(source, f"http://{address}/v1/models: {error}")
             return
         except (TimeoutError, aiohttp.ClientError, OSError):
+            self._generates.pop(address, None)
             return  # scrapes and probes report it
-        self._sink.served(address, served)
+        self._sink.served(address, dataclasses.replace(served, generates=known[1]))
         self._sink.problem(source, None)
 
     async def _writes_texts(self, address: str) -> bool:
@@ -118,7 +125,7 @@ class ServedNames:
             return answer.status, await read_capped(answer, MAX_LIST_BYTES)
 
 
-def read_served(body: bytes, *, generates: bool | None = None) -> Served:
+def read_served(body: bytes) -> Served:
     """The names in the body of ``GET /v1/models``; entries that can't be used are left out.
 
     Raises:
@@ -144,4 +151,4 @@ def read_served(body: bytes, *, generates: bool | None = None) -> Served:
             weights[name] = root if isinstance(root, str) else ""
         elif isinstance(parent, str):
             adapters[name] = parent
-    return Served(weights=weights, adapters=adapters, generates=generates)
+    return Served(weights=weights, adapters=adapters)

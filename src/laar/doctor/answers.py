@@ -55,14 +55,8 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         return []
     counts = Counter(_short(answer) for _, answer in asked)
     shown = ", ".join(f"{count} x {what}" for what, count in counts.most_common())
-    found = [
-        Finding(
-            level=Level.OK,
-            where=f"model {model}",
-            what=f"asked for one token, its endpoints answer: {shown}",
-        )
-    ]
     some_answer = any(_verdict(answer) == GOOD for _, answer in asked)
+    hints, faults = [], []
     for spec, answer in asked:
         verdict = _verdict(answer)
         if verdict == GOOD:
@@ -70,10 +64,10 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
         if not some_answer and verdict in (None, Kind.DENIED):
             # All want a key, or none of them chats: nothing else is to be learned from that.
             if answer.reply and answer.reply.status in _NO_CHAT and TASK_LABEL not in spec.labels:
-                found.append(_does_not_chat(spec, answer.reply.status))
+                hints.append(_does_not_chat(spec, answer.reply.status))
             continue
         differs = "; others with its model answer" if some_answer else ""
-        found.append(
+        faults.append(
             Finding(
                 level=Level.WARNING if verdict is Kind.FULL else Level.ERROR,
                 where=f"endpoint {spec.address}",
@@ -83,7 +77,15 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
                 else "compare its options with theirs",
             )
         )
-    return found
+    worst = min((one.level for one in faults), key=list(Level).index, default=Level.OK)
+    level = Level.OK if some_answer else worst
+    summary = Finding(
+        level=level,
+        where=f"model {model}",
+        what=f"asked for one token, its endpoints answer: {shown}",
+        remedy="" if level is Level.OK else "see its endpoints",
+    )
+    return [summary, *hints, *faults]
 
 
 def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:

@@ -41,6 +41,7 @@ _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
 _MAX_SKEW_S = 2.0
 _MAX_CELLS_SHOWN = 5
+_SERVER_FAULT = 500
 _OLDEST_ENVOY = (1, 35)
 _DECISIONS = 200
 _COUNTERS = {
@@ -142,9 +143,10 @@ class Doctor:
             async with gate:
                 return await _endpoint(http, spec)
 
+        found = list(_not_asked(settings, len(specs)))
         specs = specs[:_MAX_ENDPOINTS]
         parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
-        return [finding for part in parts for finding in part]
+        return [*found, *(finding for part in parts for finding in part)]
 
     # -- picker --------------------------------------------------------------------------------
 
@@ -235,6 +237,17 @@ async def _get(
 # -- findings ----------------------------------------------------------------------------------
 
 
+def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
+    """The endpoints that are left out."""
+    if declared > _MAX_ENDPOINTS:
+        what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
+        yield _warning("endpoints", what, "ask the others with settings of their own (-c)")
+    if settings.kubernetes:
+        what = "the endpoints of `kubernetes` are not asked, only what the picker knows of them"
+        remedy = "to ask some, write them under `endpoints` in settings of their own (-c)"
+        yield _warning("endpoints", what, remedy)
+
+
 async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Finding]:
     where = f"endpoint {spec.address}"
     models = await _get(http, f"http://{spec.address}/v1/models")
@@ -242,6 +255,10 @@ async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Fin
         what = f"no answer at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
         return [_error(where, what, "start it, open the way to it, or take it out of the settings")]
     found = []
+    if models.status >= _SERVER_FAULT:
+        what = f"answers {models.status} at http://{spec.address}/v1/models"
+        remedy = "see the engine's log; one that still loads its model needs time"
+        found.append(_error(where, what, remedy))
     served = _names(models)
     missing = [name for name in spec.models if served is not None and name not in served]
     if missing:
@@ -255,7 +272,12 @@ async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Fin
         )
     if spec.metrics_url != "":
         found += await _metrics(http, spec, where)
-    return found or [_fine(where, f"serves {', '.join(spec.models)}; its metrics can be read")]
+    if served is None:
+        seen = f"lists no models (it answers {models.status} at /v1/models)"
+    else:
+        seen = f"serves {', '.join(spec.models)}"
+    read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
+    return found or [_fine(where, f"{seen}; {read}")]
 
 
 def _names(models: _Answer) -> list[str] | None:

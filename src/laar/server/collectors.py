@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -93,6 +94,7 @@ class Collectors:
             await asyncio.sleep(_LOOK_S)
 
     def _start_clusters(self, tasks: Tasks) -> None:
+        names: Counter[str] = Counter()
         for source, access in self._clusters:
             cluster = KubernetesEndpoints(
                 access,
@@ -103,6 +105,10 @@ class Collectors:
                 clock=self._clock,
                 rng=self._picker.rng,
             )
+            # Other ports, and another cluster, can have the same labels or pool: each is a source.
+            names[cluster.source] += 1
+            if (nth := names[cluster.source]) > 1:
+                cluster.source += f" ({nth})"
             tasks.spawn(cluster.source, cluster.run)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:

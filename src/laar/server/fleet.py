@@ -76,9 +76,12 @@ class FleetState:
         A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
         sends the request to any endpoint, of whatever model.
         """
+        before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
-        newcomers = self._eds_file is not None and any(s.address not in self._told for s in specs)
-        if self._use(source) or newcomers:
+        addresses = {spec.address for spec in specs}
+        # One that leaves while Envoy learns of it is in the file already, and never in the table.
+        unwritten = self._eds_file is not None and not (before == addresses <= self._told)
+        if self._use(source) or unwritten:
             self._stale.set()
 
     def _use(self, source: str) -> bool:
@@ -158,7 +161,9 @@ class FleetState:
             for spec in specs:
                 wanted.setdefault(spec.address, spec)
         # Thousands of endpoints are tens of milliseconds of writing.
-        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()))
+        fault = await asyncio.to_thread(
+            _write_eds, path, list(wanted.values()), known=bool(self._told)
+        )
         self.problem("eds", fault)
         self._unwritten = fault is not None
         if self._unwritten:
@@ -200,13 +205,24 @@ class FleetState:
         self._table.round_trip(address, rtt_s, now)
 
 
-def _write_eds(path: Path, specs: Sequence[EndpointSpec]) -> str | None:
-    """Writes Envoy's endpoints file; returns the text of the problem, if any."""
+def _write_eds(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
+    """Writes Envoy's endpoints file; returns the text of the problem, if any.
+
+    A picker that starts has no endpoint until the first list of its cluster, or the first answer of
+    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.
+
+    Args:
+        path: the file.
+        specs: the endpoints.
+        known: whether Envoy knows endpoints of this picker, so that none means an empty fleet.
+    """
     addresses = []
     for spec in specs:
         host, port = split_address(spec.address)
         addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
     try:
+        if not addresses and not known and path.exists():
+            return None
         path.parent.mkdir(parents=True, exist_ok=True)
         write_eds(path, addresses)
     except OSError as error:

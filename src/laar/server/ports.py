@@ -158,7 +158,12 @@ def ports_in_use(listen: Listen) -> list[SettingError]:
             host, port = split_address(address)
             try:
                 family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-                held.enter_context(socket.create_server((host, port), family=family))
+                listener = socket.create_server(
+                    (host, port),
+                    family=family,
+                    dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+                )
+                held.enter_context(listener)
             except OSError:
                 faults.append(cannot_listen(name, address))
     return faults

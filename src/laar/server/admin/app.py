@@ -92,7 +92,11 @@ class AdminServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family)
+        self._socket = socket.create_server(
+            (host, port),
+            family=family,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
         self.port: int = self._socket.getsockname()[1]
         super().__init__(
             uvicorn.Config(

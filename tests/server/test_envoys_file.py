@@ -1,0 +1,101 @@
+"""The endpoints file that Envoy reads: while a picker starts, and as endpoints come and go."""
+
+import asyncio
+import contextlib
+import json
+import random
+
+import pytest
+
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.interfaces import NoPrefixes
+from laar.envoy import write_eds
+from laar.envoy.endpoints_file import EndpointAddress
+from laar.server.cluster_rules import ClusterRules
+from laar.server.fleet import FleetState
+from laar.server.runner import Runner
+from laar.settings import Settings
+from laar.telemetry.problems import Problems
+from support import eventually, free_port
+
+
+@pytest.fixture
+def eds(tmp_path):
+    return tmp_path / "endpoints.json"
+
+
+def listed(eds):
+    """The addresses in the file."""
+    (group,) = json.loads(eds.read_bytes())["resources"][0]["endpoints"]
+    found = [entry["endpoint"]["address"]["socket_address"] for entry in group["lb_endpoints"]]
+    return [f"{one['address']}:{one['port_value']}" for one in found]
+
+
+def spec(address):
+    return EndpointSpec(address=address, models=("m",))
+
+
+@contextlib.asynccontextmanager
+async def running(eds):
+    """A fleet that publishes its changes; yields it and its table."""
+    table = EndpointTable()
+    fleet = FleetState(
+        table, NoPrefixes(), Problems(), ClusterRules(random.Random(1)), eds_file=eds
+    )
+    publishing = asyncio.create_task(fleet.run())
+    try:
+        yield fleet, table
+    finally:
+        publishing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await publishing
+
+
+async def test_a_picker_that_starts_leaves_envoy_its_endpoints_until_it_knows_some(eds):
+    write_eds(eds, [EndpointAddress(host="10.0.0.7", port=8000)])
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    source = {"selector": {"app": "vllm"}, "ports": [8000], "models": ["m"], "namespace": "ml"}
+    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    runner = Runner(
+        Settings.model_validate(
+            {
+                "kubernetes": [source | {"api_server": nowhere}],
+                "listen": ports,
+                "envoy": {"eds_file": str(eds)},
+                "shutdown": {"drain_s": 0, "grace_s": 0},
+            }
+        )
+    )
+    started = asyncio.Event()
+    serving = asyncio.create_task(runner.run(started=started))
+    await started.wait()
+    assert listed(eds) == ["10.0.0.7:8000"]
+    runner.fleet.replace("kubernetes ml/app=vllm", [spec("10.0.0.8:8000")])
+    await eventually(lambda: listed(eds) == ["10.0.0.8:8000"], what="the new list")
+    runner.stop()
+    await serving
+
+
+async def test_a_fleet_that_empties_is_written(eds):
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec("10.0.0.1:8000")])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("a", [])
+        await eventually(lambda: listed(eds) == [], what="the empty list")
+
+
+async def test_a_picker_without_endpoints_writes_the_first_file(eds):
+    async with running(eds) as (fleet, _):
+        await fleet.publish()
+    assert listed(eds) == []
+
+
+async def test_an_endpoint_that_leaves_while_envoy_learns_of_it_is_taken_out(eds):
+    async with running(eds) as (fleet, table):
+        fleet.replace("a", [spec("10.0.0.1:8000")])
+        await eventually(lambda: len(table) == 1, what="the endpoint")
+        fleet.replace("a", [spec("10.0.0.1:8000"), spec("10.0.0.2:8000")])
+        await eventually(lambda: len(listed(eds)) == 2, what="the newcomer in the file")
+        fleet.replace("a", [spec("10.0.0.1:8000")])
+        await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its end")
+    assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
