@@ -99,6 +99,7 @@ class SettingsReloader(Collector):
         self.poll_s = poll_s
         self._asked = asyncio.Event()
         self._refused = False
+        self._unread = False
         self._applied = 0
 
     # -- following -----------------------------------------------------------------------------
@@ -118,7 +119,7 @@ class SettingsReloader(Collector):
                 await asyncio.wait_for(self._asked.wait(), self.poll_s)
             found = await asyncio.to_thread(_stamps, self._stamps)
             changed = found == seen and found != self._stamps
-            again = self._refused and loop.time() - tried_at >= AGAIN_S
+            again = self._unread and loop.time() - tried_at >= AGAIN_S
             if changed or again or self._asked.is_set():
                 self._asked.clear()
                 self._stamps, tried_at = found, loop.time()
@@ -126,15 +127,17 @@ class SettingsReloader(Collector):
             seen = found
 
     async def _reload(self, path: Path, apply: Apply) -> None:
-        self._refused = True  # until they are read: after a fault of ours they are tried again, too
+        self._unread = True  # after a fault of ours they are tried again, too
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
+            self._refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
+        self._refused = False
         self._problems.report(_SOURCE, None)
         self._take(read, apply)
-        self._refused = False
+        self._unread = False
 
     def _read(self, path: Path) -> _Read:
         """Reads all files again; in a thread.
