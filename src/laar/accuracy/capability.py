@@ -98,13 +98,14 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
+    """By model; the mean as it stands for one without cells, which was written by hand."""
     counts = {name: sum(cell.outcomes for cell in model.cells) for name, model in models.items()}
-    total = sum(counts.values())
-    if not total:
-        return {name: model.mean for name, model in models.items()}
+    total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
     return {
         name: (models[name].mean * count + pooled * _FEW_OUTCOMES) / (count + _FEW_OUTCOMES)
+        if count
+        else models[name].mean
         for name, count in counts.items()
     }
 
