@@ -83,7 +83,7 @@ def place(gateway, http):
         gateway.members((upstream.address, "m"))
         await gateway.picker(context={"routes": list(routes)}, **sections)
         tenant_header = gateway.settings.flow.tenant_header
-        envoy = await gateway.envoy(shape, tenant_header=tenant_header)
+        envoy = await gateway.envoy(shape, tenant_header=tenant_header, trust_gateway_headers=True)
         return Place(http, upstream, gateway, envoy)
 
     return start

@@ -89,9 +89,12 @@ class Busy:
         self.upstream = await gateway.upstream()
         gateway.members((self.upstream.address, "m"))
         self.runner = await gateway.picker(flow={**ONE_AT_A_TIME, **self.flow}, **self.sections)
-        options = (
-            {"tenant_header": self.flow["tenant_header"]} if "tenant_header" in self.flow else {}
-        )
+        options = {}
+        if "tenant_header" in self.flow:  # set by a gateway in front
+            options = {
+                "tenant_header": self.flow["tenant_header"],
+                "trust_gateway_headers": True,
+            }
         self.envoy = await gateway.envoy(self.shape, **options)
 
         async def answer():

@@ -13,8 +13,9 @@ from collections import OrderedDict
 __all__ = ["Chains"]
 
 MAX_ANCHORS = 131_072
-"""Places that are known by their hash, some 20 MB with the blocks; the least recently used one is
-forgotten. A sender names only places in the younger half of its own."""
+"""Places that are known by their hash: some 20 MB with the blocks of chats, some 120 MB with those
+of agents whose prompts have 400 KB. The least recently used one is forgotten. A sender names only
+places in the younger half of its own."""
 
 _EVERY = 16
 """Blocks between two anchors of a chain: a prompt that branches off sends 15 again at most."""
