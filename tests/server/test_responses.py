@@ -1,6 +1,6 @@
 """Conversations that engines keep, through a real Envoy and simulated endpoints."""
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import orjson
 import pytest
@@ -24,20 +24,25 @@ async def asked(http, url, text, **fields):
     return orjson.loads(events[-1])["response"]["id"], where
 
 
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
-async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, stream):
+@asynccontextmanager
+async def three_engines(gateway, shape, **settings):
+    """Three endpoints behind a picker and an Envoy, and the URL of that."""
     async with AsyncExitStack() as stack:
         addresses = []
         for _ in range(3):
-            endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))
+            endpoint = SimulatedEndpoint(EndpointSettings(model="m", **settings))
             await endpoint.start()
             stack.push_async_callback(endpoint.stop)
             addresses.append(endpoint.url.removeprefix("http://"))
         gateway.members(*((address, "m") for address in addresses))
         await gateway.picker()
-        url = (await gateway.envoy(shape)).url()
+        yield (await gateway.envoy(shape)).url()
 
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, stream):
+    async with three_engines(gateway, shape, time_scale=0.001) as url:
         begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
         assert len({where for _, where in begun}) > 1
         for name, where in begun:
@@ -56,17 +61,7 @@ async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, str
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])
 async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
-    async with AsyncExitStack() as stack:
-        addresses = []
-        for _ in range(3):
-            endpoint = SimulatedEndpoint(EndpointSettings(model="m"))
-            await endpoint.start()
-            stack.push_async_callback(endpoint.stop)
-            addresses.append(endpoint.url.removeprefix("http://"))
-        gateway.members(*((address, "m") for address in addresses))
-        await gateway.picker()
-        url = (await gateway.envoy(shape)).url()
-
+    async with three_engines(gateway, shape) as url:
         body = {"model": "m", "input": "a story", "max_output_tokens": 5000, "stream": True}
         async with http.post(f"{url}/v1/responses", json=body) as answer:
             begun = await answer.content.readuntil(b"\n\n")

@@ -139,6 +139,11 @@ class ModelCapability(_Part):
     ]
     held_out: HeldOut | None
 
+    @property
+    def outcomes(self) -> int:
+        """Measured outcomes of the model, over all cells."""
+        return sum(cell.outcomes for cell in self.cells)
+
 
 class PairTerm(_Part):
     """Added to the log odds of `model` when `failed` has failed on the request."""

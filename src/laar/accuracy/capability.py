@@ -99,7 +99,7 @@ _FEW_OUTCOMES = 30.0
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
     """By model; the mean as it stands for one without cells, which was written by hand."""
-    counts = {name: sum(cell.outcomes for cell in model.cells) for name, model in models.items()}
+    counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
     return {
@@ -190,7 +190,7 @@ class CapabilityModel:
     def outcomes(self, model: str) -> int:
         """Measured outcomes of the model."""
         known = self._models.get(model)
-        return 0 if known is None else sum(cell.outcomes for cell in known.cells)
+        return 0 if known is None else known.outcomes
 
     def probabilities(
         self,

@@ -228,11 +228,12 @@ class OutcomeReports:
         self._unlink(decision_id, self._decisions.pop(decision_id))
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
-        alike = self._latest.get(decision.link) if decision.link is not None else None
-        if alike is not None and decision_id in alike:
-            alike.remove(decision_id)
-            if not alike and decision.link is not None:
-                del self._latest[decision.link]
+        link = decision.link
+        if link is None or decision_id not in (alike := self._latest.get(link, [])):
+            return
+        alike.remove(decision_id)
+        if not alike:
+            del self._latest[link]
 
     def _link(self, link: _Link, decision_id: str) -> None:
         alike = self._latest.setdefault(link, [])

@@ -315,8 +315,10 @@ class PrefixBeliefs:
         self.blocks_held.stored(slot, model, event)
         if event.parent is None and event.hashes and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
-            first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
-            begun = self.index.new_roots(slot, first_bytes).difference(known.values())
+            if not self.index.knows_first_block(slot):
+                first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+                self.index.set_first_block(slot, first_bytes)
+            begun = self.index.new_roots(slot).difference(known.values())
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 

@@ -84,13 +84,14 @@ class _Answer:
     def json(self) -> Any:
         return orjson.loads(self.body)
 
-    def shown(self) -> dict[str, Any] | None:
-        """The JSON object of a good answer; None of any other, as of a page of something else."""
-        try:
-            found = self.json() if self.status == 200 else None
-        except orjson.JSONDecodeError:
-            return None
-        return found if isinstance(found, dict) else None
+
+def _shown(answer: _Answer | None) -> dict[str, Any] | None:
+    """The JSON object of a good answer; None of any other, as of a page of something else."""
+    try:
+        found = answer.json() if answer is not None and answer.status == 200 else None
+    except orjson.JSONDecodeError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class Doctor:
@@ -171,8 +172,8 @@ class Doctor:
             found.append(
                 _error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
             )
-        about = fleet.shown() if fleet is not None else None
-        recent = seen.shown() if seen is not None else None
+        about = _shown(fleet)
+        recent = _shown(seen)
         if about is None or recent is None or not {"about", "fleet"} <= about.keys():
             what = "does not show its fleet"
             remedy = "give the token with --token-file, or name listen.admin with --picker"
@@ -188,7 +189,7 @@ class Doctor:
         if url is None:
             return []
         dump = await _get(http, f"{url}/config_dump")
-        document = dump.shown() if dump is not None else None
+        document = _shown(dump)
         if dump is None or document is None:
             return [
                 _error(
@@ -203,10 +204,10 @@ class Doctor:
         self.config_dump = document
         found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(document, self.needs)]
         about = await _get(http, f"{url}/server_info")
-        if about is not None and (known := about.shown()) is not None:
+        if (known := _shown(about)) is not None:
             found += _envoy_version(str(known.get("version", "")))
         stats = await _get(http, f"{url}/stats?format=json&filter=ext_proc|overflow")
-        if stats is not None and (counted := stats.shown()) is not None:
+        if (counted := _shown(stats)) is not None:
             found += _envoy_counters(counted.get("stats", []))
         return found
 

@@ -34,6 +34,7 @@ __all__ = [
     "number",
     "read_trace",
     "session_of",
+    "timed",
     "whole",
 ]
 
@@ -71,7 +72,23 @@ def read_trace(
     if not time_scale > 0:
         raise SettingError(f"time scale {time_scale}: give a number above 0")
     scale = time_scale / 1e3
-    first_ms = last_ms = None
+    first_ms = None
+    for where, entry, at_ms in timed(path):
+        first_ms = at_ms if first_ms is None else first_ms
+        yield Arrival(
+            at_s=(at_ms - first_ms) * scale,
+            prompt=lengths(entry, where).prompt(block_tokens),
+            session=session_of(entry) or "",
+        )
+
+
+def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
+    """The file's objects as `entries` gives them, each with its time in milliseconds.
+
+    Raises:
+        SettingError: as `entries`; a time is missing, or goes back.
+    """
+    last_ms = 0.0
     for where, entry in entries(path):
         if "timestamp" not in entry and session_of(entry) is not None:
             raise SettingError(
@@ -79,15 +96,10 @@ def read_trace(
                 "--closed-loop` sends recorded sessions"
             )
         at_ms = number(entry, "timestamp", where)
-        if last_ms is not None and at_ms < last_ms:
+        if at_ms < last_ms:
             raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
-        first_ms = at_ms if first_ms is None else first_ms
         last_ms = at_ms
-        yield Arrival(
-            at_s=(at_ms - first_ms) * scale,
-            prompt=lengths(entry, where).prompt(block_tokens),
-            session=session_of(entry) or "",
-        )
+        yield where, entry, at_ms
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:

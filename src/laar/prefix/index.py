@@ -30,7 +30,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -225,9 +225,7 @@ class PrefixIndex:
         if cache.claims.pop(receipt._stamp, None) is None:
             return  # settled already, or the endpoint was dropped meanwhile
         keep = max((shared_blocks(claim, hashes) for claim in cache.claims.values()), default=0)
-        depth, end = 0, len(hashes)
-        while depth < end and (use := cache.by_head.get(hashes[depth])) is not None:
-            depth += shared_from(use.hashes, hashes, depth)
+        for use, depth in _along(cache, hashes):
             if depth > max(keep, use.proven):
                 self._cut(cache, use, max(keep, use.proven, use.start) - use.start)
 
@@ -287,27 +285,30 @@ class PrefixIndex:
         claims = self._caches[slot].claims.values()
         return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
 
-    def new_roots(self, slot: int, first_bytes: float) -> set[int]:
+    def knows_first_block(self, slot: int) -> bool:
+        """Whether `set_first_block` was called for the slot's engine."""
+        return self._caches[slot].root_blocks > 0
+
+    def set_first_block(self, slot: int, first_bytes: float) -> None:
+        """Set how much prompt text a first block of the slot's engine holds."""
+        cache = self._caches[slot]
+        cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
+        for use in cache.by_age.values():
+            if not use.start:
+                use.root = cache.root(use.hashes)
+
+    def new_roots(self, slot: int) -> set[int]:
         """Roots of prompts that only requests still open at the slot have used there.
 
         The engine stores a first block for such a root, and reports it. A root that an ended
         request had used before is in its cache.
-
-        Args:
-            slot: the endpoint.
-            first_bytes: prompt text in the engine's first block.
         """
         cache = self._caches[slot]
-        if not cache.root_blocks:
-            cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
-            for use in cache.by_age.values():
-                if not use.start:
-                    use.root = cache.root(use.hashes)
-        least = cache.root_blocks
+        least = max(cache.root_blocks, 1)
         return {
             cache.root(claim)
             for claim in cache.claims.values()
-            if len(claim) >= least and self._proven(cache, claim, least) < least
+            if len(claim) >= least and _proven(cache, claim[:least]) < least
         }
 
     def forget_root(self, slot: int, root: int) -> None:
@@ -325,15 +326,6 @@ class PrefixIndex:
             if hashes and cache.root(hashes) == root:
                 self._use(cache, hashes, settled=False, claim=stamp)
         self._fit(cache)
-
-    @staticmethod
-    def _proven(cache: _Cache, hashes: array[int], most: int) -> int:
-        """Leading blocks that an ended request has used, `most` at most."""
-        held, proven = 0, 0
-        while held < most and (use := cache.by_head.get(hashes[held])) is not None:
-            shared = shared_from(use.hashes, hashes, held)
-            proven, held = max(proven, min(use.proven, held + shared)), held + shared
-        return min(proven, most)
 
     def set_capacity(self, slot: int, capacity_bytes: int) -> None:
         """Set how much prompt text the slot's engine can hold; 0 when it caches no prefixes.
@@ -537,3 +529,16 @@ class PrefixIndex:
 
 def _oldest(cache: _Cache) -> _Use:
     return next(iter(cache.by_age.values()))
+
+
+def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
+    """The uses along a prompt, each with the prompt's blocks that are held up to its end."""
+    held = 0
+    while held < len(hashes) and (use := cache.by_head.get(hashes[held])) is not None:
+        held += shared_from(use.hashes, hashes, held)
+        yield use, held
+
+
+def _proven(cache: _Cache, hashes: array[int]) -> int:
+    """Leading blocks of a prompt that an ended request has used."""
+    return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

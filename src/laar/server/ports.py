@@ -13,6 +13,7 @@ from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.over_h2 import ProcessCall
 from laar.server.h2 import H2Server
+from laar.server.listener import listener
 
 if TYPE_CHECKING:
     from laar.server.grpc_server import GrpcServer
@@ -158,12 +159,7 @@ def ports_in_use(listen: Listen) -> list[SettingError]:
             host, port = split_address(address)
             try:
                 family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-                listener = socket.create_server(
-                    (host, port),
-                    family=family,
-                    dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-                )
-                held.enter_context(listener)
+                held.enter_context(listener(host, port, family))
             except OSError:
                 faults.append(cannot_listen(name, address))
     return faults

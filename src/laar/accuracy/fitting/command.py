@@ -140,7 +140,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         scores, speed = model.held_out, model.speed
         table.add_row(
             name,
-            str(sum(cell.outcomes for cell in model.cells)),
+            str(model.outcomes),
             f"{model.mean:.1%}",
             f"{scores.brier:.3f}" if scores else "-",
             f"{scores.auc:.3f}" if scores and scores.auc is not None else "-",

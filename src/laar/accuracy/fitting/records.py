@@ -124,7 +124,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     digest = sha256()
     for data, source in files:
         digest.update(data)
-        found: list[tuple[int, list[MeasuredOutcome]]] = []
+        found: list[list[MeasuredOutcome]] = []
         bad = 0
         number = 0
         for line, raw in _entries(data, source):
@@ -137,7 +137,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                     faults.append(f"{source}:{line}: {_said(fault)}")
                 continue
             measured, other = measured or is_measured, other or not is_measured
-            found.append((line, outcomes))
+            found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
                 f"{bad} of {number} entries of {source} are no graded answers; first: {faults[-1]}"
@@ -305,9 +305,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     }
 
 
-def _told_apart(
-    found: Sequence[tuple[int, list[MeasuredOutcome]]],
-) -> Iterator[MeasuredOutcome]:
+def _told_apart(found: Sequence[list[MeasuredOutcome]]) -> Iterator[MeasuredOutcome]:
     """The outcomes, with an id by content for answers that their question does not distinguish.
 
     The same lines in another file, or in another order, are the same answers. Where there are many
@@ -315,15 +313,14 @@ def _told_apart(
     """
     asked = Counter(
         (outcome.query_id, outcome.task, outcome.prompt_tokens, outcome.model)
-        for _, outcomes in found
+        for outcomes in found
         for outcome in outcomes
         if len(outcomes) == 1 and outcome.query_id.startswith("q:")
     )
     repeated = {key[0] for key, times in asked.items() if times > 1}
-    alike = [outcome for _, each in found for outcome in each if outcome.query_id in repeated]
-    apart = len({outcome.query_id for outcome in alike}) >= _MANY_QUESTIONS
+    apart = len(repeated) >= _MANY_QUESTIONS
     seen: Counter[tuple[object, ...]] = Counter()
-    for _, outcomes in found:
+    for outcomes in found:
         for outcome in outcomes:
             if not outcome.query_id or (len(outcomes) == 1 and outcome.query_id in repeated):
                 content = (

@@ -88,7 +88,7 @@ def _models(artifact: Capability, evaluation: Evaluation) -> str:
             timed = [f"{seconds * 1e6:.1f}" for seconds in per_token]
         return [
             name,
-            str(sum(cell.outcomes for cell in model.cells)),
+            str(model.outcomes),
             f"{model.mean:.3f}",
             *_scores(evaluation.models.get(name)),
             *timed,

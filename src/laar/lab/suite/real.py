@@ -20,7 +20,7 @@ from laar.errors import SettingError
 from laar.lab.sessions import Recorded, read_sessions
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Case, Closed, Open
-from laar.lab.trace import TRACE_BLOCK_TOKENS, Lengths, entries, lengths, number
+from laar.lab.trace import TRACE_BLOCK_TOKENS, Lengths, lengths, timed
 from laar.sim.fleet import Arrival, Site, Turn
 
 __all__ = [
@@ -89,13 +89,8 @@ def _fitting(turns: Iterable[Turn]) -> Iterator[Turn]:
 @lru_cache(maxsize=2)
 def _trace(path: Path) -> list[tuple[float, Lengths]]:
     found = []
-    last_ms = 0.0
-    for where, entry in entries(path):
+    for where, entry, at_ms in timed(path):
         line = lengths(entry, where)
-        at_ms = number(entry, "timestamp", where)
-        if at_ms < last_ms:
-            raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
-        last_ms = at_ms
         if line.prompt_tokens <= MAX_PROMPT_TOKENS:
             found.append((at_ms / 1e3, line))
     if not found:

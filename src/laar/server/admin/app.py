@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from laar.server.health_service import HealthService
+from laar.server.listener import listener
 from laar.telemetry.metrics import Metrics
 
 __all__ = ["AdminServer", "admin_app"]
@@ -92,11 +93,7 @@ class AdminServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server(
-            (host, port),
-            family=family,
-            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
-        )
+        self._socket = listener(host, port, family)
         self.port: int = self._socket.getsockname()[1]
         super().__init__(
             uvicorn.Config(

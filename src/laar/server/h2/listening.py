@@ -14,6 +14,7 @@ from laar.datalayer import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.coroutine_methods import Service, opened
+from laar.server.listener import listener
 
 __all__ = ["H2Server"]
 
@@ -86,19 +87,13 @@ class H2Server:
         known = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         for family, at in dict.fromkeys((family, str(at[0])) for family, *_, at in known):
             try:
-                listener = socket.create_server(
-                    (at, port),
-                    family=family,
-                    backlog=_BACKLOG,
-                    reuse_port=self._together,
-                    dualstack_ipv6=at == "::" and socket.has_dualstack_ipv6(),
-                )
+                bound = listener(at, port, family, backlog=_BACKLOG, reuse_port=self._together)
             except OSError as error:
                 if error.errno in _NOT_HERE and self._sockets:
                     continue  # `localhost` is often in two families, of which one is off
                 self._close()
                 raise
-            self._sockets.append(listener)
+            self._sockets.append(bound)
         return port
 
     async def start(self) -> None:
@@ -143,8 +138,8 @@ class H2Server:
     def _close(self) -> None:
         for listening in self._listening:
             listening.close()
-        for listener in self._sockets:
-            listener.close()
+        for bound in self._sockets:
+            bound.close()
         self._listening, self._sockets = [], []
 
     async def _listen(self) -> None:

@@ -94,7 +94,7 @@ class Hub:
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
-        await self._write()
+        await self._save()
 
     async def _give_turns(self) -> None:
         """Asks one worker after the other for a snapshot."""
@@ -105,9 +105,9 @@ class Hub:
                 turn = (turn + 1) % len(self._workers)
                 _write(self._workers[turn], _TURN)
                 self._turn_at[self._workers[turn]] = asyncio.get_running_loop().time()
-            await self._write()  # that of the turn before
+            await self._save()  # that of the turn before
 
-    async def _write(self) -> None:
+    async def _save(self) -> None:
         """Writes the last snapshot to the file, if it is not there yet."""
         if self._file is None or not self._unwritten:
             return

@@ -1,0 +1,24 @@
+"""Sockets that listen."""
+
+from __future__ import annotations
+
+import socket
+
+__all__ = ["listener"]
+
+
+def listener(
+    host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
+) -> socket.socket:
+    """A TCP socket that listens; on ``::`` it takes both families where the machine can.
+
+    Raises:
+        OSError: the address cannot be listened on.
+    """
+    return socket.create_server(
+        (host, port),
+        family=family,
+        backlog=backlog,
+        reuse_port=reuse_port,
+        dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+    )
