@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from tempfile import gettempdir
 
-import msgpack
+import msgspec
 import numpy as np
 import orjson
 import yaml
@@ -129,10 +129,10 @@ def events(data: bytes) -> None:
         payload = choices.rest()
     else:
         try:
-            payload = msgpack.packb(json.loads(json_text(choices)))
+            payload = msgspec.msgpack.encode(json.loads(json_text(choices)))
         except (ValueError, OverflowError, RecursionError, UnicodeEncodeError):
             return
-        payload = msgpack.packb([1.0, [msgpack.unpackb(payload, strict_map_key=False)], None])
+        payload = msgspec.msgpack.encode([1.0, [msgspec.msgpack.decode(payload)], None])
     try:
         found = decode_batch(payload)
     except ValueError:

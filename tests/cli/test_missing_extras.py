@@ -26,7 +26,7 @@ app()
         ("scipy", ("overload",), "lab"),
         ("sklearn", ("fit", "outcomes.jsonl"), "fit"),
         (
-            "msgpack",
+            "zmq",
             ("sim-endpoint", "--port", "0", "--kv-events", "tcp://127.0.0.1:0"),
             "kv-events",
         ),

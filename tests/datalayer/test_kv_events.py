@@ -4,11 +4,11 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-msgpack = pytest.importorskip("msgpack")
 zmq = pytest.importorskip("zmq")
 
 from laar.core.endpoints import EndpointSpec  # noqa: E402
@@ -34,7 +34,7 @@ REMOVED = {"type": "BlockRemoved", "block_hashes": [HASH], "medium": "GPU", "gro
 
 
 def batch(*events: Any) -> bytes:
-    packed: bytes = msgpack.packb([1_780_000_000.0, list(events), 0])
+    packed: bytes = msgspec.msgpack.encode([1_780_000_000.0, list(events), 0])
     return packed
 
 
@@ -99,7 +99,7 @@ def test_other_media_and_unknown_kinds_are_no_news() -> None:
     [b"", b"\xc1", b"x", batch()[:-1], batch({}), batch([]), batch(7),
      batch({"type": "BlockStored"}), batch({**STORED, "block_hashes": ["x"]}),
      batch({**STORED, "token_ids": [-1]}), batch({**STORED, "token_ids": ["x"]}),
-     msgpack.packb([1]), msgpack.packb({"a": 1}),
+     msgspec.msgpack.encode([1]), msgspec.msgpack.encode({"a": 1}),
      batch(["BlockRemoved"]), b"\x91" * 5000],
 )  # fmt: skip
 def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
@@ -112,7 +112,7 @@ def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
     st.none() | st.integers(0, 9) | st.text(max_size=5) | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
     max_leaves=12,
-).map(lambda value: msgpack.packb([0, value]))))  # fmt: skip
+).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
 def test_no_bytes_raise_anything_else(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
         decode_batch(payload)

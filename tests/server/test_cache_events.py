@@ -2,7 +2,7 @@
 
 from contextlib import asynccontextmanager
 
-import msgpack
+import msgspec
 import numpy as np
 import yaml
 import zmq
@@ -32,7 +32,7 @@ async def publishing_engine(gateway):
 
         async def publish(*events):
             nonlocal number
-            batch = msgpack.packb([0.0, list(events), 0])
+            batch = msgspec.msgpack.encode([0.0, list(events), 0])
             await engine.send_multipart([b"kv", number.to_bytes(8, "big"), batch])
             number += 1
 

@@ -257,7 +257,7 @@ async def test_wrong_data_in_the_store_stops_no_picker(server, members):
     await server.ask("XADD", stream, "*", "else", "entirely")
     await server.ask("SET", "laar:{laar}:snapshot", b"damaged\n{}")
     p, q = await members(1), await members(2)
-    await server.ask("XADD", stream, "*", "b", b'{"v":99,"ns":"laar"}', "o", "y")
+    await server.ask("XADD", stream, "*", "b", b'{"schema":99,"namespace":"laar"}', "o", "y")
     decision = p.decide()
     await eventually(lambda: q.in_flight == 1)
     assert q.sharer.sharing.refused["schema"] == 1

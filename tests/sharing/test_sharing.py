@@ -305,9 +305,11 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost():
         (b"", "no-batch"),
         (b"\xff\x00", "no-batch"),
         (b"[]", "no-batch"),
-        (b'{"v":1,"ns":"laar"}', "schema"),
-        (b'{"v":2,"ns":"other"}', "namespace"),
-        (b'{"v":2,"ns":"laar"}', "no-batch"),
+        (b'{"v":2,"ns":"laar"}', "schema"),
+        (b'{"schema":2,"namespace":"laar"}', "schema"),
+        (b'{"schema":3,"namespace":"other"}', "namespace"),
+        (b'{"schema":3,"namespace":"laar"}', "no-batch"),
+        (b"[" * 100_000, "no-batch"),
         (b"x" * (5 << 20), "too-long"),
     ],
 )
@@ -336,19 +338,20 @@ def test_a_picker_says_once_that_there_is_something_to_send():
 
 
 def batch(**fields):
-    told = {"v": 2, "ns": "laar", "from": "x/1", "seq": 1, "key": "", "t": 0.0, "open": 0}
-    return orjson.dumps(told | {"full": False, "at": [], "load": [], "d": []} | fields)
+    told = {"schema": 3, "namespace": "laar", "origin": "x/1", "seq": 1, "key_id": ""}
+    told |= {"sent_at_s": 0.0, "oldest_open": 0, "full": False, "loads": {}, "records": []}
+    return orjson.dumps(told | fields, option=orjson.OPT_NON_STR_KEYS)
 
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("bad", [-1.0, -1, 1e300, 1 << 63, "1.0", None, True, [1.0], {}])
 def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
     p, _, _ = pair()
-    p.take(batch(at=[A, B], load=[*[1.0] * 9, *[2.0] * 9], full=full), 1.0)
+    p.take(batch(loads={A: [1.0] * 9, B: [2.0] * 9}, full=full), 1.0)
     for seq, place in enumerate((0, 4, 8), 2):
         numbers = [5.0] * 9
         numbers[place] = bad
-        p.take(batch(seq=seq, at=[A, B], load=[3.0] * 9 + numbers, full=full), 1.0)
+        p.take(batch(seq=seq, loads={A: [3.0] * 9, B: numbers}, full=full), 1.0)
         assert p.refused["record"] == seq - 1
         assert counted(p)["in_flight"] == 3.0 + (0.0 if full else 2.0)
 
@@ -356,27 +359,33 @@ def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"at": [A]},
-        {"load": [1.0] * 9},
-        {"at": [A], "load": [1.0] * 8},
-        {"at": [A], "load": [[1.0] * 9]},
-        {"at": A, "load": [1.0] * 9 * len(A)},
-        {"at": {A: 1}, "load": [1.0] * 9},
-        {"at": None},
-        {"load": 7},
+        {"loads": [A]},
+        {"loads": None},
+        {"loads": 7},
+        {"records": None},
+        {"records": [["?"]] * 20_001},
+        {"seq": -1},
+        {"origin": None},
     ],
 )
-def test_loads_that_are_no_block_are_no_batch(fields):
+def test_a_batch_of_another_form_is_none(fields):
     p, _, _ = pair()
     p.take(batch(**fields), 1.0)
     assert p.refused["no-batch"] == 1
     assert len(p.peers) == 1
 
 
-@pytest.mark.parametrize("address", [7, None, ["10.0.0.1:80"], "x" * 1025])
-def test_a_load_of_no_address_is_left_out(address):
+@pytest.mark.parametrize("load", [7, None, [], [1.0] * 8, [1.0] * 10, [[1.0] * 9], {A: 1.0}])
+def test_a_load_of_another_form_is_left_out(load):
     p, _, _ = pair()
-    p.take(batch(at=[A, address], load=[1.0] * 18), 1.0)
+    p.take(batch(loads={A: [1.0] * 9, B: load}), 1.0)
+    assert p.refused["record"] == 1
+    assert counted(p)["in_flight"] == 1
+
+
+def test_a_load_of_no_address_is_left_out():
+    p, _, _ = pair()
+    p.take(batch(loads={A: [1.0] * 9, "x" * 1025: [1.0] * 9}), 1.0)
     assert p.refused["record"] == 1
     assert counted(p)["in_flight"] == 1
 
@@ -387,11 +396,18 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         ["p", 1, A, 100, 0, 0, "not base64"],
         ["p", 2, A, 64, 0, 0, "AAAAAAAAAAA=" * 9],
         ["p", 3, A, 640, 3, 12345, "AAAAAAAAAAA="],
-        ["h", A, "bad", "no-kind", 1.0],
-        ["h", A, "out", "status", 1e11],
-        ["e", A, True, 1, 1],
-        ["e", A, False, 1.0, 1.0, 1.0, 0.0],
-        ["o", "m", "en", 1024, "qa", True, 7.0, None, 0.0, ""],
+        ["h", A, ["bad", "no-kind", 1.0]],
+        ["h", A, ["out", "status", 1e13]],
+        ["h", A, ["out", "status", -1.0]],
+        ["e", A, [True, [1.0], 1, 1, 1]],
+        ["e", A, [False, [1.0], 1.0, 1.0, 0.0]],
+        ["e", A, [False, [1e300], 1.0, 1.0, 1.0]],
+        ["o", ["m", ["en", 1024, "qa"], True, 7.0, None, 0.0, "", ""]],
+        ["o", ["m" * 1025, ["en", 1024, "qa"], True, 1.0, None, 0.0, "", ""]],
+        ["o", ["m", ["en", 1024, "qa"], True, 1.0, 1.5, 0.0, "", ""]],
+        ["p", 4, A, 64, 0, 0, "AAAA"],
+        ["c"],
+        ["c", A, A],
         ["j", "an id", "yes"],
         ["j", 7, True],
         ["zz"],
@@ -400,7 +416,8 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         None,
         ["w", {"w": "x"}, 1.0],
     ]
-    p.take(batch(key=p.key_id, at=[A], load=[1.0] * 9, d=records), 1.0)
+    p.take(batch(key_id=p.key_id, loads={A: [1.0] * 9}, records=records), 1.0)
+    assert p.refused["record"] == len(records) - 1  # one names a beginning that is not known here
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.stats().blocks == 0
     p.director.decide(request(), 1.1)

@@ -119,14 +119,17 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.lossy)
     @rule(
         number=pickers,
-        change=st.sampled_from([{"ns": "other"}, {"v": 1}, {"v": True}, {"seq": -1}, {"d": 7}]),
+        change=st.sampled_from(
+            [{"namespace": "other"}, {"schema": 2}, {"schema": True}, {"seq": -1}, {"records": 7}]
+        ),
     )
     def stranger(self, number, change):
         """A batch of another deployment or version changes nothing."""
         picker = self.alive(number)
         before = counted(picker)
-        batch = {"v": 2, "ns": "laar", "from": "x/1", "seq": 1, "key": "", "t": 0, "open": 0}
-        batch |= {"full": True, "at": [ADDRESSES[0]], "load": [9.0] * 9, "d": []} | change
+        batch = {"schema": 3, "namespace": "laar", "origin": "x/1", "seq": 1, "key_id": ""}
+        batch |= {"sent_at_s": 0, "oldest_open": 0, "full": True, "records": []}
+        batch |= {"loads": {ADDRESSES[0]: [9.0] * 9}} | change
         picker.take(orjson.dumps(batch), self.now)
         assert counted(picker) == before
 

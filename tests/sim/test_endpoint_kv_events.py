@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
 import zmq
 import zmq.asyncio
@@ -51,7 +51,7 @@ async def subscribed(sim: Running, source: dict[str, Any]) -> AsyncIterator[zmq.
 async def batch(subscriber: zmq.asyncio.Socket) -> tuple[int, list[dict[str, Any]]]:
     topic, seq, payload = await asyncio.wait_for(subscriber.recv_multipart(), 10)
     assert topic == TOPIC.encode()
-    _, events, rank = msgpack.unpackb(payload)
+    _, events, rank = msgspec.msgpack.decode(payload)
     assert rank == 0
     return int.from_bytes(seq, "big"), events
 
@@ -134,7 +134,7 @@ async def test_replay_gives_kept_batches_again_and_says_where_they_end() -> None
                 if seq == b"\xff" * 8:
                     assert payload == b""
                     break
-                got.append((int.from_bytes(seq, "big"), msgpack.unpackb(payload)[1]))
+                got.append((int.from_bytes(seq, "big"), msgspec.msgpack.decode(payload)[1]))
         assert [number for number, _ in got] == [1, 2]
         assert [events[0]["token_ids"][0] for _, events in got] == [100, 200]
 

@@ -50,7 +50,6 @@ _EXTRA_OF = {
     "grpc": "grpc",
     "joblib": "lab",
     "matplotlib": "lab",
-    "msgpack": "kv-events",
     "scipy": "lab",
     "sklearn": "fit",
     "zmq": "kv-events",

@@ -14,7 +14,7 @@ known to begin with an empty cache.
 Only the cache that prefills read from counts: blocks that move to another medium, or that are of a
 further group of a hybrid model's layers, are no news.
 
-Needs the packages pyzmq and msgpack.
+Needs the package pyzmq.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
-import msgpack
+import msgspec
 import numpy as np
 import zmq
 import zmq.asyncio
@@ -246,10 +246,10 @@ def decode_batch(payload: bytes) -> list[Event]:
         ValueError: it is none.
     """
     try:
-        _, events, *_ = msgpack.unpackb(payload, strict_map_key=False)
+        _, events, *_ = msgspec.msgpack.decode(payload)
         return [event for raw in events if (event := _event(raw)) is not None]
     except (
-        *(msgpack.UnpackException, TypeError, KeyError, IndexError),
+        *(msgspec.MsgspecError, TypeError, KeyError, IndexError),
         *(RecursionError, OverflowError),
     ) as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None

@@ -70,7 +70,7 @@ class Collectors:
         """Starts them all, once they are prepared."""
         settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
-        if find_spec("zmq") and find_spec("msgpack"):  # the extra `kv-events`: few fleets publish
+        if find_spec("zmq"):  # the extra `kv-events`: few fleets publish
             from laar.datalayer.kv_events import KvEvents
 
             tasks.spawn("kv-events", KvEvents(self._targets, self._fleet).run)

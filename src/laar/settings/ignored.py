@@ -119,9 +119,9 @@ def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterato
 
 def _kv_events(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
     labelled = [(source, spec.address) for source, spec in specs if KV_EVENTS_LABEL in spec.labels]
-    if labelled and not (find_spec("zmq") and find_spec("msgpack")):
+    if labelled and not find_spec("zmq"):
         yield (
             f"{loaded.at(labelled[0][0])}label {KV_EVENTS_LABEL} of "
-            f"{', '.join(address for _, address in labelled[:5])}: KV cache events need packages "
-            "that are not installed: pip install 'laar[kv-events]'"
+            f"{', '.join(address for _, address in labelled[:5])}: KV cache events need a package "
+            "that is not installed: pip install 'laar[kv-events]'"
         )

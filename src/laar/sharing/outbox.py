@@ -9,7 +9,7 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
-from laar.sharing.batches import Batch
+from laar.sharing.batches import SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Entered, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
@@ -89,7 +89,7 @@ class Outbox:
         self._full_at = float("-inf")
         self._has_news()
 
-    def batches(self, now: float, key_id: str) -> list[Batch]:
+    def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
         """The batches to send; empty where nothing changed and no sign of life is due."""
         self._is_told = False
         full = now - self._full_at >= FULL_S
@@ -111,6 +111,8 @@ class Outbox:
             self._seq += 1
             made.append(
                 Batch(
+                    SCHEMA,
+                    namespace,
                     self._origin,
                     self._seq,
                     key_id,
@@ -168,5 +170,5 @@ class Outbox:
 
 def _bytes_of(record: Record) -> int:
     if isinstance(record, Entered):
-        return _RECORD_BYTES + 11 * len(record.tail)
+        return _RECORD_BYTES + len(record.tail) * 4 // 3
     return _RECORD_BYTES

@@ -12,7 +12,7 @@ from laar.core.endpoints import EndpointTable
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
-from laar.sharing.records import Cleared, Ended, Entered, Record
+from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to_bytes
 
 __all__ = ["Entries", "SharedPrefixes", "key_id"]
 
@@ -62,9 +62,10 @@ class SharedPrefixes:
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
-            packed = self.chains.pack(chain.hashes)
+            known, anchor, tail = self.chains.pack(chain.hashes)
             address = self._table.spec(slot).address
-            self._add(Entered(entry, address, chain.total_bytes, *packed))
+            size = chain.total_bytes
+            self._add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
         """Sends how it ended; a miss is evidence for all."""
@@ -114,7 +115,7 @@ class Entries:
     def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
         """Enters a prompt; False where its beginning is not known here."""
         prefixes = self._prefixes
-        hashes = prefixes.chains.unpack(record.known, record.anchor, record.tail)
+        hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
         blocks = prefixes.beliefs.blocks(record.total_bytes)

@@ -1,12 +1,16 @@
 """The messages between pickers: loads by address, and small typed records.
 
-`laar.sharing.batches` writes and reads them.
+Each kind is declared once: its tag, its fields and their bounds. `laar.sharing.batches` writes and
+reads them.
 """
 
 from __future__ import annotations
 
+import sys
 from array import array
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from msgspec import Meta, Struct
 
 from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
@@ -15,8 +19,10 @@ from laar.health import Word
 __all__ = [
     "NO_LOAD",
     "Cleared",
+    "Count",
     "Ended",
     "Entered",
+    "Hashes",
     "Heard",
     "Hello",
     "Judged",
@@ -26,8 +32,45 @@ __all__ = [
     "Record",
     "Reported",
     "StoredAt",
+    "Text",
     "Weights",
+    "from_bytes",
+    "to_bytes",
 ]
+
+_MAX_TEXT_CHARS = 1024
+_MAX_BLOCKS = 65_536
+_LARGEST = 1e12
+
+Text = Annotated[str, Meta(max_length=_MAX_TEXT_CHARS)]
+Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0, lt=_LARGEST)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
+"""Hashes of blocks as `to_bytes` writes them."""
+
+
+def to_bytes(hashes: array[int]) -> bytes:
+    """64-bit integers, little-endian."""
+    return _little_endian(hashes).tobytes()
+
+
+def from_bytes(data: bytes) -> array[int]:
+    """Hashes that `to_bytes` wrote.
+
+    Raises:
+        ValueError: the last one is not whole.
+    """
+    hashes = array("Q")
+    hashes.frombytes(data)
+    return _little_endian(hashes)
+
+
+def _little_endian(hashes: array[int]) -> array[int]:
+    if sys.byteorder != "little":
+        hashes = array("Q", hashes)
+        hashes.byteswap()
+    return hashes
 
 
 class Load(NamedTuple):
@@ -36,97 +79,132 @@ class Load(NamedTuple):
     A state, not a change: the one that arrives last is right, and the next one replaces a lost one.
     """
 
-    in_flight: float
-    queued_tokens: float
-    queued_uncached_tokens: float
-    prefill_tokens: float
-    ahead_s: float
-    sent: float
-    sent_s: float
-    hidden_s: float
-    read_s: float
+    in_flight: Amount
+    queued_tokens: Amount
+    queued_uncached_tokens: Amount
+    prefill_tokens: Amount
+    ahead_s: Amount
+    sent: Amount
+    sent_s: Amount
+    hidden_s: Amount
+    read_s: Amount
 
 
 NO_LOAD = Load(*[0.0] * len(Load._fields))
 """Nothing in flight, and nothing sent."""
 
 
-class Entered(NamedTuple):
+class _Record(Struct, array_like=True, forbid_unknown_fields=True):
+    def makes_sense(self) -> bool:
+        """Whether its values are possible, beyond what its fields declare."""
+        return True
+
+
+class Entered(_Record, tag="p"):
     """A prompt was sent to an endpoint.
 
     Its chain is the first `known` blocks of one that ends, or has an anchor, at `anchor`, then
     `tail`. `entry` names it for its end, ascending for an origin.
     """
 
-    entry: int
-    address: str
-    total_bytes: int
-    known: int
-    anchor: int
-    tail: array[int]
+    entry: Count
+    address: Text
+    total_bytes: Count
+    known: Count
+    anchor: Count
+    tail: Hashes
+
+    def makes_sense(self) -> bool:
+        """Whether the tail is whole."""
+        return len(self.tail) % 8 == 0
 
 
-class Ended(NamedTuple):
+class Ended(_Record, tag="s"):
     """The request of an entry ended, well or not; `share` is the cached share, if reported."""
 
-    entry: int
+    entry: Count
     ok: bool
-    share: float | None
+    share: Share | None
 
 
-class Cleared(NamedTuple):
+class Cleared(_Record, tag="c"):
     """An endpoint's cache is empty."""
 
-    address: str
+    address: Text
 
 
-class StoredAt(NamedTuple):
+class StoredAt(_Record, tag="a"):
     """An endpoint keeps an answer."""
 
-    response_id: str
-    address: str
-    session: str
+    response_id: Text
+    address: Text
+    session: Text
 
 
-class Heard(NamedTuple):
+class Heard(_Record, tag="h"):
     """Health of an endpoint."""
 
-    address: str
+    address: Text
     word: Word
 
+    def makes_sense(self) -> bool:
+        """Whether its amount is possible."""
+        return 0.0 <= self.word.amount < _LARGEST
 
-class Learned(NamedTuple):
+
+class Learned(_Record, tag="e"):
     """A sample of an endpoint's engine, taken from one answer."""
 
-    address: str
+    address: Text
     sample: Sample
 
+    def makes_sense(self) -> bool:
+        """Whether such a sample could have been taken."""
+        first, features, *positive = self.sample
+        return (
+            len(features) == (5 if first else 1)
+            and all(abs(each) < _LARGEST for each in features)
+            and all(0.0 < each < _LARGEST for each in positive)
+        )
 
-class Reported(NamedTuple):
+
+class Reported(_Record, tag="o"):
     """An outcome that a client reported."""
 
     outcome: Taken
 
+    def makes_sense(self) -> bool:
+        """Whether such an outcome could have been taken."""
+        it = self.outcome
+        texts = (it.model, it.tenant, it.reporter, it.features.language, it.features.task)
+        return (
+            0.0 < it.weight <= 1.0
+            and -1.0 <= it.offset <= 1.0
+            and (it.prior is None or 0.0 <= it.prior <= 1.0)
+            and it.features.bucket >= 0
+            and max(map(len, texts)) <= _MAX_TEXT_CHARS
+        )
 
-class Judged(NamedTuple):
+
+class Judged(_Record, tag="j"):
     """A client reported an outcome to a picker that did not decide: the one that did takes it."""
 
-    decision_id: str
+    decision_id: Text
     correct: bool
 
 
-class Weights(NamedTuple):
+class Weights(_Record, tag="w"):
     """Weights that won at the tuner of another picker, and their cost."""
 
-    weights: dict[str, float]
-    cost_s: float
+    weights: Annotated[dict[Text, Amount], Meta(max_length=64)]
+    cost_s: Amount
 
 
-class Hello(NamedTuple):
+class Hello(_Record, tag="?"):
     """A picker begins, or has missed something: all others are to send their loads in full."""
 
 
-class Leaving(NamedTuple):
+class Leaving(_Record, tag="x"):
     """A picker ends; nothing that it had in flight counts any more."""
 
 

@@ -142,8 +142,8 @@ class Sharing:
     def batches(self, now: float) -> list[bytes]:
         """The batches to send now; call it every `flush_ms` while there is a way to send."""
         self._at(now)
-        made = self.outbox.batches(now, self.key_id)
-        return [write_batch(self.settings.namespace, batch) for batch in made]
+        made = self.outbox.batches(now, self.settings.namespace, self.key_id)
+        return [write_batch(batch) for batch in made]
 
     @property
     def tag(self) -> str:
@@ -174,14 +174,14 @@ class Sharing:
         """
         self._at(now)
         try:
-            batch = read_batch(self.settings.namespace, data)
+            batch, bad = read_batch(self.settings.namespace, data)
         except Unreadable as fault:
             self.refused[fault.reason] += 1
             return
         if batch.origin == self.origin:
             return
-        if batch.bad:
-            self.refused["record"] += batch.bad
+        if bad:
+            self.refused["record"] += bad
         peer = self.peers.find(batch.origin, now)
         if batch.seq <= peer.seq:
             self.doubled += 1
@@ -238,8 +238,8 @@ class Sharing:
                     peer.entries.end(record)
             case Cleared(address):
                 self._cleared(address)
-            case StoredAt():
-                self.director.stored.heard(*record)
+            case StoredAt(response_id, address, session):
+                self.director.stored.heard(response_id, address, session)
             case Heard(address, word):
                 slot = self.director.table.slot(address)
                 if slot >= 0 and self.director.health is not None and is_fresh:

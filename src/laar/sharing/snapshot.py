@@ -7,16 +7,17 @@ arrive within a second, and the picker's own are zero.
 
 from __future__ import annotations
 
-import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import blake2b
-from typing import Any
+from typing import Annotated, Any, NamedTuple, TypeVar
 
-import orjson
+import msgspec
+from msgspec import Meta
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.prefix.index import Kept
-from laar.sharing.batches import MAX_TEXT_CHARS, read_hashes, write_hashes
+from laar.sharing.records import Count, Hashes, Text, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
 
 __all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFault", "key_of", "read_snapshot", "restore", "snapshot"]
@@ -33,6 +34,18 @@ MAX_STORED = 8192
 MAX_SNAPSHOT_BYTES = 64 << 20
 
 _DIGEST_BYTES = 32
+
+T = TypeVar("T")
+
+
+class _Use(NamedTuple):
+    """A prompt at an endpoint, as `laar.prefix.index.Kept` has it."""
+
+    address: Text
+    start: int
+    proven: Count
+    hashes: Hashes
+    sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
 class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
@@ -70,13 +83,13 @@ def snapshot(
 
     def write() -> bytes:
         told["uses"] = [
-            [addresses[use.slot], use.start, use.proven, write_hashes(use.hashes), use.sizes]
+            _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
             for use in uses
             if use.slot in addresses
         ]
         if online is not None:
             told["outcomes"] = online.state(now)
-        data = orjson.dumps(told)
+        data = msgspec.json.encode(told)
         return _digest(data) + b"\n" + data
 
     return write
@@ -92,8 +105,8 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
         raise SnapshotFault("is damaged: its checksum is another")
     try:
-        told = orjson.loads(body)
-    except orjson.JSONDecodeError:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError):
         raise SnapshotFault("is no snapshot") from None
     if not isinstance(told, dict) or told.get("v") != SCHEMA:
         raise SnapshotFault(f"is not of version {SCHEMA}")
@@ -123,37 +136,26 @@ def restore(
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
         kept = beliefs.index.restore(_uses(sharing, told.get("uses")))
-    for entry in _list(told.get("stored"))[-MAX_STORED:]:
-        if isinstance(entry, list) and len(entry) == 3 and all(map(_is_text, entry)):
-            director.stored.heard(*entry)
+    for response_id, address, session in _valid(told.get("stored"), tuple[Text, Text, Text]):
+        director.stored.heard(response_id, address, session)
     director.engines.restore(told.get("engines"))
     if online is not None and len(online) == 0:
         online.restore(told.get("outcomes"), now)
     return kept
 
 
-def _uses(sharing: Sharing, entries: object) -> list[Kept]:
+def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     table = sharing.director.table
-    found = []
-    for entry in _list(entries):
-        try:
-            address, start, proven, hashes, sizes = entry
-            slot = table.slot(address)
-            if not all(type(each) is int for each in (start, proven, *sizes)) or proven < 0:
-                continue
-            if slot >= 0 and sizes:
-                found.append(Kept(slot, start, proven, read_hashes(hashes), tuple(sizes)))
-        except (ValueError, TypeError, binascii.Error):
-            continue
-    return found
+    for use in _valid(entries, _Use):
+        slot = table.slot(use.address)
+        if slot >= 0 and len(use.hashes) % 8 == 0:
+            yield Kept(slot, use.start, use.proven, from_bytes(use.hashes), use.sizes)
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= MAX_TEXT_CHARS
+def _valid(entries: object, kind: type[T]) -> Iterator[T]:
+    for entry in entries if isinstance(entries, list) else ():
+        with suppress(msgspec.ValidationError, RecursionError):
+            yield msgspec.convert(entry, kind)
 
 
 def _digest(body: bytes) -> bytes:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-import msgpack
+import msgspec
 import zmq
 import zmq.asyncio
 
@@ -111,7 +111,7 @@ class KvEventPublisher:
         """Sends the noted events, if any, as one batch."""
         if not self._noted:
             return
-        payload = msgpack.packb([time.time(), self._noted, 0])
+        payload = msgspec.msgpack.encode([time.time(), self._noted, 0])
         self._noted = []
         seq = self._next_seq.to_bytes(8, "big")
         self._next_seq += 1

@@ -273,7 +273,7 @@ def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | No
 def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEventPublisher | None:
     if settings.kv_events is None:
         return None
-    # pyzmq and msgpack are needed for nothing else here, and come with the extra `lab` only.
+    # pyzmq is needed for nothing else here, and comes with the extra `lab` only.
     from laar.sim.endpoint.kv_events import KvEventPublisher
 
     return KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)
