@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 
 __all__ = ["FIXED", "Applies", "Matches", "check", "hints_of"]
 
@@ -93,7 +93,7 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
     known = _choices(hint)
     for one in value if isinstance(value, tuple) else (value,):
         if known and one not in known:
-            yield f"is none of {', '.join(known)}"
+            yield unknown("value", one, known)
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

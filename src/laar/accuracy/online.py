@@ -57,8 +57,8 @@ bring within an hour."""
 HALF_LIFE_S = 86_400.0
 """Half-life of an outcome. A day: a model changes rarely, and its traffic by the hour."""
 CAP_PER_HOUR = 200.0
-"""Weight of outcomes that one cell takes in any hour: the true accuracy wins within the hour (80 %
-of the way), a burst of lies does not."""
+"""Weight of outcomes that one cell takes in any hour: true reports dominate within the hour (80 %
+of the way); a burst of false ones cannot."""
 
 _HOUR_S = 3600.0
 _SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for

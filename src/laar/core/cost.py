@@ -102,12 +102,13 @@ class TunedWeights:
 class Terms:
     """The cost taken apart, in seconds; each an array over the candidates.
 
-    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s`, weights applied;
-    `cost_s = latency_s / (answers * probability) * penalty`. `queue_s` is the cost of the others
-    there: the tokens ahead, their decoding, and the delay that the prompt's prefill means for them.
-    `slow_s` is the time that the endpoint takes beyond its siblings, and `answers` is P(it
-    answers); `transfer_s` is for KV from the endpoint that reads the prompt (`laar.core.apart`).
-    None stands for 0, and for 1 in `answers`.
+    `latency_s = rtt_s + base_s + prefill_s + queue_s + transfer_s + slow_s` is the expected time of
+    the answer: `queue_s` is the delay by the others there, `slow_s` the time that the endpoint
+    takes beyond its siblings, `transfer_s` the time for KV from the endpoint that reads the prompt
+    (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
+    `answers` is P(it answers). The default policy's sum weighs these and adds `others_s`
+    (`laar.core.outlook`); that of the papers' policies is `latency_s`, with their weights in it and
+    the delay of the others in `queue_s`. None stands for 0, and for 1 in `answers`.
     """
 
     rtt_s: Floats

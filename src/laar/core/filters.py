@@ -1,9 +1,8 @@
 """Filters: which endpoints may serve a request at all.
 
-Each returns a mask of the candidates that the one before left. The first group is about right and
-wrong (model, subset) and may leave nothing. The second is about wisdom (reachable, not saturated):
-when it would leave nothing it is skipped (`unless_none`), since stale or alarming readings must
-never lock a fleet out.
+Each returns a mask of the candidates that the one before left. Hard filters (model, subset) may
+leave nothing. Soft filters (reachable, not saturated) are skipped where they would
+(`unless_none`), since stale or alarming readings must never lock a fleet out.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
     own    = 2 * (k_rtt * rtt + base + read * (1 + s * n) + k_queue * wait)
              + (answer + b * n) / (1 - load)
-    others = k_delay * (work + evicted + b * n + 2 * (queued + room))
+    others = k_delay * (work + evicted + b * n + 2 * (4 * queued + room))
     work   = read * ((s + w) * n + 2 * later)
     evicted = r * (2 * read * (1 + s * n) + work)
 
@@ -26,10 +26,11 @@ token, and for the end.
   the text used least recently. A share `r` of text of that age is requested again, and is read
   again (`laar.prefix.evictions`). So a prompt goes where there is room, or where only text that is
   long out of use is evicted.
-* `queued`: the same for places in a full engine.
-* `room`: where the prompts in flight fill the engine's KV cache, this one waits until enough of
-  them have ended, and each later one as long again. The metrics page gives the cache's size, and
-  the part of it that a token in flight takes (`laar.core.batches`).
+* `queued`: the part of `wait` for a place in a full engine. Later requests wait for one as well,
+  and how many is not known so well: four, as at a load of 0.8.
+* `room`: the part of `wait` for room in the engine's KV cache, where the prompts in flight fill it:
+  until enough of them have ended. One later request waits as long again. The metrics page gives
+  the cache's size, and the part of it that a token in flight takes (`laar.core.batches`).
 * `invested`: a prefix that many requests share is worth a copy. It saves them the time by which the
   endpoints that hold the prefix were busier recently, on average, than this one. As many requests
   are expected as came recently (`laar.prefix.demand`), less those that the existing copies would

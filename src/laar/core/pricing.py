@@ -72,11 +72,7 @@ class Candidate(NamedTuple, Generic[N]):
         again: share of the text evicted from its cache that is requested again.
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
             they all have to end, and others after them.
-        ahead_s: as in `laar.core.traffic.Asked`, as are the next four.
-        since: as above.
-        free_at: as above.
-        load: as above.
-        came: as above.
+        ahead_s, since, free_at, load, came: the fields of `laar.core.traffic.Asked`.
         engine: the constants of its engine.
     """
 
@@ -171,6 +167,9 @@ def _formula(
     engine: Constants[N],
 ) -> tuple[N, N, N, N, N, N, N, N, N, N]:
     """The fields of `Price`, in their order.
+
+    By the letters of `laar.core.outlook`: `slows` is s, `turns` is w, `again` is r, and `beside_s`
+    is 2 b.
 
     To make a `Candidate` and a `Price` for each candidate takes 3 % of a decision. So here alone
     fields go by their order, those of `Constants` as well; `tests/core/test_pricing.py` checks it.

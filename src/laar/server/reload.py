@@ -176,7 +176,7 @@ class SettingsReloader(Collector):
         named = ", ".join(f"{path} ({origins[path]})" for path in found.pending[:_NAMED])
         if len(found.pending) > _NAMED:
             named += f" and {len(found.pending) - _NAMED} more"
-        text = f"needed to apply {named}; until then, or until it is put back, the old value counts"
+        text = f"needed to apply {named}; the old value is in effect"
         if found.obstacle:
             text += f". No part of it can go before the rest ({found.obstacle})"
         if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
