@@ -13,7 +13,7 @@ import orjson
 import pytest
 import yaml
 
-from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy

@@ -18,8 +18,8 @@ from laar.doctor.envoy_values import (
     override_host,
 )
 from laar.envoy import BootstrapOptions
-from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
 from laar.envoy.listeners import DELAYED_CLOSE
+from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 

@@ -19,9 +19,9 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
 )
 from envoy_data_plane.google.protobuf import Any, Struct
 
-from laar.envoy.bootstrap import BootstrapOptions, Shape
 from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster, socket_address
 from laar.envoy.listeners import body_mode, data_listener, probe_listener
+from laar.envoy.options import BootstrapOptions, Shape
 
 _MAX_CLIENT_CONNECTIONS = 20_000
 """Below the usual limit of open files even when each connection has one to an endpoint as well."""

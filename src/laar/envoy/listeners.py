@@ -44,7 +44,6 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 from envoy_data_plane.google.protobuf import Any, Struct
 
-from laar.envoy.bootstrap import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
 from laar.envoy.clusters import (
     ADMIN_CLUSTER,
     PICKER_CLUSTER,
@@ -53,6 +52,7 @@ from laar.envoy.clusters import (
 )
 from laar.envoy.denied import denied_route
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
+from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
 from laar.envoy.replies import local_replies
 from laar.envoy.routes import BUFFER, EXT_PROC, endpoints_routes, processing_mode, routes
 from laar.protocol import agreed

@@ -55,8 +55,8 @@ from envoy_data_plane.envoy.type.matcher.v3 import (
 )
 from envoy_data_plane.google.protobuf import Any, Struct
 
-from laar.envoy.bootstrap import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
+from laar.envoy.options import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
 from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.events import Patience
