@@ -73,7 +73,7 @@ async def end_of(question, answer, *, endpoint="10.0.0.1:8000", picked="10.0.0.1
         (lambda: web.json_response({"error": {"message": "odd"}}, status=500), End.NAMELESS),
         (
             lambda: web.json_response(
-                {"error": {"message": "This endpoint was told to refuse."}}, status=500
+                {"error": {"message": "This endpoint is set to refuse."}}, status=500
             ),
             End.ENGINE,
         ),

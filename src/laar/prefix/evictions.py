@@ -2,7 +2,7 @@
 
 A prompt that is read takes room in its endpoint's cache. Where the cache is full, the text used
 least recently is evicted. That costs nothing if it is never requested again, and a whole prefill
-if its conversation goes on. The age of the evicted text tells the two apart: an endpoint whose
+if its conversation goes on. The two differ by the age of the evicted text: an endpoint whose
 oldest prompts are of yesterday loses nothing, one whose oldest were used half a minute ago loses
 prompts that are about to return.
 

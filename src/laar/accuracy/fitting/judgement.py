@@ -79,7 +79,7 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
     table = Table(title="Right at the first attempt, every model at the same cost")
     table.add_column("task")
-    columns = ("best single", "laar", "task told", "oracle", "Brier", "calibration error")
+    columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
     for name in ("questions", *columns):
         table.add_column(name, justify="right")
     tasks = sorted(figures["tasks"].items(), key=lambda item: -item[1]["questions"])

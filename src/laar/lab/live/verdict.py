@@ -163,7 +163,7 @@ def _whole(runs: Mapping[str, Sequence[Run]]) -> list[Check]:
             + "".join(f"; {n} x {fault}" for fault, n in faults.most_common(3)),
         ),
         Check(
-            claim="no endpoint serves a request twice, or one that nobody waits for",
+            claim="no endpoint serves a request twice, or one that no client waits for",
             held=not doubled,
             seen=f"{sum(run.served for run in every)} served, {sum(whole.values())} received",
         ),

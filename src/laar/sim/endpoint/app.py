@@ -51,7 +51,7 @@ from laar.sim.endpoint.generation import (
     Generation,
     Refusal,
     Silence,
-    told_to_fail,
+    set_to_fail,
     until_disconnect,
 )
 from laar.sim.endpoint.lies import lie
@@ -208,7 +208,7 @@ class EndpointApp:
             serving.metrics.rejected()
             return Refusal(QUEUE_FULL, stream=stream)
         if kind is FaultKind.ERROR:
-            return Refusal(told_to_fail(int(value or 500)), stream=stream, status=200)
+            return Refusal(set_to_fail(int(value or 500)), stream=stream, status=200)
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
@@ -255,10 +255,10 @@ class EndpointApp:
             except SettingError as wrong:
                 raise ApiError(400, str(wrong)) from None
         if self._is_unhealthy():
-            raise told_to_fail(503)
+            raise set_to_fail(503)
         if fault is not None and fault.kind is FaultKind.STATUS:
             after = None if fault.value is None else int(fault.value)
-            raise told_to_fail(fault.status).after(after)
+            raise set_to_fail(fault.status).after(after)
         return fault
 
     def _is_unhealthy(self) -> bool:
@@ -349,7 +349,7 @@ class EndpointApp:
         fault = serving.faults.standing(lambda kind: kind.startswith("metrics-"))
         if fault is not None:
             if fault.kind is FaultKind.METRICS_STATUS:
-                raise told_to_fail(int(fault.value or 500))
+                raise set_to_fail(int(fault.value or 500))
             if fault.kind is FaultKind.METRICS_SLOW:
                 await asyncio.sleep(fault.value or 0)
             serving.frozen_page = serving.frozen_page or page

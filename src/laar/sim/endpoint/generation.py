@@ -29,7 +29,7 @@ __all__ = [
     "Generation",
     "Refusal",
     "Silence",
-    "told_to_fail",
+    "set_to_fail",
     "until_disconnect",
 ]
 
@@ -48,9 +48,9 @@ _JSON = (b"content-type", b"application/json")
 _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-def told_to_fail(status: int) -> ApiError:
+def set_to_fail(status: int) -> ApiError:
     """The error of an endpoint that was set to fail with this status."""
-    return ApiError(status, "This endpoint was told to refuse.")
+    return ApiError(status, "This endpoint is set to refuse.")
 
 
 async def until_disconnect(receive: Receive) -> None:
@@ -193,7 +193,7 @@ class Generation(Response):
             chunk += self._reply.piece(self._answer.piece(sent, made), finish, usage)
             if made >= self._cut_at:
                 if self._break is FaultKind.LATE_ERROR:
-                    await _send_body(send, chunk + error_event(told_to_fail(500)))
+                    await _send_body(send, chunk + error_event(set_to_fail(500)))
                 else:
                     await _send_body(send, chunk, more=True)
                 return
@@ -213,7 +213,7 @@ class Generation(Response):
         if flight.lost is not None or self._break is FaultKind.RESET:
             return
         if self._break is FaultKind.LATE_ERROR:
-            await _send_json(send, 200, told_to_fail(500).body())
+            await _send_json(send, 200, set_to_fail(500).body())
             return
         finish = finish or self._answer.finish
         body = self._reply.whole(self._answer.piece(0, made), finish, self._usage(flight, made))

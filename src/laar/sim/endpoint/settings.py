@@ -56,7 +56,7 @@ class EndpointSettings:
         max_waiting: requests that may wait in the engine before more get 503; None for the
             engine's own, far above what a client would wait for.
         num_blocks: KV blocks; None for what the profile's memory holds.
-        prefix_caching: keep the prompts of earlier requests, as vLLM does unless told otherwise.
+        prefix_caching: keep the prompts of earlier requests, as vLLM does by default.
         transfer_tokens_per_s: tokens whose KV comes over in a second, on the engine's clock, where
             another endpoint has read the prompt; `laar.sim.endpoint.apart`.
         shutdown_timeout_s: how long SIGTERM lets running requests go on; 0 cuts them, as in vLLM.
