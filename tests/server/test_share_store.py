@@ -513,6 +513,32 @@ async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path):
         await p.kill()
 
 
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("redis://store:6379/0", True),
+        ("redis://store", True),
+        ("rediss://[::1]:6379/", True),
+        ("redis://store?db=3", True),
+        ("unix:///run/store", True),
+        ("unix:///run/store?db=3", True),
+        ("redis://store:99999", False),
+        ("redis://store/fleet", False),  # the client would take database 0
+        ("redis://store?password=open", False),  # shown by /config
+        ("rediss://store?ssl_cert_reqs=none", False),
+        ("redis://store?socket_timeout=x", False),
+        ("unix://store", False),
+        ("http://store", False),
+    ],
+)
+def test_which_urls_name_a_store(url, is_one):
+    if is_one:
+        assert Share(url=url).url == url
+        return
+    with pytest.raises(ValueError, match=r"redis://HOST|Port out of range"):
+        Share(url=url)
+
+
 def test_a_short_secret_is_refused(tmp_path):
     (tmp_path / "secret").write_text("short")
     with pytest.raises(SettingError, match="16 bytes"):
