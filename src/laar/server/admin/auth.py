@@ -86,7 +86,7 @@ class AdminAuth:
 
     Args:
         app: the application behind.
-        token: the viewers' token; None asks for none.
+        token: the viewers' token, which may be changed; None asks for none.
         attempts: counts the wrong ones.
         others: whether others than this machine reach the port.
     """
@@ -95,7 +95,7 @@ class AdminAuth:
         self, app: ASGIApp, token: str | None, attempts: Attempts, *, others: bool = False
     ) -> None:
         self._app = app
-        self._token = token
+        self.token = token
         self._attempts = attempts
         self._others = others
 
@@ -105,7 +105,7 @@ class AdminAuth:
             await self._app(scope, receive, send)
             return
         answer: Response
-        if self._token is None:
+        if self.token is None:
             if not self._others:
                 await self._app(scope, receive, send)
                 return
@@ -162,5 +162,5 @@ class AdminAuth:
         return cookie is not None and self._is_token(cookie.value, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
-        right = hmac.compare_digest(given.encode(), (self._token or "").encode())
+        right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         return self._attempts.made(address_of(scope), right=right)
