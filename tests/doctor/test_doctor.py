@@ -157,6 +157,23 @@ async def test_what_the_picker_knows_becomes_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_path):
+    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    async with serving({"/v1/models": {"data": [{"id": "a"}]}}) as bare:
+        more = {"listen": ports, "shutdown": {"drain_s": 0, "grace_s": 0}}
+        given = settings(tmp_path, (bare, "a", {"metrics_url": ""}), **more)
+        runner, started = Runner(given), asyncio.Event()
+        running = asyncio.create_task(runner.run(started=started))
+        await started.wait()
+        try:
+            _, found = await examine(given, picker=f"http://127.0.0.1:{runner.ports.admin}")
+        finally:
+            runner.stop()
+            await running
+    assert any("1 not read" in finding.what for finding in found)
+    assert not any("metrics are not read" in finding.what for finding in found)
+
+
 async def test_a_clock_that_is_off_and_envoys_counters_are_told(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     stats = [

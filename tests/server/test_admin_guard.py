@@ -241,7 +241,7 @@ def test_a_port_that_another_has_in_one_family_is_in_use():
         assert f"can't listen on {admin}" in str(fault)
 
 
-async def test_connections_that_say_nothing_are_closed_and_others_are_served(served):
+async def test_connections_that_say_nothing_are_closed_and_others_are_served(served, caplog):
     silent = [await asyncio.open_connection(*served) for _ in range(5)]
     for _, writer in silent:
         writer.write(b"GET / HTTP/1.1\r\nhost:")
@@ -252,6 +252,28 @@ async def test_connections_that_say_nothing_are_closed_and_others_are_served(ser
             assert await reader.read() == b""
         writer.close()
     assert (await asked(served)).startswith(b"HTTP/1.1 200")
+    assert not caplog.records
+
+
+async def test_a_login_that_is_not_finished_holds_no_connection(monkeypatch, caplog):
+    monkeypatch.setattr("laar.server.admin.auth.FORM_S", 0.3)
+    server = AdminServer(AdminAuth(Starlette(), TOKEN, Attempts(Clock())), "127.0.0.1", 0)
+    running = asyncio.create_task(server.run_until_stopped())
+    await eventually(lambda: server.started, what="the server")
+    form = b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99\r\n\r\ntoken="
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(form)
+    async with asyncio.timeout(20):
+        assert (await reader.read()).startswith(b"HTTP/1.1 408")
+    writer.close()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(form)
+    await eventually(lambda: bool(server.server_state.tasks), what="the request")
+    writer.close()
+    await eventually(lambda: not server.server_state.tasks, what="the request's end")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    server.should_exit = True
+    await running
 
 
 async def test_who_asks_does_not_say_from_where(served):

@@ -195,6 +195,39 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         assert (await post(http, url, CHAT, **bearer))[0] == 200
 
 
+async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
+    tmp_path, http, monkeypatch
+):
+    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
+    for name, file in files.items():
+        file.write_text(f"{name}-that-leaked")
+    sections = {
+        "decisions": {"viewers_token_file": str(files["viewers"])},
+        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
+    }
+    async with watched_picker(tmp_path, **sections) as (runner, url):
+        problems = runner.picker.problems
+
+        async def asked(which):
+            sent = [{"authorization": f"Bearer {name}-{which}"} for name in files]
+            async with (
+                http.get(f"{url}/fleet", headers=sent[0]) as fleet,
+                http.post(f"{url}/outcomes", json={"outcomes": []}, headers=sent[1]) as report,
+            ):
+                return fleet.status, report.status
+
+        assert await asked("that-leaked") == (200, 200)
+        files["viewers"].unlink()  # as while a volume is mounted anew
+        await eventually(lambda: "token files" in problems, what="the problem")
+        assert await asked("that-leaked") == (200, 200)
+        for name in ("outcomes", "viewers"):  # the missing one last: it ends the problem
+            files[name].write_text(f"{name}-anew")
+        await eventually(lambda: "token files" not in problems, what="the new tokens")
+        assert await asked("anew") == (200, 200)
+        assert await asked("that-leaked") == (401, 401)
+
+
 async def test_the_form_takes_the_token_into_a_cookie_that_scripts_cannot_read(tmp_path, http):
     (tmp_path / "token").write_text(TOKEN)
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}

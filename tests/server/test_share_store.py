@@ -22,6 +22,7 @@ from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing import SharingSettings
+from laar.sharing.snapshot import key_of, read_snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs
 from support.stores import SERVERS, StoreProcess, binary_of
@@ -271,6 +272,15 @@ async def test_wrong_data_in_the_store_stops_no_picker(server, members):
     await eventually(lambda: not p.problems, what="the end of the problem")
 
 
+async def test_pickers_with_a_secret_know_each_others_prompts(server, members, tmp_path):
+    await server.start()
+    secret = tmp_path / "secret"
+    secret.write_text("s" * 32)
+    p, q = [await members(number, secret_file=secret) for number in (1, 2)]
+    p.settle(p.decide("remember me " * 60))
+    await eventually(lambda: q.held("remember me " * 60) > 0.9)
+
+
 async def test_deployments_share_a_store_and_nothing_else(server, members, tmp_path):
     await server.start()
     secret = tmp_path / "secret"
@@ -326,6 +336,23 @@ async def test_a_password_is_read_from_a_file(server, members, tmp_path):
     assert q.sharer.connected
     with pytest.raises(ValueError, match="password_file"):
         Share(url="redis://:open@localhost")
+
+
+async def test_a_changed_password_is_read_again(server, members, tmp_path):
+    await server.start()
+    await server.ask("CONFIG", "SET", "requirepass", "open sesame")
+    password = tmp_path / "password"
+    password.write_text("open sesame\n")
+    p = await members(password_file=password)
+    assert p.sharer.connected
+    server.stop()
+    await eventually(lambda: "share" in p.problems)
+    await server.start()
+    await server.ask("CONFIG", "SET", "requirepass", "close sesame")
+    password.unlink()  # as while a volume is mounted anew
+    await eventually(lambda: "password_file" in p.problems.get("share", ""))
+    password.write_text("close sesame\n")
+    await eventually(lambda: p.sharer.connected)
 
 
 @pytest.mark.slow
@@ -452,6 +479,64 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     r = await Member(share, 3).start()
     r.settle(r.decide(text))
     await r.kill()
+
+
+async def test_a_picker_that_never_knew_an_endpoint_leaves_the_snapshot_as_it_is(tmp_path):
+    share = Share(snapshot_file=tmp_path / "snapshot")
+    p = await Member(share, 1).start()
+    p.settle(p.decide("remember me " * 60))
+    await p.sharer.stop()
+    await p.kill()
+    kept = (tmp_path / "snapshot").read_bytes()
+    q = Member(share, 2)
+    q.sharer.endpoints_known.clear()  # the cluster, or the DNS, does not answer
+    await q.start()
+    await q.sharer.stop()
+    await q.kill()
+    assert (tmp_path / "snapshot").read_bytes() == kept
+
+
+async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path):
+    secret, file = tmp_path / "secret", tmp_path / "snapshot"
+    share = Share(snapshot_file=file, secret_file=secret, snapshot_interval_s=1.0)
+    text = "remember me " * 60
+    for number, (content, is_warm) in enumerate((("a", False), ("a", True), ("b", False))):
+        secret.write_text(content * 32)
+        file.touch()
+        before = file.stat().st_mtime_ns
+        p = await Member(share, number).start()
+        await eventually(lambda then=before: file.stat().st_mtime_ns > then, what="a snapshot")
+        assert (p.held(text) > 0.9) is is_warm
+        assert key_of(read_snapshot(file.read_bytes(), share.namespace)) == secret_of(share)
+        p.settle(p.decide(text))
+        await p.sharer.stop()
+        await p.kill()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_one"),
+    [
+        ("redis://store:6379/0", True),
+        ("redis://store", True),
+        ("rediss://[::1]:6379/", True),
+        ("redis://store?db=3", True),
+        ("unix:///run/store", True),
+        ("unix:///run/store?db=3", True),
+        ("redis://store:99999", False),
+        ("redis://store/fleet", False),  # the client would take database 0
+        ("redis://store?password=open", False),  # shown by /config
+        ("rediss://store?ssl_cert_reqs=none", False),
+        ("redis://store?socket_timeout=x", False),
+        ("unix://store", False),
+        ("http://store", False),
+    ],
+)
+def test_which_urls_name_a_store(url, is_one):
+    if is_one:
+        assert Share(url=url).url == url
+        return
+    with pytest.raises(ValueError, match=r"redis://HOST|Port out of range"):
+        Share(url=url)
 
 
 def test_a_short_secret_is_refused(tmp_path):

@@ -145,6 +145,22 @@ async def test_a_store_of_another_authority_or_name_is_not_talked_to(secured, au
         await talk(url, ca_file=other.path, cert_file=cert, key_file=key)
 
 
+async def test_renewed_certificates_are_used_from_the_next_connection_on(
+    secured, authority, tmp_path
+):
+    url = await secured(authority.issue("store"))
+    other = Authority(tmp_path, "other")
+    both = tmp_path / "both.pem"
+    both.write_bytes(b"".join(path.read_bytes() for path in other.issue("old")))
+    share = Share(url=url, ca_file=authority.path, cert_file=both)
+    store = Store(share, part(SharingSettings, share), origin="1/1", secret=None)
+    with pytest.raises(Away):
+        await store.open(b"k" * 16, starting=True)
+    both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("renewed")))
+    await store.open(b"k" * 16, starting=True)
+    await store.close()
+
+
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])
 def test_a_file_that_is_no_certificate_is_an_error_at_the_start(tmp_path, name):
     pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")

@@ -186,6 +186,15 @@ async def test_a_worker_that_hangs_is_started_again(machine):
 
 
 @pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.slow)])
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
+async def test_workers_end_with_a_parent_that_is_killed(machine):
+    workers = machine.workers()
+    os.kill(machine.process.pid, signal.SIGKILL)
+    await eventually(
+        lambda: not any(worker.is_running() for worker in workers), what="the workers' end"
+    )
+
+
 async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
     """It comes before Envoy has read how many streams a connection to a worker should have."""
     asked = [machine.ask(f"the question {number}") for number in range(BURST)]

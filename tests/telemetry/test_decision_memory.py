@@ -153,6 +153,18 @@ async def test_cancelling_writes_what_is_left(tmp_path):
     assert lines(tmp_path / "log") == ids
 
 
+async def test_cancelling_while_lines_are_made_writes_them_all(tmp_path):
+    logged = Logged(tmp_path / "log")
+    ids = logged.decide(100)
+    running = asyncio.create_task(logged.log.run())
+    while len(logged.log._queue) == len(ids):  # noqa: ASYNC110 - for a turn of the loop
+        await asyncio.sleep(0)
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert lines(tmp_path / "log") == ids
+
+
 async def test_old_files_are_numbered_and_the_oldest_goes(tmp_path):
     logged = Logged(tmp_path / "log", max_bytes=1, keep=2)
     batches = []

@@ -327,7 +327,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
-        if row["health"] in ("stale", "not read"):
+        if row["health"] in ("stale", "not read") and row.get("has_metrics", True):
             what = f"its metrics are {row['health']}: its queue and cache count as unknown"
             remedy = "see that the picker reaches its metrics_url; '' if it has none"
             found.append(_warning(f"endpoint {row['endpoint']}", what, remedy))

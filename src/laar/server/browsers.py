@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -93,13 +93,18 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
     """The body of a request.
 
     Raises:
-        RequestError: 413 beyond `max_bytes`.
+        RequestError: 413 beyond `max_bytes`; 400 where the client leaves before its end.
     """
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > max_bytes:
-            raise RequestError(413, "body-too-large", f"the body is longer than {max_bytes} bytes")
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > max_bytes:
+                raise RequestError(
+                    413, "body-too-large", f"the body is longer than {max_bytes} bytes"
+                )
+    except ClientDisconnect:
+        raise RequestError(400, "bad-request", "the body breaks off") from None
     return bytes(body)
 
 

@@ -34,7 +34,6 @@ from laar.server.ports import (
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
 from laar.server.tls import ServerTls
-from laar.server.token_file import read_reporter_tokens
 from laar.server.workers import Worker
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
@@ -80,10 +79,7 @@ class Runner:
         self.picker.metrics.add(self.reloader)
         self.health = HealthService()
         self.ports = Ports()
-        self._outcomes_tokens = read_reporter_tokens(
-            loaded.settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
-        )
-        self.admin = AdminPort(self.picker, self.health, self.reloader.shown, self._outcomes_tokens)
+        self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
         self.fleet = FleetState(
             self.picker.table,
             self.picker.prefixes,
@@ -180,6 +176,7 @@ class Runner:
             await picker.sharer.warmed()
         self._set_ready()
         tasks.spawn("readiness", self._follow_readiness)
+        tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
         if picker.tuner is not None:
             tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
@@ -295,7 +292,7 @@ class Runner:
         return outcomes.service(
             self.picker.learning.reports,
             clock=self.picker.clock,
-            tokens=self._outcomes_tokens,
+            tokens=self.admin.outcomes_tokens,
             listen=self.picker.settings.listen.health,
             told=self.picker.context.reported,
         )

@@ -46,6 +46,10 @@ class ReporterTokens:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = [(token.encode(), name) for token, name in names.items()]
 
+    def take(self, others: ReporterTokens) -> None:
+        """Replaces the tokens by others."""
+        self._names = others._names
+
     def reporter(self, authorization: str) -> str | None:
         """The reporter whose token it is, empty for a token that binds none; None for no token."""
         scheme, _, sent = authorization.partition(" ")

@@ -2,7 +2,8 @@
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
 store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each
-connection of a client to one worker.
+connection of a client to one worker; none outlives the parent, for the next parent's workers would
+share the port with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from laar.envoy import dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
@@ -156,7 +158,8 @@ class _Parent:
             began = loop.time()
             own = ("--worker-index", str(index), "--worker-home", str(self._home))
             _beat(self._home, index).unlink(missing_ok=True)
-            process = await asyncio.create_subprocess_exec(*self._command, *own)
+            command = dying_with_us([*self._command, *own])
+            process = await asyncio.create_subprocess_exec(*command)
             self._processes[index] = process
             watching = asyncio.create_task(self._watch(index, process))
             if self._stopping.is_set():  # while it was being made, so it missed the signal

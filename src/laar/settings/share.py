@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
@@ -19,8 +20,18 @@ _SCHEMES = ("redis", "rediss", "unix")
 
 def _store(value: str) -> str:
     parts = urlsplit(value)
-    if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
-        raise ValueError("give redis://HOST:PORT, rediss:// for TLS, or unix:///PATH of a socket")
+    is_socket = parts.scheme == "unix"
+    if (
+        parts.scheme not in _SCHEMES
+        or not (parts.path or (parts.hostname and not is_socket))
+        or not (is_socket or re.fullmatch(r"/?[0-9]*", parts.path))
+        or not re.fullmatch(r"(db=[0-9]+)?", parts.query)  # the client takes passwords there, too
+    ):
+        raise ValueError(
+            "give redis://HOST:PORT/DATABASE, rediss:// for TLS, or unix:///PATH?db=DATABASE of a "
+            "socket, with a number for DATABASE or none"
+        )
+    _ = parts.port  # refuses one that can't be
     if parts.password or parts.username:
         raise ValueError(
             "settings are shown by /config: give `username` and `password_file` instead"

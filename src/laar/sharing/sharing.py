@@ -103,6 +103,7 @@ class Sharing:
         self.prefixes: SharedPrefixes | None = None
         if isinstance(director.prefixes, PrefixBeliefs):
             self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
+            director.prefixes.rekey(key)
         self.key = key
         self.key_id = key_id(key)
         self.outbox = Outbox(

@@ -60,6 +60,7 @@ class DecisionLog:
         self._keep = keep
         self._on_problem = on_problem
         self._queue: deque[DecisionRecord] = deque()
+        self._lines: list[bytes] = []  # of the next piece
         self._torn = b""  # ends a line that a full disk cut off
         self.written = 0
         self.dropped = 0
@@ -80,18 +81,18 @@ class DecisionLog:
                 await asyncio.sleep(_INTERVAL_S)
                 await self.flush()
         finally:
-            lines = [self._line(record) for record in self._queue]
+            lines = [*self._lines, *map(self._line, self._queue)]
             self._queue.clear()
             if lines:
                 self._note(len(lines), self._write(b"".join(lines)))
 
     async def flush(self) -> None:
         """Writes all lines that are queued now."""
-        lines: list[bytes] = []
         for _ in range(len(self._queue)):
-            lines.append(self._line(self._queue.popleft()))
-            if len(lines) % _SLICE == 0:
+            self._lines.append(self._line(self._queue.popleft()))
+            if len(self._lines) % _SLICE == 0:
                 await asyncio.sleep(0)
+        lines, self._lines = self._lines, []
         if lines:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 

@@ -151,6 +151,7 @@ class PageModel:
                     "model": spec.models[0],
                     "region": spec.region,
                     "health": health[slot],
+                    "has_metrics": spec.metrics_url != "",
                     "rtt_s": float(table.rtt_s[slot]),
                     "in_flight": int(table.in_flight[slot]),
                     "queued_tokens": float(table.queued_tokens[slot]),

@@ -74,6 +74,7 @@ class _BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes a connection, unless there are too many."""
         if len(self.connections) >= MAX_CONNECTIONS:
+            self.transport = transport  # its end is handled as that of the others
             transport.abort()
             return
         super().connection_made(transport)

@@ -10,6 +10,7 @@ has to wait.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
@@ -20,13 +21,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from laar.server.browsers import LOGIN, OPEN
+from laar.errors import RequestError
+from laar.server.browsers import LOGIN, OPEN, body_of
 
 __all__ = ["AdminAuth", "Attempts", "address_of"]
 
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192
+FORM_S = 10.0
+"""Seconds for the form: strangers could hold all connections of the port by unfinished ones."""
 
 _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>laar</title>
@@ -82,7 +86,7 @@ class AdminAuth:
 
     Args:
         app: the application behind.
-        token: the viewers' token; None asks for none.
+        token: the viewers' token, which may be changed; None asks for none.
         attempts: counts the wrong ones.
         others: whether others than this machine reach the port.
     """
@@ -91,7 +95,7 @@ class AdminAuth:
         self, app: ASGIApp, token: str | None, attempts: Attempts, *, others: bool = False
     ) -> None:
         self._app = app
-        self._token = token
+        self.token = token
         self._attempts = attempts
         self._others = others
 
@@ -101,7 +105,7 @@ class AdminAuth:
             await self._app(scope, receive, send)
             return
         answer: Response
-        if self._token is None:
+        if self.token is None:
             if not self._others:
                 await self._app(scope, receive, send)
                 return
@@ -130,11 +134,13 @@ class AdminAuth:
         await answer(scope, receive, send)
 
     async def _login(self, request: Request) -> Response:
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _MAX_FORM_BYTES:
-                return HTMLResponse(_FORM.format(note=""), 413)
+        try:
+            async with asyncio.timeout(FORM_S):
+                body = await body_of(request, _MAX_FORM_BYTES)
+        except TimeoutError:
+            return HTMLResponse(_FORM.format(note=""), 408)
+        except RequestError as fault:
+            return HTMLResponse(_FORM.format(note=""), fault.status)
         given = parse_qs(body.decode("latin-1")).get("token", [""])[0].strip()
         if not self._is_token(given, request.scope):
             note = '<p role="alert">That is not the token.</p>'
@@ -156,5 +162,5 @@ class AdminAuth:
         return cookie is not None and self._is_token(cookie.value, scope)
 
     def _is_token(self, given: str, scope: Scope) -> bool:
-        right = hmac.compare_digest(given.encode(), (self._token or "").encode())
+        right = hmac.compare_digest(given.encode(), (self.token or "").encode())
         return self._attempts.made(address_of(scope), right=right)

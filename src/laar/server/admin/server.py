@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from laar.datalayer import split_address
+from laar.errors import SettingError
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
@@ -14,9 +16,13 @@ from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
-from laar.server.token_file import ReporterTokens, read_token_file
+from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_token_file
+from laar.settings import Settings
 
 __all__ = ["AdminPort"]
+
+TOKENS_S = 5.0
+"""A token that has leaked is replaced in its file; until then whoever found it can use it."""
 
 
 class AdminPort:
@@ -26,10 +32,9 @@ class AdminPort:
         picker: the picker to show.
         health: its health.
         shown: makes the document of `/config`.
-        outcomes_tokens: tokens that reported outcomes need; None where they need none.
 
     Raises:
-        SettingError: the viewers' token cannot be read.
+        SettingError: a file of tokens cannot be used.
     """
 
     def __init__(
@@ -37,15 +42,29 @@ class AdminPort:
         picker: Picker,
         health: HealthService,
         shown: Callable[[], Mapping[str, object]],
-        outcomes_tokens: ReporterTokens | None,
     ) -> None:
         self._picker = picker
         self._health = health
         self._shown = shown
-        self._outcomes_tokens = outcomes_tokens
-        self._viewers_token = read_token_file(
-            picker.settings.decisions.viewers_token_file, "decisions.viewers_token_file"
-        )
+        self._viewers_token, self.outcomes_tokens = _tokens(picker.settings)
+        self._auth: AdminAuth | None = None
+
+    async def follow_tokens(self) -> None:
+        """Reads the files of tokens again and again; those that can't be used change nothing."""
+        while True:
+            await asyncio.sleep(TOKENS_S)
+            try:
+                viewers, outcomes = await asyncio.to_thread(_tokens, self._picker.settings)
+            except SettingError as fault:
+                self._picker.problems.report(
+                    "token files", f"{fault}; the tokens that were read before stay in use"
+                )
+                continue
+            self._picker.problems.report("token files", None)
+            if self._auth is not None:
+                self._auth.token = viewers
+            if self.outcomes_tokens is not None and outcomes is not None:
+                self.outcomes_tokens.take(outcomes)
 
     def open(self, above: int = 0) -> AdminServer:
         """Binds the port; requests wait until the server runs.
@@ -65,7 +84,7 @@ class AdminPort:
                 picker.learning,
                 picker.table,
                 clock=picker.clock,
-                tokens=self._outcomes_tokens,
+                tokens=self.outcomes_tokens,
                 listen=listen.admin,
                 attempts=attempts,
                 told=picker.context.reported,
@@ -76,10 +95,19 @@ class AdminPort:
         ]
         app = admin_app(self._shown, picker.metrics, self._health, parts)
         others = not is_loopback(listen.admin)
-        auth = AdminAuth(app, self._viewers_token, attempts, others=others)
-        guard = BrowserGuard(auth, [host, *listen.admin_hosts])
+        self._auth = AdminAuth(app, self._viewers_token, attempts, others=others)
+        guard = BrowserGuard(self._auth, [host, *listen.admin_hosts])
         try:
             return AdminServer(guard, host, port)
         except OSError:
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise cannot_listen("admin", shown) from None
+
+
+def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:
+    """The viewers' token and those of reporters, as their files are now."""
+    viewers = read_token_file(settings.decisions.viewers_token_file, "decisions.viewers_token_file")
+    outcomes = read_reporter_tokens(
+        settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"
+    )
+    return viewers, outcomes

@@ -42,7 +42,7 @@ __all__ = ["Sharer", "new_origin", "secret_of"]
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0
-"""How long a start waits for the others' records; then it serves without."""
+"""How long a start waits for the records of others or of the file; then it serves without."""
 
 _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
@@ -127,6 +127,7 @@ class Sharer:
         self.restored = 0
         """Prompts whose blocks came from a snapshot."""
         self._settings = settings
+        self._has_secret = share.secret_file is not None
         self._file: WholeFile | None = None
         if carrier is None and share.snapshot_file is not None:
             # Its owner alone may read it, for it holds the secret of hashes.
@@ -164,14 +165,13 @@ class Sharer:
         return {"share": self._run, "leases": self._look}
 
     async def warmed(self) -> None:
-        """Waits for the others' records, for `WARM_S` at most."""
-        if self.carrier is not None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._warm.wait(), WARM_S)
+        """Waits for the others' records or the file's, for `WARM_S` at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._warm.wait(), WARM_S)
 
     async def stop(self) -> None:
         """Takes leave, and saves. The way stays closed: a picker that returns counts as another."""
-        if self._file is not None:
+        if self._file is not None and self._warm.is_set():  # else it was not read yet
             await self._save(self._file)
         if self.carrier is None:
             return
@@ -300,7 +300,7 @@ class Sharer:
         except SnapshotFault as fault:
             _LOG.warning("%s %s; starting without", what, fault)
             return
-        if self.carrier is None:
+        if self.carrier is None and not self._has_secret:
             self.sharing.use_key(key_of(told) or self.sharing.key)
         self.restored = restore(self.sharing, self._online, told, self._clock())
         if self.carrier is not None:
@@ -319,6 +319,7 @@ class Sharer:
             pass
         except OSError as fault:
             _LOG.warning("share.snapshot_file %s can't be read: %s", path, fault.strerror)
+        self._warm.set()
         while True:
             await asyncio.sleep(self._settings.snapshot_interval_s)
             await self._save(self._file)

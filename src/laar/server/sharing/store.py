@@ -61,9 +61,6 @@ class Store:
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
     ) -> None:
         try:
-            from redis.asyncio import ConnectionPool
-            from redis.asyncio.retry import Retry
-            from redis.backoff import NoBackoff
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
@@ -81,6 +78,22 @@ class Store:
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
         self._turn, self._key = base + "turn", base + "key"
+        self._share = share
+        self._renew()
+        self.place = self._read_to = "0-0"
+        self._used = b""  # the key
+        self._reading = asyncio.Lock()
+        self._came: asyncio.Queue[tuple[list[Received], str]] = asyncio.Queue()
+        self._behind = False  # there is more to catch up with
+        self._clock_ms = 0.0  # of the store, less the loop's
+
+    def _renew(self) -> None:
+        """Makes new connections, by the password and the certificates as their files are now."""
+        from redis.asyncio import ConnectionPool
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        share = self._share
         options: dict[str, Any] = {
             "username": share.username,
             "password": _read(share),
@@ -90,20 +103,18 @@ class Store:
             "protocol": 2,
             "client_name": "laar",
         }
-        if share.url.startswith("rediss"):
+        if str(share.url).startswith("rediss"):
             options |= _tls(share)
-        pool: Any = ConnectionPool.from_url(share.url, **options)
+        pool: Any = ConnectionPool.from_url(str(share.url), **options)
         self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
-        self.place = self._read_to = "0-0"
-        self._used = b""  # the key
-        self._reading = asyncio.Lock()
-        self._came: asyncio.Queue[tuple[list[Received], str]] = asyncio.Queue()
-        self._behind = False  # there is more to catch up with
-        self._clock_ms = 0.0  # of the store, less the loop's
 
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """See `Carrier`."""
         await self.close()
+        try:
+            await asyncio.to_thread(self._renew)  # a password or a certificate may be another
+        except SettingError as fault:
+            raise Away(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._used = await self._agreed(self._secret or key)
         snapshot = None
