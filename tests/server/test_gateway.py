@@ -318,6 +318,36 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gatewa
     assert not table.queued_tokens.any()
 
 
+async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(gateway, http):
+    """In the gateway shape each of them is a stream that the picker has not answered yet."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy("gateway")
+    done = asyncio.Event()
+
+    async def chunks():
+        yield b"data: {}\n\n"
+        await done.wait()
+        yield b"data: [DONE]\n\n"
+
+    upstream.script(Answer.sse(chunks()))
+    reading = asyncio.create_task(post(http, envoy.url(), chat(stream=True)))
+    await eventually(lambda: len(upstream.asked) == 1, what="the request")
+    address = envoy.url().removeprefix("http://").split(":")
+    upload = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
+    for _ in range(20):
+        clients = [await asyncio.open_connection(*address) for _ in range(100)]
+        for _, writer in clients:
+            writer.write(upload)
+        await eventually(lambda: runner.picker.metrics.streams_open == 101, what="the uploads")
+        for _, writer in clients:
+            writer.transport.abort()
+        await eventually(lambda: runner.picker.metrics.streams_open <= 1, what="their ends")
+    done.set()
+    assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
+
+
 async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
