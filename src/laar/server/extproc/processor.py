@@ -132,11 +132,9 @@ class ExternalProcessor:
         self._exchanges.add(exchange)
         return exchange
 
-    def apply(
-        self, settings: StreamSettings, *, hook: BodyHook | None, longest_hold_s: float
-    ) -> None:
+    def apply(self, settings: StreamSettings, *, hook: BodyHook | None) -> None:
         """Applies new settings to the streams that begin from now on."""
-        self._settings, self._hook, self._longest_hold_s = settings, hook, longest_hold_s
+        self._settings, self._hook = settings, hook
 
     def _listed(self, pool: str) -> bytes | None:
         """The models of a pool, or of all; None where there is no endpoint."""
