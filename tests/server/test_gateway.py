@@ -348,6 +348,26 @@ async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(
     assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
 
 
+async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy("gateway", trust_gateway_headers=True)
+    tool = b'{"content":[{"type":"tool_use","name":"ask","input":{"model": "m"}}],"model":%b}'
+
+    async def pieces():
+        yield tool[:70]
+        yield tool[70:] % b'"m"'
+
+    upstream.script(Answer(chunks=pieces()), Answer(body=b'{"model":"m"}'))
+    answer = await post(http, envoy.url(), chat(max_tokens=5), path="/v1/messages")
+    assert answer.body == tool % b'"auto"'
+    unnamed = b'{"messages":[{"role":"user","content":"x"}]}'
+    named = {"x-gateway-model-name-rewrite": "m"}
+    assert (await post(http, envoy.url(), unnamed, **named)).body == b'{"model":"m"}'
+    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
+
+
 async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
