@@ -368,6 +368,27 @@ async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, ht
     assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
 
 
+async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    upstream.chat_answer = Answer(wait_s=0.3)
+    answers = []
+
+    async def client():
+        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any more
+            while True:
+                answers.append(await post(http, envoy.url(), chat("m")))
+
+    clients = [asyncio.create_task(client()) for _ in range(20)]
+    await eventually(lambda: len(answers) > 20, what="load")
+    await asyncio.wait_for(envoy.drain(600), 20)
+    await envoy.stop()
+    await asyncio.gather(*clients)
+    assert [answer.status for answer in answers] == [200] * len(upstream.asked)
+
+
 async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
