@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import threading
 from collections.abc import Mapping
 from io import BytesIO
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import openai
 import orjson
 import pytest
 
+from laar.envoy.bootstrap import MESSAGE_TIMEOUT_S
 from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
@@ -365,6 +367,26 @@ async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, ht
     unnamed = b'{"messages":[{"role":"user","content":"x"}]}'
     named = {"x-gateway-model-name-rewrite": "m"}
     assert (await post(http, envoy.url(), unnamed, **named)).body == b'{"model":"m"}'
+    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shape):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    others_are_read = threading.Event()
+    runner.processor.reader.submit(others_are_read.wait)
+    try:
+        body = chat("auto", "x" * (2 << 20))
+        asking = asyncio.create_task(post(http, envoy.url(), body))
+        await eventually(lambda: runner.picker.metrics.streams_open == 1, what="the request")
+        await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
+    finally:
+        others_are_read.set()
+    answer = await asking
+    assert answer.headers["x-laar-model"] == "m"
     assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
 
 

@@ -156,8 +156,9 @@ class ExternalProcessor:
 
     @property
     def longest_decision_s(self) -> float:
-        """How long Envoy is to wait for the decision on a request that is held."""
-        return self._longest_hold_s + DECISION_MARGIN_S
+        """How long Envoy is to wait for a decision that takes a while."""
+        hold_s = 0.0 if self._flow is None else self._longest_hold_s
+        return hold_s + DECISION_MARGIN_S
 
     def closed(self, exchange: Exchange, stream: Stream) -> None:
         """Settles a stream that is over."""
