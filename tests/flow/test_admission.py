@@ -378,6 +378,19 @@ def test_a_single_endpoint_takes_longs_and_shorts():
         assert isinstance(gate.ask(request(number, tokens), 0.0), Decision)
 
 
+def test_nobody_waits_for_those_who_share_with_an_endpoint_that_left():
+    director = fleet(["gone", "a"])
+    gate = admission(director, together=True, patience=1000.0, max_hold_s=3500.0, min_hold_s=3500.0)
+    first = gate.ask(request(1, context=(7,)), 0.0)
+    second = gate.ask(request(2, context=(8,)), 0.0)
+    left = {first.address: (7,), second.address: (8,)}["gone"]
+    waiting = [gate.ask(request(3, context=(1,)), 1.0), gate.ask(request(4, context=left), 2.0)]
+    director.table.replace("t", [EndpointSpec(address="a", models=("m",))])
+    for decision in (first, second):
+        end(gate, director, decision)
+    assert [outcome.ticket for outcome in gate.dispatch(3.0)] == waiting[:1]
+
+
 def test_a_prefill_whose_first_token_nobody_sees_makes_room_when_its_time_has_passed():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)

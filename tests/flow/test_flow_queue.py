@@ -364,6 +364,13 @@ def test_many_closed_lanes_take_turns_at_being_asked():
     assert len(asked) == 100
 
 
+def test_many_closed_lanes_of_a_higher_band_do_not_hold_up_the_lower_ones():
+    full = (item(str(i), lane=str(i), band=1) for i in range(100))
+    queue = filled(*full, item("free", lane="free"))
+    admitted = queue.dispatch(0.0, lambda one, _: "endpoint" if one.lane == "free" else None)
+    assert [one.id for one, _ in admitted] == ["free"]
+
+
 def test_a_clock_that_jumps_back_neither_extends_nor_ends_a_wait():
     queue: Queue[str] = Queue(Limits(patience=1.0, min_hold_s=1.0))
     queue.enqueue(item("a", arrival_s=1000.0, objective_s=10.0), 1000.0)

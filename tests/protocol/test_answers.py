@@ -83,6 +83,15 @@ def test_an_endless_answer_is_not_kept():
     assert reader.end() == Usage()
 
 
+def test_an_answer_too_long_to_be_held_back_passes_and_gets_its_name_back():
+    restorer = NameRestorer(served="srv", asked="auto", whole=True)
+    begin, rest = b'{"model":"srv","text":"', b"x" * 700_000
+    pieces = [begin, rest, rest, b'"}']
+    out = [restorer.feed(piece, end=piece is pieces[-1]) for piece in pieces]
+    assert b"".join(out) == b"".join(pieces).replace(b"srv", b"auto")
+    assert out[2]
+
+
 @settings(max_examples=200)
 @given(
     places=st.lists(st.integers(0, 10_000), max_size=8),

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import threading
 from collections.abc import Mapping
 from io import BytesIO
 from typing import NamedTuple
@@ -12,6 +13,7 @@ import openai
 import orjson
 import pytest
 
+from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
@@ -316,6 +318,97 @@ async def test_a_client_that_leaves_in_the_middle_leaves_nothing_reserved(gatewa
         assert table.in_flight.sum() == 1
     await eventually(lambda: not table.in_flight.any(), what="the release")
     assert not table.queued_tokens.any()
+
+
+async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(gateway, http):
+    """In the gateway shape each of them is a stream that the picker has not answered yet."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy("gateway")
+    done = asyncio.Event()
+
+    async def chunks():
+        yield b"data: {}\n\n"
+        await done.wait()
+        yield b"data: [DONE]\n\n"
+
+    upstream.script(Answer.sse(chunks()))
+    reading = asyncio.create_task(post(http, envoy.url(), chat(stream=True)))
+    await eventually(lambda: len(upstream.asked) == 1, what="the request")
+    address = envoy.url().removeprefix("http://").split(":")
+    upload = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
+    for _ in range(20):
+        clients = [await asyncio.open_connection(*address) for _ in range(100)]
+        for _, writer in clients:
+            writer.write(upload)
+        await eventually(lambda: runner.picker.metrics.streams_open == 101, what="the uploads")
+        for _, writer in clients:
+            writer.transport.abort()
+        await eventually(lambda: runner.picker.metrics.streams_open <= 1, what="their ends")
+    done.set()
+    assert (await reading).body == b"data: {}\n\ndata: [DONE]\n\n"
+
+
+async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy("gateway", trust_gateway_headers=True)
+    tool = b'{"content":[{"type":"tool_use","name":"ask","input":{"model": "m"}}],"model":%b}'
+
+    async def pieces():
+        yield tool[:70]
+        yield tool[70:] % b'"m"'
+
+    upstream.script(Answer(chunks=pieces()), Answer(body=b'{"model":"m"}'))
+    answer = await post(http, envoy.url(), chat(max_tokens=5), path="/v1/messages")
+    assert answer.body == tool % b'"auto"'
+    unnamed = b'{"messages":[{"role":"user","content":"x"}]}'
+    named = {"x-gateway-model-name-rewrite": "m"}
+    assert (await post(http, envoy.url(), unnamed, **named)).body == b'{"model":"m"}'
+    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shape):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    others_are_read = threading.Event()
+    runner.processor.reader.submit(others_are_read.wait)
+    try:
+        body = chat("auto", "x" * (2 << 20))
+        asking = asyncio.create_task(post(http, envoy.url(), body))
+        await eventually(lambda: runner.picker.metrics.streams_open == 1, what="the request")
+        await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
+    finally:
+        others_are_read.set()
+    answer = await asking
+    assert answer.headers["x-laar-model"] == "m"
+    assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
+
+
+async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    await gateway.picker()
+    envoy = await gateway.envoy()
+    upstream.chat_answer = Answer(wait_s=0.3)
+    answers = []
+
+    async def client():
+        with contextlib.suppress(aiohttp.ClientError):  # nothing listens any more
+            while True:
+                answers.append(await post(http, envoy.url(), chat("m")))
+
+    clients = [asyncio.create_task(client()) for _ in range(20)]
+    await eventually(lambda: len(answers) > 20, what="load")
+    await asyncio.wait_for(envoy.drain(600), 20)
+    await envoy.stop()
+    await asyncio.gather(*clients)
+    assert [answer.status for answer in answers] == [200] * len(upstream.asked)
 
 
 async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):

@@ -155,6 +155,23 @@ async def test_what_needs_a_restart_is_named_until_it_is_put_back(gateway, http)
     assert (await config(gateway, http))["pending_restart"] == {}
 
 
+@pytest.mark.envoy
+async def test_what_envoy_was_rendered_for_waits_for_a_restart(gateway, http):
+    """The tenant would be unknown, and Envoy would wait for no held request, until it is too."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker(flow={"enabled": True})
+    envoy = await gateway.envoy(trust_gateway_headers=True)
+    gateway.change(flow={"tenant_header": "x-team", "max_hold_s": 600})
+    await eventually(lambda: metric(runner, PENDING) == 2, what="the pending settings")
+    headers = {"x-gateway-inference-fairness-id": "a", "x-team": "b"}
+    url = envoy.url() + "/v1/chat/completions"
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+    async with http.post(url, json=body, headers=headers) as answer:
+        assert answer.headers["x-laar-model"] == "m"
+        assert "x-laar-endpoint" not in answer.headers  # for it names a tenant
+
+
 async def test_a_mixture_that_would_not_start_waits_as_a_whole(gateway):
     gateway.members(("127.0.0.1:1", "m"))
     endpoint = {"address": "127.0.0.1:2", "model": "m", "metrics_url": ""}

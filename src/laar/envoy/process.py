@@ -193,7 +193,9 @@ class EnvoyProcess:
         """Take no new connections, and wait until the open requests have ended or time is up."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
-                await (await session.post(f"{self._admin_url}/drain_listeners")).read()
+                # Only an unhealthy Envoy asks clients to close the connections that they keep.
+                for step in ("healthcheck/fail", "drain_listeners"):
+                    await (await session.post(f"{self._admin_url}/{step}")).read()
                 open_requests = "stats?format=json&filter=http.data.downstream_rq_active"
                 while True:
                     async with session.get(f"{self._admin_url}/{open_requests}") as response:

@@ -104,7 +104,7 @@ class Admission:
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, _Held] = {}
-        self._sent: dict[int, deque[tuple[int, ...]]] = {}  # by slot, contexts, the newest first
+        self._sent: dict[str, deque[tuple[int, ...]]] = {}  # contexts by address, newest first
 
     def use(self, settings: FlowSettings) -> None:
         """Admits by other settings, in the same order; those that wait keep their objectives."""
@@ -304,9 +304,13 @@ class Admission:
 
     def _near(self, now: float) -> list[tuple[int, ...]]:
         """Contexts that endpoints with room for another request were sent recently."""
+        at = {address: self._director.table.slot(address) for address in self._sent}
+        for address, slot in at.items():
+            if slot < 0:  # it left, and its cache with it
+                del self._sent[address]
         if not self._sent:
             return []
-        slots = np.fromiter(self._sent, np.intp, len(self._sent))
+        slots = np.array([at[address] for address in self._sent], np.intp)
         room = self._settings.saturation.has_room(self._loads(slots, now))
         sent = [contexts for contexts, some in zip(self._sent.values(), room, strict=True) if some]
         each = max(1, _MAX_NEAR // max(1, len(sent)))
@@ -354,7 +358,7 @@ class Admission:
         assert view is not None  # opaque requests are not counted
         at = decision.position
         if decision.request.context:
-            sent = self._sent.setdefault(decision.slot, deque(maxlen=_REMEMBERED))
+            sent = self._sent.setdefault(decision.address, deque(maxlen=_REMEMBERED))
             sent.appendleft(decision.request.context)
         self.prefills.add(
             decision.id,

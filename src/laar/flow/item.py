@@ -114,10 +114,10 @@ class Limits:
     `min_hold_s` and not after `max_hold_s`."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
     """Seconds before which no waiting request expires: one long prefill may pass meanwhile."""
-    max_hold_s: Annotated[float, Ge(0), Le(3580)] = 60.0
+    max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Seconds after which every waiting request expires, also while no endpoint is known (a fleet
-    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default:
-    after that time Envoy sends the request elsewhere."""
+    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default: an
+    Envoy that is asked to wait longer waits 2 s, and sends each held request elsewhere."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

@@ -59,7 +59,8 @@ MAX_VERDICTS = 64
 wake-up is at once while more is due."""
 
 MAX_REFUSALS = 32
-"""Lanes found closed in one `dispatch` before it stops; the next call starts with the others."""
+"""Lanes of a band found closed in one `dispatch` before it goes on with the next band. The next
+call starts with the band's others."""
 
 MAX_RETRY_AFTER_S = 60
 """Longest `retry-after` in seconds: the estimate is no better than that."""
@@ -185,9 +186,9 @@ class Queue(Generic[T]):
         self._expire(clock)
         closed: set[str] = set()
         closed_to_longs: set[str] = set()
-        refusals = 0
         for rank in tuple(self._ranks):
             lanes = self._bands[-rank].lanes
+            refusals = 0
             for name in tuple(lanes) if lane is None else (lane,):
                 while name in lanes and name not in closed and refusals < MAX_REFUSALS:
                     if len(self._verdicts) >= MAX_VERDICTS:

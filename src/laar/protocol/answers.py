@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 
 from laar.errors import RequestError
+from laar.protocol.jsonscan import member_spans
 
 __all__ = ["ErrorSpotter", "NameRestorer", "Usage", "UsageReader", "error_body"]
 
@@ -211,10 +212,17 @@ class NameRestorer:
 
     Only the member ``"model": "<name>"`` is changed, however the answer is cut into pieces: the end
     of a piece that may be the beginning of one is held back for the next.
+
+    Args:
+        served: name that the endpoint writes.
+        asked: name that takes its place.
+        whole: the answer is one object, in which others may have such a member. It is held back to
+            its end, up to `MAX_ANSWER_BYTES`, and only its own member is changed.
     """
 
-    def __init__(self, *, served: str, asked: str) -> None:
-        name = orjson.dumps(served)
+    def __init__(self, *, served: str, asked: str, whole: bool = False) -> None:
+        self._name = name = orjson.dumps(served)
+        self._is_whole = whole
         self._whole = [b'"model":%s%s' % (gap, name) for gap in (b"", b" ")]
         self._pattern = re.compile(b'("model": ?)' + re.escape(name))
         self._asked = orjson.dumps(asked)
@@ -223,6 +231,10 @@ class NameRestorer:
     def feed(self, piece: bytes, *, end: bool) -> bytes:
         """The piece with names restored, without the bytes held back."""
         data = self._held + piece
+        if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
+            self._held = b"" if end else data
+            return self._of_object(data) if end else b""
+        self._is_whole = False
         parts: list[bytes] = []
         done = 0
         for found in self._pattern.finditer(data):
@@ -233,6 +245,10 @@ class NameRestorer:
         self._held = data[len(data) - keep :]
         parts.append(data[done : len(data) - keep])
         return b"".join(parts)
+
+    def _of_object(self, data: bytes) -> bytes:
+        start, end = (member_spans(data) or {}).get("model", (0, 0))
+        return data[:start] + self._asked + data[end:] if data[start:end] == self._name else data
 
     @staticmethod
     def _partial(data: bytes, pattern: bytes, start: int) -> int:

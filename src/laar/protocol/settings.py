@@ -33,9 +33,12 @@ class StreamSettings:
     """Ends of paths that get 403, in any spelling. The default lists the paths of vLLM and SGLang
     that put an engine to sleep, load weights, empty caches or show its internals. An empty list
     forwards all paths. Bootstraps from laar refuse the default list in Envoy already."""
-    tenant_header: Annotated[str, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")] = FAIRNESS
+    tenant_header: Annotated[
+        str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
+    ] = FAIRNESS
     """Request header, in lower case, whose value names the tenant. Turns between tenants are
-    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it."""
+    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it. An
+    Envoy of laar's has to be rendered for it (`laar envoy --tenant-header`)."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer has. `all`: every one. `ids`: all but x-laar-cost-ms,
     x-laar-endpoint and x-laar-overhead-us. `none`: then clients can neither name the models that

@@ -225,11 +225,7 @@ class Runner:
         """Applies new settings. Synchronous: no request sees a partial change."""
         before = self.picker.settings
         self.picker.apply(settings, capability, policies)
-        self.processor.apply(
-            settings.stream,
-            hook=self.picker.context.in_use,
-            longest_hold_s=settings.flow.admission.limits.max_hold_s,
-        )
+        self.processor.apply(settings.stream, hook=self.picker.context.in_use)
         if settings.endpoints != before.endpoints:
             self.collectors.declare(settings)
 

@@ -32,6 +32,10 @@ from laar.protocol.stream.told import MAX_HEADERS_TO_ADD_TO, headers_of_answer, 
 
 __all__ = ["ANSWER_HANDLERS", "AnswerHalf"]
 
+_WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
+"""APIs whose answers hold JSON of the model's or the client's making: arguments of tools, metadata.
+The model's is text in events, and in the other APIs."""
+
 
 class AnswerHalf:
     """The answer, on its way to the client.
@@ -111,9 +115,12 @@ class AnswerHalf:
                 if event.served:
                     told.append((names.TEST_SERVED, event.served))
         self._shared.dialect.answer_headers(told, out, read=self._shared.read_answer)
-        if self._shared.target is not None and self._shared.dialect.shows_answers:
+        shared = self._shared
+        if shared.target is not None and shared.asked and shared.dialect.shows_answers:
             self._answer.restorer = NameRestorer(
-                served=self._shared.target, asked=self._shared.asked
+                served=shared.target,
+                asked=shared.asked,
+                whole=shared.api in _WITH_OBJECTS and not event.streamed,
             )
         return self._after_headers(event, now, out)
 

@@ -102,6 +102,8 @@ class Exchange:
                 kind = type(action)
                 if kind is Read:
                     assert isinstance(action, Read)
+                    # Others may be read first. Envoy takes one wish, so this is for the queue too.
+                    answers.append(patience(processor.longest_decision_s))
                     return self._reading(action)
                 if kind is Ask:
                     assert isinstance(action, Ask)

@@ -132,11 +132,9 @@ class ExternalProcessor:
         self._exchanges.add(exchange)
         return exchange
 
-    def apply(
-        self, settings: StreamSettings, *, hook: BodyHook | None, longest_hold_s: float
-    ) -> None:
+    def apply(self, settings: StreamSettings, *, hook: BodyHook | None) -> None:
         """Applies new settings to the streams that begin from now on."""
-        self._settings, self._hook, self._longest_hold_s = settings, hook, longest_hold_s
+        self._settings, self._hook = settings, hook
 
     def _listed(self, pool: str) -> bytes | None:
         """The models of a pool, or of all; None where there is no endpoint."""
@@ -158,8 +156,9 @@ class ExternalProcessor:
 
     @property
     def longest_decision_s(self) -> float:
-        """How long Envoy is to wait for the decision on a request that is held."""
-        return self._longest_hold_s + DECISION_MARGIN_S
+        """How long Envoy is to wait for a decision that takes a while."""
+        hold_s = 0.0 if self._flow is None else self._longest_hold_s
+        return hold_s + DECISION_MARGIN_S
 
     def closed(self, exchange: Exchange, stream: Stream) -> None:
         """Settles a stream that is over."""

@@ -94,6 +94,8 @@ class Call:
         """Whether the call is in the connection's list of calls that have something to write."""
         self.answered = False
         """Something was sent."""
+        self.heard = False
+        """Some of a message came."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
@@ -151,6 +153,7 @@ class Call:
             flow_bytes: bytes that it took of the windows.
         """
         self._owed_bytes += flow_bytes
+        self.heard = True
         if self._end is not None:
             return
         try:

@@ -244,8 +244,9 @@ class Connection(asyncio.Protocol):
         call = self._calls.pop(event.stream_id, None)
         if call is not None:
             call.lost()
-        # Envoy resets each stream at its end. One that got no answer was work for nothing.
-        if call is not None and not call.answered and not self._resets.spend(self._loop.time()):
+        # Envoy resets each stream at its end, and those of clients that leave before an answer. It
+        # sends a message with each; only a flood has calls without one.
+        if call is not None and not call.heard and not self._resets.spend(self._loop.time()):
             raise FloodError("too many calls that are reset at once")
 
     def _window(self, event: Any) -> None:
