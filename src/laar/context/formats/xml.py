@@ -36,6 +36,9 @@ _TAG = re.compile(
 )
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
 
+_SPOKEN = frozenset(("role", "speaker", "from", "sender", "turn", "step"))
+"""Attributes of turns of a talk, and of steps."""
+
 _QUOTED = 8
 """Signs before a tag, quotes and brackets, behind which a word is looked for."""
 
@@ -72,6 +75,7 @@ class _Scan:
         self.name: str | None = None
         self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
+        self.spoken = False
 
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
@@ -146,12 +150,14 @@ class _Scan:
         if name != self.name:
             self._finish()
             self.name = name
-        self.names.append(_named(attributes))
+        named = _named(attributes)
+        self.spoken = self.spoken or not _SPOKEN.isdisjoint(named)
+        self.names.append(named)
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.spans) >= self.min_docs:
+        if len(self.spans) >= self.min_docs and not self.spoken:
             after = self.spans[-1][1] if end is None else end
             self.blocks.append(
                 block_of(
@@ -163,7 +169,7 @@ class _Scan:
                     shape="xml",
                 )
             )
-        self.name, self.spans, self.names = None, [], []
+        self.name, self.spans, self.names, self.spoken = None, [], [], False
 
 
 def _tags(text: str) -> Iterator[re.Match[str]]:
