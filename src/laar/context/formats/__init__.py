@@ -127,6 +127,10 @@ def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]
             )
             if blocks:
                 return blocks
+        if "xml" in families and place.points >= Needs.PLACE:
+            blocks = xml.in_place(view.text, place.start, place.end, max_docs=most, relabel=relabel)
+            if blocks and not source_files(view.text, blocks[0].items):
+                return blocks
         if "records" in families and place.points >= Needs.PLACE:
             blocks = reprs.in_place(view.text, place.start, place.end, most)
             if blocks:
@@ -228,7 +232,7 @@ def _speak_of_each_other(text: str, block: Block) -> bool:
     noun = _NOUN.search(text[block.begin : block.items[0].start].lower())
     if noun is None:
         return False
-    named = re.compile(rf"(?<![</\w]){noun.group()}s?[ #]{{0,2}}\[?\d{{1,3}}\b")
+    named = re.compile(rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b")
     inside = text[block.items[0].start : block.end].lower()
     first = block.items[0].start
     return any(named.search(inside, a - first, b - first) for a, b, *_ in block.items)

@@ -49,6 +49,7 @@ INSIDE = (
 TEXTS = (
     "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
     "chunk", "chunk_text", "document", "excerpt", "fact", "summary", "description", "abstract",
+    "Value",
 )  # fmt: skip
 """Fields that hold a document's text."""
 

@@ -125,21 +125,23 @@ _STAGE = re.compile(
 
 def in_sequence(heads: Sequence[str]) -> bool:
     """Whether texts begin as chapters, pages or drafts that count up."""
+    if not heads or _STAGE.match(heads[0]) is None:
+        return False  # nearly always
     stages = [_STAGE.match(head) for head in heads]
     numbers = [int(stage[2]) for stage in stages if stage is not None]
     return len(numbers) == len(heads) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
 _SOURCE_FILE = re.compile(
-    r"\w\.(?:py|pyi|tsx?|jsx?|mjs|go|rs|java|kt|c|h|cc|cpp|hpp|cs|rb|php|swift|scala|sh|sql|vue|lua|"
+    r"\.(?:py|pyi|tsx?|jsx?|mjs|go|rs|java|kt|c|h|cc|cpp|hpp|cs|rb|php|swift|scala|sh|sql|vue|lua|"
     r"dart|exs?|hs|clj)(?=[\s\"'<>:`])"
 )
 
 
 def source_files(text: str, items: Sequence[Item]) -> bool:
-    """Whether most items begin with the name of a file of code."""
-    heads = [text[item.start : item.start + _NAMED_BY] for item in items]
-    return 2 * sum(_SOURCE_FILE.search(head) is not None for head in heads) > len(items)
+    """Whether items begin with names of files of code, by the first three."""
+    heads = (text[item.start : item.start + _NAMED_BY] for item in items[:3])
+    return all(_SOURCE_FILE.search(head) is not None for head in heads)
 
 
 _NAMED_BY = 160

@@ -84,7 +84,7 @@ class Phrases:
         return known
 
 
-_WORTH_A_HASH = 100
+_WORTH_A_HASH = 32
 _MOST_KNOWN = 4096
 
 
@@ -171,7 +171,7 @@ _NOUNS = (
     r"reference (?:material|documents|texts?)s?|"
     r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
     r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
-    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
+    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|文脈|資料|参考情報|検索結果|コンテキスト|"
     r"문맥|문서|검색 결과|컨텍스트|참고 ?자료|자료|"
     r"已知信息|知识库|知识|背景信息|背景知识|参考内容|参考文档|参考信息|相关文档|参照|関連文書|ドキュメント|"
     r"paragraphs|articles|"
@@ -286,7 +286,8 @@ STEMS = Stems((
     "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
     "fact", "background", "quelle", "contesto", "fuente",
     "fonte", "контекст", "документ", "источник", "上下文", "文档", "资料", "資料", "文書", "检索",
-    "検索", "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト", "信息",
+    "検索", "文脈",
+    "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト", "信息",
     "知识", "ドキュメント", "자료", "paragraph", "konte", "dokum", "remember",
     "bağlam", "źród", "джерел", "πλαίσι", "έγγραφ",
     "سياق", "مستند", "وثائق", "مصادر", "הקשר", "מסמכ", "संदर्भ", "दस्तावे", "บริบท", "เอกสาร",
