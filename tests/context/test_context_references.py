@@ -229,6 +229,11 @@ class TestNumbersOfTheirOwn:
         told = diagnose(orjson.dumps(chat(("user", f"{docs}\n\nHow many days?"))))
         assert (told.movable, told.reason) == (0, Reason.POSITIONAL_LABELS)
 
+    @pytest.mark.parametrize("field", ["page", "chunk_index", "chapter"])
+    def test_a_part_of_a_text_keeps_its_number(self, field):
+        rows = [{field: i, "title": f"t{i}", "snippet": doc} for i, doc in enumerate(DOCS, 1)]
+        assert movable(chat(("user", json.dumps({"results": rows})))) == 0
+
     @pytest.mark.parametrize("head", ["Chapter {}\n", "Step {}: ", "Draft {}: ", "第{}章 "])
     def test_chapters_stay(self, head):
         docs = "\n".join(
