@@ -88,7 +88,7 @@ class TestXml:
             ("<documents><docs></docs></documents>", Reason.NESTED),
             ("<doc>holds </doc> its own delimiter</doc>", Reason.UNBALANCED),
             ('<doc id="1" id="2">1</doc>', Reason.DUPLICATE_ATTRIBUTE),
-            ("<doc id=1>1</doc>", Reason.MALFORMED_TAG),
+            ("<doc id=>1</doc>", Reason.MALFORMED_TAG),
             ('<doc id="1>1</doc>', Reason.MALFORMED_TAG),
             ("<doc/><doc/><doc/>", Reason.MALFORMED_TAG),
             ("<doc>1</doc>" * 300, Reason.TOO_MANY),

@@ -358,3 +358,55 @@ def test_no_body_leaves_cycles_for_the_garbage_collector():
     finally:
         gc.enable()
     assert hook.stats()[Reason.UNKNOWN_SHAPE.value] > 0
+
+
+class TestElementsOfAnyName:
+    """Inside a place that announces documents, elements of one name are documents."""
+
+    DOCS = tuple(
+        f"Point {i} of the handbook: {text}"
+        for i, text in zip(
+            (31, 7, 22, 15),
+            (
+                "unused days of leave expire at the end of March.",
+                "parental leave is sixteen weeks at full pay.",
+                "a certificate is needed from day four of an illness.",
+                "expenses are refunded within a month of the journey.",
+            ),
+            strict=True,
+        )
+    )
+
+    def told(self, before, form, after):
+        text = before + "\n".join(form.format(doc) for doc in self.DOCS) + after
+        body = {"messages": [{"role": "user", "content": f"{text}\n\nHow many days expire?"}]}
+        told = diagnose(orjson.dumps(body))
+        return told.documents, told.movable, told.shape
+
+    @pytest.mark.parametrize(
+        ("tag", "form"),
+        [
+            ("context", "<item>{}</item>"),
+            ("articles", "<article>\n<title>Rules</title>\n<body>{}</body>\n</article>"),
+            ("results", "<result>\n<content>{}</content>\n</result>"),
+            ("documents", "<document source='a.pdf' page=3>{}</document>"),
+        ],
+    )
+    def test_they_are_seen(self, tag, form):
+        assert self.told(f"Use these texts.\n<{tag}>\n", form, f"\n</{tag}>") == (4, 4, "xml")
+
+    @pytest.mark.parametrize(
+        "form",
+        [
+            '<message from="Ann">{}</message>',
+            '<note speaker="Ann">{}</note>',
+            "<step>{}</step>",
+            "<item>{}</item> and",
+            "<item>{}</item><other/>",
+        ],
+    )
+    def test_turns_steps_and_mixtures_are_not(self, form):
+        assert self.told("<context>\n", form, "\n</context>")[0] == 0
+
+    def test_tags_outside_of_a_place_are_not(self):
+        assert self.told("<ul>\n", "<item>{}</item>", "\n</ul>")[0] == 0

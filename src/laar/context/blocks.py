@@ -135,6 +135,10 @@ def block_of(
         values = [own.get(name, "") for own in names]
         first = values[0]
         if first in {"0", "1"} and values == _count(int(first), len(spans)):
+            if name.lower() not in _PLACES:  # a page, a chapter: it is of the text below it
+                whole = tuple(Item(*span) for span in spans)
+                stays = Reason.POSITIONAL_LABELS
+                return Block(whole, end, quoted=quoted, shape=shape, held=stays)
             block = _counted(text, spans, end, name, values)
             held = None if relabel and block.held is None else Reason.POSITIONAL_LABELS
             return replace(block, held=held, quoted=quoted, shape=shape)
@@ -143,6 +147,14 @@ def block_of(
             labels = values
     items = map(Item, *zip(*spans, strict=True), labels or repeat(None))
     return Block(tuple(items), end, quoted=quoted, shape=shape)
+
+
+_PLACES = frozenset(
+    ("index", "id", "idx", "i", "n", "no", "nr", "num", "number", "rank", "position", "pos", "ref",
+     "key", "doc", "document", "source", "label", "name", "title", "doc_id", "source_id",
+     "document_id", "doc_index", "document_index", "citation_id", "ref_id")
+)  # fmt: skip
+"""Names under which documents are counted."""
 
 
 def _counted(

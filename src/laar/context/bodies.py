@@ -38,6 +38,7 @@ class Text(NamedTuple):
         value: the string, decoded.
         role: role of its message.
         fresh: it belongs to the last turn.
+        turn: how many times the model had answered before it.
         tool: name of the tool whose result it is, where the prompt names it.
         parts: it is the JSON of a message's content, blocks and all, as the body has it.
     """
@@ -48,6 +49,7 @@ class Text(NamedTuple):
     fresh: bool
     tool: str = ""
     parts: bool = False
+    turn: int = 0
 
 
 Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
@@ -146,13 +148,15 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
 def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
-    first, last = _last_turn(messages)
+    turns = _turns(messages)
+    newest = max((turn for turn in turns if turn is not None), default=0)
     tools: dict[object, str] | None = None
     for i, message in enumerate(messages):
         role = _role(message)
-        if role is None or "cache_control" in message:
+        turn = turns[i]
+        if role is None or turn is None or "cache_control" in message:
             continue
-        fresh = first <= i < last
+        fresh = turn == newest
         name = ""
         if role == "tool" or isinstance(message.get("content"), list):
             tools = _called(messages) if tools is None else tools
@@ -161,7 +165,8 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
             name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
             at = (key, i, field)
-            yield from _content(at, message.get(field), role, fresh, name, tools, whole)
+            for text in _content(at, message.get(field), role, fresh, name, tools, whole):
+                yield text._replace(turn=turn) if turn else text
 
 
 def _content(
@@ -254,12 +259,16 @@ def _is_answer(message: object) -> bool:
     return _role(message) is None
 
 
-def _last_turn(messages: Sequence[object]) -> tuple[int, int]:
-    """First and past-the-last index of the turn to be answered; not of an answer begun."""
-    last = len(messages)
-    while last and _is_answer(messages[last - 1]):
-        last -= 1
-    first = last
-    while first and not _is_answer(messages[first - 1]):
-        first -= 1
-    return first, last
+def _turns(messages: Sequence[object]) -> list[int | None]:
+    """The turn of each message; None for what the model wrote."""
+    turns: list[int | None] = []
+    turn, answered = 0, False
+    for message in messages:
+        if _is_answer(message):
+            turns.append(None)
+            answered = True
+        else:
+            turn += answered
+            turns.append(turn)
+            answered = False
+    return turns

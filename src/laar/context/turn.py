@@ -56,29 +56,57 @@ _SAID_BEGIN, _SAID_END = 2000, 1000
 
 
 def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
-    """The evidence that the rest of a prompt gives about one of its texts."""
+    """The evidence that the rest of a prompt gives about one of its texts.
+
+    It is that of the text's own turn, so that later turns find in it what its own turn found.
+    """
     if text.path[0] == "prompt":  # several prompts have nothing to do with each other
         return Surroundings()
-    said = []
+    said, asked, later = [], [], []
+    asked_apart = False
     for other in texts:
-        if other.path == text.path or other.role == "tool" or other.parts:
+        if other.path == text.path or other.parts:
+            continue
+        if other.turn > text.turn:
+            if other.role != "tool":
+                later.append(_ends(other.value))
+            continue
+        asked_apart = asked_apart or other.role == "user"
+        if other.role == "tool":
             continue
         if text.parts and other.path[:-2] == text.path and label_of(other.value) is not None:
             continue  # one of the documents
-        if other.role == "system" or other.fresh or text.role == "tool":
-            value = other.value
-            if len(value) > _SAID_BEGIN + _SAID_END:
-                value = f"{value[:_SAID_BEGIN]}\n{value[-_SAID_END:]}"
-            said.append(value)
+        own = other.turn == text.turn or text.role == "tool"
+        if other.role == "system" or own:
+            said.append((other.role == "system", _ends(other.value)))
+        if other.role == "system" or own or len(other.value) <= _STANDING:
+            asked.append(other.value[:_MOST_ASKED])
+    system = [value for is_system, value in said if is_system][:_MOST_SAID]
+    others = [value for is_system, value in said if not is_system][-_MOST_SAID:]
     return Surroundings(
-        said="\n".join(said[-_MOST_SAID:]),
+        said="\n".join((*system, *others)),
+        asked=tuple(asked),
+        later=tuple(later),
         by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
-        asked_apart=any(o.role == "user" and o.path != text.path for o in texts),
+        asked_apart=asked_apart,
         parts=text.parts,
     )
 
 
+def _ends(value: str) -> str:
+    if len(value) <= _SAID_BEGIN + _SAID_END:
+        return value
+    return f"{value[:_SAID_BEGIN]}\n{value[-_SAID_END:]}"
+
+
 _MOST_SAID = 4
+
+_STANDING = 600
+"""Characters of a message of an older turn that may be a request for all turns to come; longer
+ones hold documents."""
+
+_MOST_ASKED = 16_000
+"""Characters of a text that are searched for what gives an order a meaning."""
 
 
 class Turn:

@@ -25,6 +25,7 @@ from laar.context.formats import (
     words,
     xml,
 )
+from laar.context.formats.order import in_sequence, source_files
 from laar.context.formats.places import places
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
@@ -91,7 +92,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
                 raise  # they are tags of documents, though not well made
             refused, found = error.reason, []
         if found:
-            return found
+            return [block for block in found if not source_files(text, block.items)]
     if "numbered" in families:
         found = fences.scan(text, min_docs=least, max_docs=most)
         if found:
@@ -125,6 +126,10 @@ def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]
                 relabel=relabel,
             )
             if blocks:
+                return blocks
+        if "xml" in families and place.points >= Needs.PLACE:
+            blocks = xml.in_place(view.text, place.start, place.end, max_docs=most, relabel=relabel)
+            if blocks and not source_files(view.text, blocks[0].items):
                 return blocks
         if "records" in families and place.points >= Needs.PLACE:
             blocks = reprs.in_place(view.text, place.start, place.end, most)
@@ -191,20 +196,49 @@ def _held(
     if settings.relabel is True or all(block.held is not None for block in blocks):
         return blocks
     first, last = blocks[0].begin, blocks[-1].end
-    near = (text[max(0, first - _READ) : first], text[last : last + _READ], around.said)
-    if any(map(words.ORDERED.are_in, near)):
-        counted = others = True
-    else:
-        counted = any(block.labels_stay for block in blocks) and (
-            settings.relabel is False or any(map(words.CITES.are_in, near))
-        )
-        others = False
+    near = (text[max(0, first - _READ) : first], text[last : last + _READ], *around.asked)
+    placed = any(map(words.ORDERED.are_in, near))
+    near += around.later
+    placed = placed or any(map(words.PLACES.are_in, near))
+    counted = placed or settings.relabel is False or any(map(words.CITES.are_in, near))
+    numbered = placed or any(map(words.NUMBERED.are_in, near))
+
+    def held(block: Block) -> bool:
+        if in_sequence([text[a : a + _HEAD] for _, _, a, _, _ in block.items]):
+            return True
+        if block.labels_stay:
+            return counted or numbered or _speak_of_each_other(text, block)
+        return placed or (numbered and not _have_numbers(block))
+
     return [
         replace(block, held=Reason.POSITIONAL_LABELS)
-        if block.held is None and (counted if block.labels_stay else others)
+        if block.held is None and held(block)
         else block
         for block in blocks
     ]
+
+
+def _have_numbers(block: Block) -> bool:
+    """Whether the documents' own names hold numbers, by which a prompt may speak of them."""
+    return all(item.label and _DIGIT.search(item.label) for item in block.items)
+
+
+_HEAD = 80
+_DIGIT = re.compile(r"\d")
+
+
+def _speak_of_each_other(text: str, block: Block) -> bool:
+    """Whether a document names another by its label, as in "see Document 3"."""
+    noun = _NOUN.search(text[block.begin : block.items[0].start].lower())
+    if noun is None:
+        return False
+    named = re.compile(rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b")
+    inside = text[block.items[0].start : block.end].lower()
+    first = block.items[0].start
+    return any(named.search(inside, a - first, b - first) for a, b, *_ in block.items)
+
+
+_NOUN = re.compile(r"[^\W\d_]{3,}")
 
 
 _READ = 4000

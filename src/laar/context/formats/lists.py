@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from typing import TypeAlias
 
 import orjson
@@ -25,13 +27,13 @@ LISTS = (
     "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
     "sources", "snippets", "search_results", "retrieved_documents", "retrieved", "excerpts",
     "source_documents", "source_nodes", "references", "facts", "retrievalResults", "organic",
-    "organic_results", "search_hits", "paragraphs",
+    "organic_results", "search_hits",
 )  # fmt: skip
 """Names under which a list is one of documents."""
 
 LOOSE_LISTS = (
     "hits", "matches", "nodes", "items", "data", "records", "articles", "knowledge", "points",
-    "value", "result", "children", "pages", "entries",
+    "value", "result", "children", "pages", "entries", "paragraphs",
 )  # fmt: skip
 """Names that lists of other things have as well."""
 
@@ -47,6 +49,7 @@ INSIDE = (
 TEXTS = (
     "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
     "chunk", "chunk_text", "document", "excerpt", "fact", "summary", "description", "abstract",
+    "Value",
 )  # fmt: skip
 """Fields that hold a document's text."""
 
@@ -59,7 +62,8 @@ RETRIEVED = frozenset(
 
 TURNS = frozenset(
     ("role", "speaker", "sender", "from", "step", "turn", "level", "severity", "tool_calls",
-     "timestamp", "function", "parameters", "arguments")
+     "timestamp", "function", "parameters", "arguments", "status", "state", "priority", "start",
+     "end", "completed", "assignee", "sha", "exit_code", "prompt", "completion", "user")
 )  # fmt: skip
 """Fields of elements in sequence, or without text: messages, steps, lines of a log, tools."""
 
@@ -195,7 +199,22 @@ def _blocks(
         quoted=True,
         shape=shape,
     )
-    return [replace(block, held=Reason.POSITIONAL_LABELS) if paired else block]
+    stays = paired or any(map(partial(_count_up, elements), _STAGES))
+    return [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
+
+
+_STAGES = (
+    "page", "page_number", "chapter", "part", "section", "chunk_index", "chunk", "seq", "sequence",
+    "line", "slide", "order",
+)  # fmt: skip
+"""Fields that number the parts of one text."""
+
+
+def _count_up(elements: Sequence[_Json], name: str) -> bool:
+    numbers = [element.get(name) for element in elements if isinstance(element, dict)]
+    return len(numbers) == len(elements) and all(
+        isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers)
+    )
 
 
 def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool) -> list[Block]:

@@ -13,7 +13,7 @@ from itertools import repeat
 
 from laar.context.blocks import Block, Item, Refused
 from laar.context.formats.ends import end_of_last, trimmed
-from laar.context.formats.order import carries_meaning, follow_each_other
+from laar.context.formats.order import answered_in_turn, carries_meaning, follow_each_other
 from laar.context.formats.places import Place
 from laar.context.formats.shapes import OPENERS, Needs, Opener
 from laar.context.formats.view import View
@@ -171,7 +171,7 @@ def _block(
             end, sure = stop, True
     spans[-1] = trimmed(text, last, end)
     texts = [text[a:b] for a, b in spans]
-    if not all(map(str.strip, texts)):
+    if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
         return None
     if opener.needs and carries_meaning(
         texts,

@@ -9,15 +9,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
+from laar.context.blocks import Item
 from laar.context.formats import words
 
-__all__ = ["carries_meaning", "follow_each_other"]
+__all__ = [
+    "answered_in_turn",
+    "carries_meaning",
+    "follow_each_other",
+    "in_sequence",
+    "source_files",
+]
 
 _TIME = re.compile(
     r"[\[(]?(?:\d{4}-\d{2}(?:-\d{2})?|\d{1,2}[:h]\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|"
     r"(?:mon|tue|wed|thu|fri|sat|sun)\w*,? |in \d{4}\b|\d{4}[:,] |day \d|week \d|"
-    r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d)",
+    r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)\w* \d|\[?v?\d+\.\d+\.\d)",
     re.IGNORECASE,
 )
 _LEVEL = re.compile(r"[\[(]?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b")
@@ -105,6 +113,52 @@ def _is_code(line: str) -> bool:
 def follow_each_other(names: Sequence[str]) -> bool:
     """Whether names are of chapters, steps, days and the like."""
     return any(_TIME.match(name) or words.CONTINUES.match(name.lower()) for name in names)
+
+
+_STAGE = re.compile(
+    r"\W{0,20}(chapter|part|page|step|day|week|act|scene|version|draft|slide|stage|phase|lesson|"
+    r"episode|volume|kapitel|teil|seite|schritt|chapitre|partie|étape|capítulo|parte|página|paso|"
+    r"глава|часть|страница|第) ?#?(\d{1,4})(?!\d)",
+    re.IGNORECASE,
+)
+
+
+def in_sequence(heads: Sequence[str]) -> bool:
+    """Whether texts begin as chapters, pages or drafts that count up."""
+    if not heads or _STAGE.match(heads[0]) is None:
+        return False  # nearly always
+    stages = [_STAGE.match(head) for head in heads]
+    numbers = [int(stage[2]) for stage in stages if stage is not None]
+    return len(numbers) == len(heads) and all(b == a + 1 for a, b in pairwise(numbers))
+
+
+_SOURCE_FILE = re.compile(
+    r"\.(?:py|pyi|tsx?|jsx?|mjs|go|rs|java|kt|c|h|cc|cpp|hpp|cs|rb|php|swift|scala|sh|sql|vue|lua|"
+    r"dart|exs?|hs|clj)(?=[\s\"'<>:`])"
+)
+
+
+def source_files(text: str, items: Sequence[Item]) -> bool:
+    """Whether items begin with names of files of code, by the first three."""
+    heads = (text[item.start : item.start + _NAMED_BY] for item in items[:3])
+    return all(_SOURCE_FILE.search(head) is not None for head in heads)
+
+
+_NAMED_BY = 160
+
+_NEXT_LABEL = re.compile(r"\n[ \t]*+(?:\*\*)?([^\W\d_]{2,20})[ \t](\d{1,4})\b")
+
+
+def answered_in_turn(numbers: Sequence[str], texts: Sequence[str]) -> bool:
+    """Whether a line below each text has its number, too, or questions: examples, an exam."""
+    first_two = zip(numbers[:2], texts[:2], strict=False)
+    return all(
+        any(
+            match[2] == number or match[1].lower() in {"question", "questions", "frage", "fragen"}
+            for match in _NEXT_LABEL.finditer(text)
+        )
+        for number, text in first_two
+    )
 
 
 def _untitled(start: str) -> str:

@@ -22,12 +22,16 @@ class Surroundings:
 
     Args:
         said: other texts of the prompt, cut to the parts that are worth reading.
+        asked: texts that may give the documents' order or numbers a meaning.
+        later: the same, of later turns than theirs.
         by_tool: the text is the result of a tool that looks things up.
         asked_apart: a question stands in another text.
         parts: the text is the JSON of a message's content.
     """
 
     said: str = ""
+    asked: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
     by_tool: bool = False
     asked_apart: bool = False
     parts: bool = False

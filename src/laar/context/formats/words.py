@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+import xxhash
+
 from laar.context.formats.stems import Stems
 
 __all__ = [
@@ -25,8 +27,10 @@ __all__ = [
     "LOOSELY_TITLED",
     "LOOSE_LABELS",
     "MEMORIES",
+    "NUMBERED",
     "ONE",
     "ORDERED",
+    "PLACES",
     "POINTS_AT",
     "RARE",
     "RETRIEVAL",
@@ -53,6 +57,7 @@ class Phrases:
         self._pattern = re.compile(rf"\b(?:{pattern})")
         self._others = others
         self._beside = re.compile(beside) if beside else None
+        self._known: dict[int, bool] = {}  # by hash; what stands around documents comes again
 
     def end_in(self, text: str) -> int:
         """The approximate end of the first phrase; -1 if there is none."""
@@ -68,7 +73,19 @@ class Phrases:
 
     def are_in(self, text: str) -> bool:
         """Whether there is one."""
-        return self.end_in(text) >= 0
+        if len(text) < _WORTH_A_HASH:
+            return self.end_in(text) >= 0
+        key = xxhash.xxh3_64_intdigest(text.encode())
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = self.end_in(text) >= 0
+        return known
+
+
+_WORTH_A_HASH = 32
+_MOST_KNOWN = 4096
 
 
 LABELS = (
@@ -141,10 +158,10 @@ HEADS_WIDE = _heads(
 """The same at half the speed, for texts with other letters than the English, or one of `RARE`."""
 
 LOOSE_LABELS = (
-    r"result|text|reference|article|chunk|record|memory|file|hit|paragraph|knowledge|note|fact|"
-    r"node|fragment|item|entry|page|text chunk|ergebnis|resultado|résultat|результат|结果|片段|結果"
+    r"result|text|reference|chunk|record|memory|file|hit|knowledge|note|fact|"
+    r"node|fragment|item|entry|text chunk|ergebnis|resultado|résultat|результат|结果|片段|結果"
 )
-"""These count other things as well: articles of a law, notes of a tune, pages of a book."""
+"""These count other things as well, such as the notes of a tune."""
 
 _NOUNS = (
     r"contexts?|documents?|docs|passages?|sources?|excerpts?|extracts?|snippets?|chunks?|"
@@ -154,7 +171,7 @@ _NOUNS = (
     r"reference (?:material|documents|texts?)s?|"
     r"kontext|dokumente|quellen|suchergebnisse|contexte|documents|extraits|sources|contexto|"
     r"documentos|fuentes|fontes|contesto|documenti|контекст|документы|источники|"
-    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|資料|参考情報|検索結果|コンテキスト|"
+    r"上下文|文档|参考资料|资料|检索结果|搜索结果|文書|文脈|資料|参考情報|検索結果|コンテキスト|"
     r"문맥|문서|검색 결과|컨텍스트|참고 ?자료|자료|"
     r"已知信息|知识库|知识|背景信息|背景知识|参考内容|参考文档|参考信息|相关文档|参照|関連文書|ドキュメント|"
     r"paragraphs|articles|"
@@ -269,7 +286,8 @@ STEMS = Stems((
     "result", "retriev", "knowledge", "referenc", "evidence", "memor", "information", "article",
     "fact", "background", "quelle", "contesto", "fuente",
     "fonte", "контекст", "документ", "источник", "上下文", "文档", "资料", "資料", "文書", "检索",
-    "検索", "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト", "信息",
+    "検索", "文脈",
+    "参考", "記憶", "记忆", "문맥", "문서", "검색", "컨텍스트", "コンテキスト", "信息",
     "知识", "ドキュメント", "자료", "paragraph", "konte", "dokum", "remember",
     "bağlam", "źród", "джерел", "πλαίσι", "έγγραφ",
     "سياق", "مستند", "وثائق", "مصادر", "הקשר", "מסמכ", "संदर्भ", "दस्तावे", "บริบท", "เอกสาร",
@@ -301,28 +319,77 @@ TOOL = re.compile(
 )
 """Names of tools that look documents up."""
 
+_CITED_IN = (
+    r"(?:nummern?|n[uú]mero|numéro|numer|номер)(?: [^\W\d_]{1,5}){0,2} (?:do[ck]um|quelle|fuente|"
+    r"fonte|source|bron|źród|докум|источ)|numarası|verweis|belege?\b|"
+    r"welche\w{0,2} (?:dokument|quelle|textstelle)|qu[ée] (?:documento|fuente)|"
+    r"quel(?:le)?s? (?:document|source|passage|extrait)|qual[ei]? (?:documento|font)|"
+    r"welk\w? (?:document|bron)|hangi (?:belge|kaynak)|"
+    r"(?:nenn|gib|gebt|geben|angib|erwähn|indi[cq]|mencion|mention|nombr|nomm|señal|précis|incl[uy]|cit|"
+    r"vermeld|noem|geef|podaj|wskaż|укаж|назов|привед)[^\W\d_]{0,4}"
+    r"(?: [^\W\d_]{1,8}){0,2} (?:quelle|dokument|fuente|documento|referencia|source|document|"
+    r"référence|font[ei]|bron|źródł|источник|документ|ссыл)|"
+    r"(?:kaynak\w{0,4}|alıntı\w{0,3}) (?:göster|belirt|ver|yap)|którym dokumen|przypis|cytuj|"
+    r"номер|как\w{2,3} (?:документ|источник)"
+)
+_CITED_WIDE = (
+    *("编号", "编號", "序号", "注明", "标明", "标出", "出处", "哪个文", "哪篇", "哪份", "哪些文"),
+    *(
+        "番号",
+        "どの文書",
+        "どの資料",
+        "どのドキュメント",
+        "根拠を",
+        "번호",
+        "어느 문서",
+        "어떤 문서",
+    ),
+    *("출처를", "각주", "رقم", "اذكر المصدر", "أي مستند", "اقتبس"),
+)
+_NAMING = (
+    r"(?:state|give|mention|name|indicate|list|specify|include|identify|return|output|show|add|"
+    r"note|report|reference|quote|attribute)(?: (?:the|your|a|all|any|every|each|its|exact|"
+    r"relevant|original|supporting|corresponding|specific|used|to|of|claims?|names?|titles?)){0,4} "
+    r"(?:sources?|references?|documents?|passages?|snippets?|excerpts?)\b|attribution|"
+    r"(?:which|what|whose)(?: (?:of|the|these|those|two|three)){0,3} "
+    r"(?:documents?|docs|passages?|sources?|snippets?|excerpts?)\b|with (?:its|their) numbers?\b|"
+    r"numbers? \d{1,2}\b|where in the (?:documents|sources|passages|context)"
+)
 CITES = Phrases(
-    r"\bcit(?:e|es|ed|ing|ation|ations)\b|footnote|in-?line (?:references|reference)|"
+    r"\bcit(?:e|es|ed|ing|ation|ations)\b|footnote|superscript|in-?(?:line|text) references?|"
     r"\brank(?:s|ed|ing)?\b|re-?rank|\bindices\b|\bindex(?:es)? of\b|identifiers?\b|"
     r"\b(?:document|doc|passage|source|context|snippet|result|item|reference|chunk)s?"
     r"[ _-]?(?:numbers?|ids?|index|indexes|indices|names?)\b|numbers? of the|corresponding number|"
-    r"\b(?:source|document|doc|passage|snippet|excerpt|context|result|article|reference|citation)"
+    r"\b(?:source|document|doc|passage|snippet|excerpt|context|result|article|reference|citation)s?"
     r"[ _#]{0,2}\[?(?:\d{1,3}|n)\b|"
     r"respectively|each (?:of the )?(?:document|passage|source|snippet|article|result|text|one)s?|"
     r"for (?:each|every)|one by one|in (?:the )?(?:same |given |this |that )?order|"
     r"\b(?:first|second|third|last|former|latter|previous|next|preceding)(?: \w+)? "
     r"(?:document|doc|passage|source|snippet|excerpt|context|result|article|text|one|item)s?\b|"
-    r"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл",
-    others=(
-        "引用",
-        "出典",
-        "标注",
-        "인용",
-        "fußnote",
-    ),
-    beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]",
+    rf"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл|{_NAMING}|{_CITED_IN}",
+    others=("引用", "出典", "标注", "인용", "fußnote", *_CITED_WIDE),
+    beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]|#\d{1,2}\b",
 )
 """Makes use of a document's number or place, so that no text may move under another number."""
+
+NUMBERED = Phrases(
+    r"(?:documento?s?|documenti|documenten|dokumen[a-zóú]{0,5}|docs?|passages?|pasajes?|sources?|"
+    r"quellen?|fuentes?|fonte?[si]?|snippets?|excerpts?|extracts?|chunks?|contexts?|textstellen?|"
+    r"extraits?|bron(?:nen)?|belge\w{0,4}|źródł\w{1,3}|документ\w{0,3}|источник\w{0,3}|"
+    r"джерел\w{0,2}|έγγραφ\w{0,3}|(?:ال)?مستند|(?:ال)?وثيقة|(?:ال)?مصدر|מסמך|מקור|"
+    r"दस्तावेज़|स्रोत|เอกสาร|tài liệu|nguồn)"
+    r"[ _#(\[]{0,3}(?<!s \()(?<!s\()(?:(?:no|nr|n)[.°º]? ?|"
+    r"(?:number|nummer|numéro|n[úu]mero|numer|номер) )?#?[(\[]?(?:\d{1,2}\b|"
+    r"(?:one|two|three|four|five|six|seven|eight|nine|ten)\b)|"
+    r"\d{1,2}\. (?:dokument|quelle|belge)\b|indices\b|"
+    r"(?:document|passage|source|snippet|text)s?[ _-](?:numbers?|index|indexes)\b|"
+    r"numbers? of (?:the|each|every|all)(?: \w+)? (?:documents?|passages?|sources?|snippets?)",
+    beside=r"(?:文档|文檔|文件|资料|資料|文章|段落|片段|来源|文書|ドキュメント|出典|문서|자료|"
+    r"출처) ?[#(（\[【第]?\d{1,2}(?!\d)"
+    # Who asks for [id] means the document's own name.
+    r"|(?s:\A(?!.*\[id\]).*\[(?:\d{1,2}|n|number)\])",
+)
+"""Speaks of a document by a number: its own, or else that of its place."""
 
 
 def _each(words: str, tail: str) -> str:
@@ -333,64 +400,120 @@ def _each(words: str, tail: str) -> str:
 _NOUN = "documents?|docs?|passages?|sources?|snippets?|excerpts?|chunks?|search results?"
 _DOCS = rf"(?:{_NOUN})\b"
 _THING = rf"(?:ones?|items?|entry|entries|{_NOUN})\b"
-_PLACES = "earlier|later|first|last"
+_PLACES = "earlier|later|first|last|higher|lower"
 _AGES = "newest|oldest|latest|earliest|most recent|least recent|cheapest"
-_SORTED = (
-    r" (?:sorted|ordered|arranged|ranked|listed) (?:by|from|according to) "
-    r"(?![^.\n]{0,40}(?:relevan|similar|scor|importan|match|best))"
+_NO_RELEVANCE = r"(?![^.\n]{0,40}(?:relevan|similar|scor|importan|match|best))"
+_SORTED = rf" \(?(?:sorted|ordered|arranged|ranked|listed) (?:by|from|according to) {_NO_RELEVANCE}"
+_LISTED = (
+    r" (?:that )?(?:is |are )?(?:listed|given|comes?|appears?) "
+    rf"(?:{_PLACES}|at the (?:top|bottom))\b"
 )
-_LISTED = rf" (?:that )?(?:is |are )?(?:listed|given|comes?|appears?) (?:{_PLACES})\b"
-_FIRST = rf" (?:(?:[0-9]+|two|three|few|relevant|retrieved|given|provided) )?{_DOCS}"
+_FIRST = (
+    r" (?:(?:[0-9]+|two|three|few|relevant|retrieved|given|provided) )?"
+    rf"(?:{_DOCS}|(?:ones?|two|three)(?= *(?:[.,;:?!)\n]|\Z|"
+    r"(?:is|are|was|were|say|says|myself|above)\b)))"
+)
 _OVERRIDES = (
-    rf"(?: {_THING})? (?:overrides?|supersedes?|takes? (?:precedence|priority)|prevails?)\b|"
-    rf" {_THING} (?:always )?(?:replaces?|wins?|counts?)\b"
+    rf"(?: {_THING})? (?:overrides?|supersedes?|takes? (?:precedence|priority)|prevails?|beats?|"
+    rf"outranks?|trumps?)\b|{_LISTED}| {_THING} (?:always )?(?:replaces?|wins?|counts?)\b"
 )
 _PER_DOC = (
     r"(?: [^ .]{1,20}){0,6}? (?:per|for (?:each|every|all)(?: of)?(?: the)?)"
     rf"(?: [a-z]+)? {_DOCS}"
 )
 _ORDER = "same|given|original|temporal|reading|date|time|publication"
-_ORDINALS_FR = "premier|première|deuxième|second|seconde|troisième|dernier|dernière"
-ORDERED = Phrases(
+_ORDINALS = "first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|last|final"
+_ORDINALS_FR = "premier|première|deuxième|second|seconde|troisième|quatrième|dernier|dernière"
+_ORDINALS_DE = "erste|zweite|dritte|vierte|fünfte|letzte"
+_TEXTS = (
+    "documents?|docs?|passages?|texts?|sections?|chunks?|paragraphs?|parts|pieces|snippets?|"
+    "excerpts?|sources?"
+)
+_ALL = (
+    r"(?: [^\W\d_]{1,12}){0,3} (?:each|every|all|the|these|those|my|following)(?: \w+){0,2} "
+    rf"(?:{_TEXTS})\b"
+)
+_SEQUENCE = (
+    r"(?:list|array|sequence) of (?:\w+ )?(?:labels?|numbers?|"
+    r"scores?|booleans?|ratings?|verdicts?|integers?|digits|[01]\b|zeros|classes|"
+    r"sentiments?|translations|true)|(?:numbers|scores|labels|ratings|verdicts) separated by"
+)
+PLACES = Phrases(
     "|".join(
         (
-            _each(_ORDER, r" order\b"),
-            r"in order\s*(?:[.,;:!?)\n]|\Z)",
-            r"in order of (?:their )?(?:date|time|age|recency|publication|creation|occurrence)",
+            _each("same|given|original", r" order\b"),
             r"order (?:given|listed|shown|received|of appearance|"
-            r"(?:in which )?they (?:appear|are|come))\b",
-            "chronolog",
-            _each(_AGES, rf"(?: {_THING})? (?:first|last|to (?:the )?(?:{_AGES}))\b"),
-            _each("are|were", _SORTED),
-            _each(f"ones?|{_NOUN}", f",?{_SORTED}|{_LISTED}"),
-            _each("first|second|third|last", _FIRST),
-            _each(_PLACES, _OVERRIDES),
-            _each("overridden|superseded|replaced", rf" by (?:an? |the )?(?:{_PLACES}) {_THING}"),
+            r"(?:in which )?they (?:appear|are|come|were))\b",
+            _each(_ORDINALS, _FIRST),
+            rf"\d{{1,2}}(?:st|nd|rd|th) {_DOCS}",
+            r"the (?:top|bottom)(?:most)? (?:one|document|passage|source)\b",
+            r"(?:one|document|passage) (?:immediately|directly|just|right) (?:above|below)",
             _each("scores?|ratings?|grades?|labels?|verdicts?|lines?|one", _PER_DOC),
             _each(
-                "score|rate|grade|label|classify|judge",
-                rf" (?:each|every|all)(?: of)?(?: the)? {_DOCS}",
+                "score|rate|grade|label|classify|judge|translate|proofread|paraphrase|rewrite|"
+                "rephrase|correct|merge|concatenate|sort|reorder|rank|deduplicate",
+                rf" (?:each|every|all)(?: of)?(?: the)? {_DOCS}|{_ALL}",
             ),
+            _each("sort|reorder|re-order|rearrange|rank|rerank", r" (?:them|these|those)\b"),
+            _SEQUENCE,
             _each("gleichen|selben|derselben|gegebenen|ursprünglichen", " reihenfolge"),
-            _each("neueste|älteste", "[nrs]?(?: [a-zäöü]+)? zuerst"),
-            _each("erste|zweite|dritte|letzte", "[nrs]? (?:dokument|quelle|textstelle)"),
-            "même ordre|plus récents? aux? plus anciens?|plus anciens? aux? plus récents?",
+            _each(_ORDINALS_DE, "[nrs]? (?:dokument|quelle|textstelle)"),
+            "même ordre",
             _each(_ORDINALS_FR, " (?:document|passage|extrait|source)"),
-            "mismo orden|cronol[oó]gic|más (?:recientes?|antiguos?) primero",
-            _each("primer|segundo|tercer|último", " (?:documento|pasaje|fragmento)"),
+            "mismo orden",
+            _each("primer|segundo|tercer|cuarto|último", " (?:documento|pasaje|fragmento)"),
             _each("primera|segunda|tercera|última", " fuente"),
-            "mesma ordem|primeiro documento|terceiro documento|primeira fonte|terceira fonte",
-            "stesso ordine|primo documento|terzo documento|ultimo documento|ultima fonte",
-            "том же порядке|хронолог",
-            _each("перв|втор|трет|последн", "[а-я]{2,3} (?:документ|источник)"),
+            "mesma ordem",
+            _each("primeiro|segundo|terceiro|quarto|último", " documento"),
+            _each("primeira|segunda|terceira|última|ultima", " fonte"),
+            "stesso ordine",
+            _each("primo|secondo|terzo|quarto|ultimo", " documento"),
+            _each("eerste|tweede|derde|vierde|laatste", " (?:document|bron)"),
+            _each("pierwsz|drug|trzec|czwart|ostatn", "[^ ]{1,3} (?:dokument|źródł)"),
+            _each("birinci|ikinci|üçüncü|dördüncü|son", " belge"),
+            "том же порядке",
+            _each("перв|втор|трет|четв[её]рт|последн", "[а-я]{1,3} (?:документ|источник)"),
+            "(?:المستند|الوثيقة|المصدر) (?:الأول|الثان|الثالث|الرابع|الأخير)",
         )
     ),
     others=(
-        *("相同的顺序", "相同顺序", "按顺序", "按时间", "时间顺序", "第一个文档", "第二个文档"),
-        *("最后一个文档", "第一篇", "第二篇", "最后一篇"),
-        *("同じ順", "時系列", "最初の文書", "最後の文書"),
-        *("같은 순서", "시간순", "시간 순", "첫 번째 문서", "마지막 문서"),
+        *("相同的顺序", "相同顺序", "按顺序", "最后一个", "最后一篇", "最后一份"),
+        *("同じ順", "最初の文書", "最後の文書", "같은 순서", "첫 번째", "마지막 문서"),
     ),
+    beside=r"第 ?[一二三四五六七八九十\d]{1,3} ?(?:个文|個文|篇|份|条资|段)|"
+    r"[一二三四五六七八九十\d]{1,2} ?(?:番目|つ目)の|(?:두|세|네|다섯) ?번째 (?:문서|자료)",
+)
+"""Speaks of documents by their places, or asks for an answer to each in turn."""
+
+ORDERED = Phrases(
+    "|".join(
+        (
+            _each("temporal|reading|date|time|publication", r" order\b"),
+            r"in order\s*(?:[.,;:!?)\n]|\Z)",
+            r"in order of (?:their )?(?:date|time|age|recency|publication|creation|occurrence)",
+            rf"in the order (?!of ){_NO_RELEVANCE}",
+            "chronolog",
+            "timeline|consecutive|sequential",
+            rf"split (?:up )?into (?:\w+ )?(?:{_TEXTS})",
+            "continues? the (?:previous|last|story|text)",
+            r"versions of\b|from version to version",
+            rf"(?:ascending|descending) (?:order|priority|importance){_NO_RELEVANCE}",
+            _each(
+                _AGES,
+                rf"(?: {_THING})? (?:first|last|(?:at|on|to) (?:the )?(?:top|bottom|{_AGES}))\b",
+            ),
+            r"(?:message|one|version|documents?|it) comes? (?:first|last)\b|"
+            r"the one (?:at|on) the (?:top|bottom)",
+            _each("are|were", _SORTED),
+            _each(f"ones?|{_NOUN}", f",?{_SORTED}|{_LISTED}"),
+            _each(_PLACES, _OVERRIDES),
+            _each("overridden|superseded|replaced", rf" by (?:an? |the )?(?:{_PLACES}) {_THING}"),
+            _each("neueste|älteste", "[nrs]?(?: [a-zäöü]+)? zuerst"),
+            "plus récents? aux? plus anciens?|plus anciens? aux? plus récents?",
+            "cronol[oó]gic|más (?:recientes?|antiguos?) primero|хронолог",
+        )
+    ),
+    others=("按时间", "时间顺序", "時系列", "시간순", "시간 순"),
 )
 """Gives the order of the documents a meaning, whether they have numbers or not. The order that a
 retriever gives them, by relevance, is none: a note repeats it."""

@@ -17,7 +17,7 @@ from itertools import islice
 from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
 
-__all__ = ["mentioned", "scan"]
+__all__ = ["in_place", "mentioned", "scan"]
 
 _ITEMS = (
     "document", "context", "doc", "passage", "reference", "file", "source", "chunk", "snippet",
@@ -28,13 +28,17 @@ _WRAPPERS = (
 )  # fmt: skip
 
 _NAME = r"[A-Za-z_][\w:.-]*+"
-_ATTRIBUTE = re.compile(rf"""\s++({_NAME})\s*+=\s*+(?:"([^"<>]*+)"|'([^'<>]*+)')""")
+_VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
+_ATTRIBUTE = re.compile(rf"\s++({_NAME})\s*+=\s*+{_VALUE}")
 # The attributes are None where the text behind the name does not end a tag.
 _TAG = re.compile(
     rf"<(/?)({'|'.join((*_WRAPPERS, *_ITEMS))})"
-    rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'))*+)\s*+>|(?=[\s>/]))"""
+    rf"""(?:((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>|(?=[\s>/]))"""
 )
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
+
+_SPOKEN = frozenset(("role", "speaker", "from", "sender", "turn", "step"))
+"""Attributes of turns of a talk, and of steps."""
 
 _QUOTED = 8
 """Signs before a tag, quotes and brackets, behind which a word is looked for."""
@@ -60,6 +64,53 @@ def mentioned(text: str) -> int:
     return sum(1 for _ in islice(opening, 3))
 
 
+_ANY = re.compile(
+    rf"""<({_NAME})((?:\s++{_NAME}\s*+=\s*+(?:"[^"<>]*+"|'[^'<>]*+'|[\w.:-]++))*+)\s*+>"""
+)
+_PARTS = frozenset(
+    ("message", "turn", "step", "example", "email", "event", "log", "line", "instruction", "rule",
+     "task", "question", "answer", "user", "assistant", "system", "li", "p", "tr", "td", "div",
+     "span", "section", "chapter", "page", "file", "tool", "function", "comment", "commit",
+     "option")
+)  # fmt: skip
+"""Elements that follow each other, or are no documents."""
+
+
+def in_place(text: str, start: int, stop: int, *, max_docs: int, relabel: bool) -> list[Block]:
+    """The elements of one name, whatever it is, that a place consists of.
+
+    Raises:
+        Refused: there are too many, or an attribute comes twice.
+    """
+    first = _ANY.match(text, start, stop)
+    if first is None or first[1].lower() in _PARTS:
+        return []
+    name, close = first[1], f"</{first[1]}>"
+    inner = _opening(name)
+    last = re.compile(rf"\s*+{re.escape(close)}").match(text, stop)
+    stop = stop if last is None else last.end()  # a place ends before the tags that close it
+    spans: list[Span] = []
+    names: list[dict[str, str]] = []
+    opened: re.Match[str] | None = first
+    at = start
+    while opened is not None and opened[1] == name:
+        end = text.find(close, opened.end(), stop)
+        if end < 0 or inner.search(text, opened.end(), end):
+            return []
+        names.append(_named(opened[2]))
+        spans.append((at, end + len(close), opened.end(), end))
+        if len(spans) > max_docs:
+            raise Refused(Reason.TOO_MANY)
+        at = end + len(close)
+        while at < stop and text[at].isspace():
+            at += 1
+        opened = _ANY.match(text, at, stop)
+    spoken = any(not _SPOKEN.isdisjoint(own) for own in names)
+    if at < stop or len(spans) < 2 or spoken:
+        return []
+    return [block_of(text, spans, spans[-1][1], names=names, relabel=relabel, shape="xml")]
+
+
 class _Scan:
     def __init__(self, text: str, min_docs: int, max_docs: int, relabel: bool) -> None:
         self.text = text
@@ -72,6 +123,7 @@ class _Scan:
         self.name: str | None = None
         self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
+        self.spoken = False
 
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
@@ -146,12 +198,14 @@ class _Scan:
         if name != self.name:
             self._finish()
             self.name = name
-        self.names.append(_named(attributes))
+        named = _named(attributes)
+        self.spoken = self.spoken or not _SPOKEN.isdisjoint(named)
+        self.names.append(named)
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.spans) >= self.min_docs:
+        if len(self.spans) >= self.min_docs and not self.spoken:
             after = self.spans[-1][1] if end is None else end
             self.blocks.append(
                 block_of(
@@ -163,7 +217,7 @@ class _Scan:
                     shape="xml",
                 )
             )
-        self.name, self.spans, self.names = None, [], []
+        self.name, self.spans, self.names, self.spoken = None, [], [], False
 
 
 def _tags(text: str) -> Iterator[re.Match[str]]:
@@ -193,9 +247,9 @@ def _named(attributes: str) -> dict[str, str]:
         return {}
     found = _ATTRIBUTE.findall(attributes)
     if len(found) == 1:
-        name, double, single = found[0]
-        return {name: double or single}
-    named = {name: double or single for name, double, single in found}
+        name, *values = found[0]
+        return {name: "".join(values)}
+    named = {name: "".join(values) for name, *values in found}
     if len(named) < len(found):
         raise Refused(Reason.DUPLICATE_ATTRIBUTE)
     return named
