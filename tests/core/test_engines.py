@@ -164,6 +164,39 @@ def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
         engines.drop(0)
 
 
+def test_prompts_are_not_ahead_any_more_once_their_answers_are_over():
+    """Though the engine is a hundred times as fast as c(m), and no first token was seen."""
+    table, engines = fleet("a:1")
+    slots, read = table.active, np.ones(1)
+    for number in range(100):
+        now = float(number)
+        known = {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
+        one = engines.began(0, now, plain_s=10.0, **known)
+        engines.ended(one, now + 0.1, ttft_s=None, latency_s=0.1, answer_tokens=None)
+        assert ahead(engines, slots, now + 0.1, read)[0] == 0.0
+
+
+def test_prompts_of_other_pickers_are_not_ahead_any_more_once_they_are_over():
+    table, engines = fleet("a:1")
+    told = {"ahead_s": 0.0, "sent": 1.0, "sent_s": 50.0, "hidden_s": 50.0}
+    engines.elsewhere(0, 0.0, unseen_s=50.0, **told)
+    assert ahead(engines, table.active, 0.0, np.ones(1))[0] == pytest.approx(50.0)
+    engines.elsewhere(0, 1.0, ahead_s=0.0, unseen_s=0.0, read_s=50.0)
+    assert ahead(engines, table.active, 1.0, np.ones(1))[0] == 0.0
+
+
+def test_prompts_ahead_weigh_the_same_whether_their_first_tokens_are_seen_or_not():
+    table, engines = fleet("a:1")
+    serve(table, engines, lambda _slot, work, _n: (4.0 * work, 0.1), 300)
+    now, read = 1e4, of(table, engines).read
+    assert read[0] == pytest.approx(4.0, rel=0.15)
+    for shown in (True, False):
+        engines.drop(0)
+        one = engines.began(0, now, plain_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        assert ahead(engines, table.active, now, read)[0] == pytest.approx(one.work_s)
+        assert ahead(engines, table.active, now + read[0], read)[0] == pytest.approx(1.0, rel=0.01)
+
+
 def read_prompt(engines, slot, now):
     one = engines.began(slot, now, plain_s=0.1, others=16.0, rtt_s=0.0, base_s=0.0, shown=True)
     engines.gone(one, now)
