@@ -225,6 +225,17 @@ def test_an_engine_that_was_taken_to_be_full_gets_its_chance_again():
     assert of(table, engines).slots.tolist() == [math.inf, math.inf]
 
 
+def test_an_engine_that_restarts_with_fewer_places_is_seen_to_be_full_again():
+    table, engines = fleet("a:1")
+    for at in range(20):
+        if at == 10:
+            engines.restarted(0)
+        table.read("a:1", Reading(running=64 if at < 10 else 16, waiting=9), float(at))
+        of(table, engines)
+        read_prompt(engines, 0, at + 0.5)
+    assert of(table, engines).slots.tolist() == [16.0]
+
+
 def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_alike():
     table, engines = fleet("small:1", "large:1", "unknown:1")
     slots, own = np.arange(3), np.full(3, 40_000.0)

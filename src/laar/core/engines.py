@@ -265,6 +265,12 @@ class Engines:
             self.on_sample(slot, sample)
         self._learn_first(slot, model, sample)
 
+    def restarted(self, slot: int) -> None:
+        """A slot's engine was seen to have restarted: it may run fewer requests at once."""
+        if slot < self._size:
+            self._batches.drop(slot)
+            self._kept = None
+
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
