@@ -300,9 +300,8 @@ class PrefixIndex:
         cache = self._caches[slot]
         if not cache.root_blocks:
             cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
-            for use in cache.by_age.values():
-                if not use.start:
-                    use.root = cache.root(use.hashes)
+            for use in cache.by_age.values():  # a branch does not know the blocks before it
+                use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
         least = cache.root_blocks
         return {
             cache.root(claim)
