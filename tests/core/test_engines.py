@@ -275,6 +275,16 @@ def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, token
     assert (constants.read > 0.0).all()
 
 
+def test_one_absurd_length_of_an_answer_does_not_outweigh_the_others():
+    table, engines = fleet("a:1")
+    for number in range(400):
+        now, known = 10.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
+        one = engines.began(0, now, plain_s=0.1, **known)
+        tokens = 10**9 if number == 200 else 200
+        engines.ended(one, now + 2.0, ttft_s=None, latency_s=2.0, answer_tokens=tokens)
+        assert of(table, engines).answer_s[0] < 10.0
+
+
 def test_samples_that_cannot_be_solved_are_left_out():
     line = Line(prior=(1.0, 0.0), doubt=(1.0, 1.0), low=(0.0, 0.0), high=(100.0, 100.0))
     with np.errstate(all="ignore"):
