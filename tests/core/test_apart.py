@@ -228,6 +228,19 @@ def test_an_endpoint_that_leaves_is_not_replaced_while_it_reads():
     assert not d.table.in_flight.any()
 
 
+def test_a_newcomer_learns_nothing_from_the_prefiller_whose_place_it_took():
+    d = fleet((P, "prefill"), (D, "decode"), settings=DirectorSettings(apart="always"))
+    decision = ask(d)
+    assert read_by(decision) == P
+    d.answering(decision, 0.5)
+    specs = {spec.address: spec for spec in d.table.specs()}
+    d.table.replace("test", [specs[D]])
+    d.table.replace("test", [specs[D], replace(specs[P], address=Q)])
+    finish(d, decision, latency_s=9.0, ttft_s=8.0)
+    assert Q not in d.engines.state()["paces"]
+    assert not d.engines.shared(np.array([d.table.slot(Q)])).any()
+
+
 def test_a_failing_prefiller_is_passed_over_and_tried_again():
     health = Health(HealthSettings(probe=False), rng=random.Random(3))
     d = fleet(

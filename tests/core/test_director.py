@@ -429,3 +429,13 @@ def test_a_choice_stands_and_what_becomes_of_it_is_apart():
     assert (decision.flight.address, decision.flight.served) == (other, True)
     assert decision.flight.model != decision.model
     assert decision.flight.tried == (decision.flight.model,)
+
+
+def test_an_idle_endpoint_is_not_taken_to_be_busy_where_answers_are_not_streamed():
+    """Uncalibrated: the engine reads long prompts in a tenth of the time that is assumed."""
+    d, now = director(*FLEET), 0.0
+    for _ in range(200):
+        decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
+        now += 0.5
+        d.settle(decision, Completion(status=200, cause="complete", latency_s=0.5))
+    assert d.preview(request(first_token_seen=False), now).ttft_s < 1.0

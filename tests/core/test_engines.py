@@ -164,6 +164,39 @@ def test_prompts_ahead_are_forgotten_when_read_or_when_their_time_is_over():
         engines.drop(0)
 
 
+def test_prompts_are_not_ahead_any_more_once_their_answers_are_over():
+    """Though the engine is a hundred times as fast as c(m), and no first token was seen."""
+    table, engines = fleet("a:1")
+    slots, read = table.active, np.ones(1)
+    for number in range(100):
+        now = float(number)
+        known = {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
+        one = engines.began(0, now, plain_s=10.0, **known)
+        engines.ended(one, now + 0.1, ttft_s=None, latency_s=0.1, answer_tokens=None)
+        assert ahead(engines, slots, now + 0.1, read)[0] == 0.0
+
+
+def test_prompts_of_other_pickers_are_not_ahead_any_more_once_they_are_over():
+    table, engines = fleet("a:1")
+    told = {"ahead_s": 0.0, "sent": 1.0, "sent_s": 50.0, "hidden_s": 50.0}
+    engines.elsewhere(0, 0.0, unseen_s=50.0, **told)
+    assert ahead(engines, table.active, 0.0, np.ones(1))[0] == pytest.approx(50.0)
+    engines.elsewhere(0, 1.0, ahead_s=0.0, unseen_s=0.0, read_s=50.0)
+    assert ahead(engines, table.active, 1.0, np.ones(1))[0] == 0.0
+
+
+def test_prompts_ahead_weigh_the_same_whether_their_first_tokens_are_seen_or_not():
+    table, engines = fleet("a:1")
+    serve(table, engines, lambda _slot, work, _n: (4.0 * work, 0.1), 300)
+    now, read = 1e4, of(table, engines).read
+    assert read[0] == pytest.approx(4.0, rel=0.15)
+    for shown in (True, False):
+        engines.drop(0)
+        one = engines.began(0, now, plain_s=2.0, others=0.0, rtt_s=0.0, base_s=0.0, shown=shown)
+        assert ahead(engines, table.active, now, read)[0] == pytest.approx(one.work_s)
+        assert ahead(engines, table.active, now + read[0], read)[0] == pytest.approx(1.0, rel=0.01)
+
+
 def read_prompt(engines, slot, now):
     one = engines.began(slot, now, plain_s=0.1, others=16.0, rtt_s=0.0, base_s=0.0, shown=True)
     engines.gone(one, now)
@@ -190,6 +223,17 @@ def test_an_engine_that_was_taken_to_be_full_gets_its_chance_again():
     assert of(table, engines).slots.tolist() == [5.0, math.inf]
     table.read("a:1", Reading(running=4, waiting=0), 100.0)
     assert of(table, engines).slots.tolist() == [math.inf, math.inf]
+
+
+def test_an_engine_that_restarts_with_fewer_places_is_seen_to_be_full_again():
+    table, engines = fleet("a:1")
+    for at in range(20):
+        if at == 10:
+            engines.restarted(0)
+        table.read("a:1", Reading(running=64 if at < 10 else 16, waiting=9), float(at))
+        of(table, engines)
+        read_prompt(engines, 0, at + 0.5)
+    assert of(table, engines).slots.tolist() == [16.0]
 
 
 def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_alike():
@@ -229,6 +273,16 @@ def test_no_answer_pushes_a_constant_out_of_its_range(ttft, latency, work, token
         assert np.isfinite(each).all()
         assert (each >= 0.0).all()
     assert (constants.read > 0.0).all()
+
+
+def test_one_absurd_length_of_an_answer_does_not_outweigh_the_others():
+    table, engines = fleet("a:1")
+    for number in range(400):
+        now, known = 10.0 * number, {"others": 0.0, "rtt_s": 0.0, "base_s": 0.0, "shown": False}
+        one = engines.began(0, now, plain_s=0.1, **known)
+        tokens = 10**9 if number == 200 else 200
+        engines.ended(one, now + 2.0, ttft_s=None, latency_s=2.0, answer_tokens=tokens)
+        assert of(table, engines).answer_s[0] < 10.0
 
 
 def test_samples_that_cannot_be_solved_are_left_out():

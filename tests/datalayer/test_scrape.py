@@ -12,6 +12,7 @@ from aiohttp import web
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import Scraper
+from laar.datalayer.discovery import look_at
 from laar.datalayer.visits import Visits
 
 PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
@@ -248,11 +249,16 @@ async def test_engines_of_several_kinds_are_read_side_by_side(
     }
     specs = []
     for engine, page in pages.items():
+        path = "/prometheus/metrics" if engine == "tensorrt-llm" else "/metrics"
 
-        async def metrics(_: web.Request, page: bytes = page) -> web.Response:
-            return web.Response(body=page)
+        async def metrics(
+            request: web.Request, page: bytes = page, path: str = path
+        ) -> web.Response:
+            return web.Response(body=page if request.path == path else b"[]")
 
         specs.append(spec(await serve(metrics), engine=engine))
+    kinds = [engine.kind for engine in await look_at([each.address for each in specs])]
+    assert kinds == list(pages)
     start(scraper(recorder, specs).run())
     await until(lambda: len({address for address, *_ in recorder.readings}) == len(specs))
     read = {address: reading for address, reading, _ in recorder.readings}

@@ -290,6 +290,22 @@ def test_a_first_block_that_is_evicted_takes_no_prompt_along_that_begins_like_it
     assert all(share(beliefs, text) > 0.95 for text in texts[1:])
 
 
+def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> None:
+    """It came before the first event, and another one with the same beginning overtook it."""
+    beliefs = beliefs_of(1)
+    engine, system = Engine(beliefs, 0), text_of(1, 640)
+    waits, runs = [beliefs.chain(request(system + text_of(seed, 600))) for seed in (2, 3)]
+    receipts = [beliefs.insert(0, each, 0.0) for each in (waits, runs)]
+    engine.run(system + text_of(3, 600))
+    beliefs.settle(receipts[1], None)
+    engine.let_go(list(engine.names(system))[:1])
+    assert beliefs.index.held_bytes[0] == waits.bytes_of(len(waits))
+    beliefs.settle(receipts[0], None)
+    assert beliefs.match(waits, 1)[0] > 0.95
+    beliefs.set_capacity(0, 0.0)
+    assert beliefs.index.held_bytes[0] == 0
+
+
 def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:
     beliefs = beliefs_of(1)
     engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)

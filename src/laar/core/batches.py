@@ -118,7 +118,7 @@ class Batches:
                 self.each += _LEARNED * (one - self.each)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forgets a slot: its endpoint left, or its engine restarted."""
         for name in _COUNTED:
             getattr(self, name)[slot] = 0.0
         self.most_at_once[slot] = math.inf

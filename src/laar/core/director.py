@@ -333,12 +333,12 @@ class Director:
         if held is None or prefiller is None or held.done:
             return
         held.done = True
-        self.table.leave(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
         if ok and now is not None:
             if held.began is not None:
                 self.engines.answering(held.began, now)
             if self.health is not None and held.attempt is not None:
                 self.health.answering(held.attempt, now)
+        self.table.leave(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
 
     def _count_adapter(self, decision: Decision) -> None:
         flight = decision.flight

@@ -173,7 +173,7 @@ class Engines:
         now = traffic.advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s)
-        pace = max(model.read * self._paces.first.item(slot), 1e-3)
+        pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
         one = Began(
@@ -265,6 +265,12 @@ class Engines:
             self.on_sample(slot, sample)
         self._learn_first(slot, model, sample)
 
+    def restarted(self, slot: int) -> None:
+        """A slot's engine was seen to have restarted: it may run fewer requests at once."""
+        if slot < self._size:
+            self._batches.drop(slot)
+            self._kept = None
+
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
@@ -285,6 +291,7 @@ class Engines:
         now: float,
         *,
         ahead_s: float,
+        unseen_s: float = 0.0,
         sent: float = 0.0,
         sent_s: float = 0.0,
         hidden_s: float = 0.0,
@@ -297,6 +304,7 @@ class Engines:
             now: the moment.
             ahead_s: seconds of their prompts that are not read yet, all together, where first
                 tokens are seen.
+            unseen_s: the same of requests in flight where they are not seen.
             sent: requests since the last call.
             sent_s: seconds of the prompts of these.
             hidden_s: the part of `sent_s` whose first byte is not seen.
@@ -304,14 +312,12 @@ class Engines:
         """
         self._grow()
         now = self.traffic.advance(slot, now)
-        pace = 1.0
-        if hidden_s > 0.0:
-            model = self._model(self._name(slot))
-            pace = max(model.read * self._paces.first.item(slot), 1e-3)
+        pace = self._pace(slot, self._models.get(self._name(slot)))
         self.traffic.send_elsewhere(
             slot,
             now,
             ahead_s=ahead_s,
+            unseen_s=unseen_s,
             sent=sent,
             sent_s=sent_s,
             hidden_s=hidden_s,
@@ -407,7 +413,13 @@ class Engines:
     def _is_read(self, one: Began, now: float) -> None:
         if not one.is_read:
             one.is_read = True
-            self.traffic.read(one.slot, now, one.work_s, shown=one.shown)
+            pace = self._pace(one.slot, self._model(one.model))
+            self.traffic.read(one.slot, now, one.work_s, pace, shown=one.shown)
+
+    def _pace(self, slot: int, model: EngineModel | None) -> float:
+        """An endpoint's seconds to read one second by c(m); `model` is None for a new one."""
+        read = 1.0 if model is None else model.read
+        return max(read * self._paces.first.item(slot), 1e-3)
 
     def _grow(self) -> None:
         """Follows the table's size."""

@@ -36,7 +36,7 @@ class EndpointSpec:
         region: free text for the page and for metrics.
         engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
             ``tensorrt-llm`` or ``llama.cpp``.
-        metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
+        metrics_url: page to scrape; None for the engine's own at the address, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: splice the ``priority`` field into the body (the engine runs with

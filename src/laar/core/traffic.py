@@ -1,8 +1,9 @@
 """The traffic sent to each endpoint: prompts ahead, requests on average, and the rate of both.
 
 A first token that the picker sees takes its prompt out of the work ahead. First tokens that it does
-not see (of answers that are not read) leave prompts that count by a clock. Work is in seconds by
-c(m), the time that a prompt's uncached tokens take the model alone.
+not see (of answers that are not read) leave prompts that count by a clock, until their answers end
+at the latest: a c(m) that is too large would let the clock fall behind for ever. Work is in seconds
+by c(m), the time that a prompt's uncached tokens take the model alone.
 
 Counts include the traffic that other pickers share; those in `_SHARED` are this picker's alone.
 """
@@ -53,7 +54,7 @@ class Asked(NamedTuple, Generic[N]):
 
 _ASKED = Asked._fields
 _SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
-_OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s")
+_OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s")
 
 
 class Traffic:
@@ -63,7 +64,8 @@ class Traffic:
     when those are read whose first token is not seen. `load` and `came` fade; `mean` is of requests
     in flight and was brought up to `at`. `flight_s`, `done_s` (prompts read), `sent`, `sent_s`,
     `hidden_s` and `own_read_s` only grow. `own_ahead_s` and `others_ahead_s` are the parts of
-    `ahead_s`.
+    `ahead_s`. `unseen_s` are prompts of requests in flight whose first token is not seen, and
+    `others_unseen_s` those of other pickers.
 
     Args:
         table: the endpoints.
@@ -84,6 +86,8 @@ class Traffic:
     hidden_s: Floats
     own_read_s: Floats
     others_ahead_s: Floats
+    unseen_s: Floats
+    others_unseen_s: Floats
 
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
@@ -150,7 +154,7 @@ class Traffic:
             self.since[slot] = now
         begun_s = max(0.0, now - self.since.item(slot))
         ahead_s = max(0.0, ahead_s - begun_s / pace)
-        return ahead_s + max(0.0, self.free_at.item(slot) - now)
+        return ahead_s + max(0.0, self.free_at.item(slot) - now) / pace
 
     def send(
         self, slot: int, now: float, work_s: float, pace: float, *, shown: bool, counted: bool
@@ -171,11 +175,12 @@ class Traffic:
         else:
             self._hide(slot, work_s, pace, now)
             self.hidden_s[slot] += work_s
+            self.unseen_s[slot] += work_s
         self.sent[slot] += 1.0
         self.sent_s[slot] += work_s
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
-    def read(self, slot: int, now: float, work_s: float, *, shown: bool) -> None:
+    def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
         """Takes a prompt out of the work ahead: it is read, or never will be."""
         self.done_s[slot] += work_s
         self.own_read_s[slot] += work_s
@@ -185,6 +190,10 @@ class Traffic:
             left = self.ahead_s.item(slot) - work_s
             self.ahead_s[slot] = left if left > 1e-9 else 0.0
             self.since[slot] = now  # the next one is being read
+        else:
+            left = self.unseen_s.item(slot) - work_s
+            self.unseen_s[slot] = left if left > 1e-9 else 0.0
+            self._bound(slot, pace, now)
 
     def send_elsewhere(
         self,
@@ -192,6 +201,7 @@ class Traffic:
         now: float,
         *,
         ahead_s: float,
+        unseen_s: float,
         sent: float,
         sent_s: float,
         hidden_s: float,
@@ -208,6 +218,8 @@ class Traffic:
         self.done_s[slot] += read_s
         if hidden_s > 0.0:
             self._hide(slot, hidden_s, pace, now)
+        self.others_unseen_s[slot] = unseen_s
+        self._bound(slot, pace, now)
         if sent > 0.0:
             self._arrived(slot, sent, sent_s, now)
 
@@ -228,9 +240,14 @@ class Traffic:
         self._size = size
 
     def _hide(self, slot: int, work_s: float, pace: float, now: float) -> None:
-        # By the clock, in seconds by c(m): it runs as fast as the engine reads.
+        # In the engine's seconds: the clock runs as fast as it reads.
         free_at = max(self.free_at.item(slot), now) + work_s * pace
         self.free_at[slot] = min(free_at, now + MAX_AHEAD_S)
+
+    def _bound(self, slot: int, pace: float, now: float) -> None:
+        # No more is left to read than the prompts of requests in flight.
+        unseen_s = self.unseen_s.item(slot) + self.others_unseen_s.item(slot)
+        self.free_at[slot] = min(self.free_at.item(slot), now + unseen_s * pace)
 
     def _arrived(
         self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
@@ -268,7 +285,7 @@ def seconds_ahead(
         now: the moment, or one for each endpoint.
         read: the `read` of the engines' constants.
     """
-    return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0)
+    return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0) / read
 
 
 def _exp(exponent: float) -> float:

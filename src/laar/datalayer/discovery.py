@@ -15,6 +15,7 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import MAX_NAMES, read_served
 from laar.errors import SettingError
@@ -84,8 +85,13 @@ async def look_at(addresses: Sequence[str]) -> list[Engine]:
 
 async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
     status, body = await _get(http, f"http://{address}/v1/models")
-    _, page = await _get(http, f"http://{address}/metrics")
-    kind = next((name for name, mark in _MARKS if mark in page), "")
+    page, kind = b"", ""
+    for path in dict.fromkeys(names.path for names in ENGINES.values()):
+        _, found = await _get(http, f"http://{address}{path}")
+        kind = next((name for name, mark in _MARKS if mark in found), "")
+        page = page or found
+        if kind:
+            break
     remarks = []
     if not page:
         remarks.append("no metrics page at /metrics: queues and caches stay estimates")

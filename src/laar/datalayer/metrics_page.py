@@ -16,9 +16,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from laar.core.endpoints import Reading
+from laar.core.endpoints import EndpointSpec, Reading
 
-__all__ = ["ENGINES", "Counters", "EngineNames", "read_page"]
+__all__ = ["ENGINES", "Counters", "EngineNames", "page_url", "read_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class EngineNames:
             run, and whose value is when that was so.
         worked: a counter that any work moves, to see a restart by.
         started: a gauge with the time at which `worked` began.
+        path: path of the page.
     """
 
     waiting: tuple[bytes, ...]
@@ -48,6 +49,7 @@ class EngineNames:
     adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
+    path: str = "/metrics"
 
 
 ENGINES: Mapping[str, EngineNames] = {
@@ -78,7 +80,8 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
     ),
-    # Its prefix counters are in blocks of the cache, not in tokens, so they are left out.
+    # Its prefix counters are in blocks of the cache, not in tokens, so they are left out. Its
+    # `/metrics` is JSON, of iterations.
     "tensorrt-llm": EngineNames(
         waiting=(b"trtllm_num_requests_waiting",),
         running=(b"trtllm_num_requests_running",),
@@ -86,6 +89,7 @@ ENGINES: Mapping[str, EngineNames] = {
         capacity_tokens=(b"trtllm_kv_cache_max_blocks", b"trtllm_kv_cache_tokens_per_block"),
         worked=b"trtllm_request_success_total",
         started=b"trtllm_request_success_created",
+        path="/prometheus/metrics",
     ),
     # With `--metrics`; the share of its cache in use only in older releases, its size in none.
     "llama.cpp": EngineNames(
@@ -130,6 +134,11 @@ class Counters:
             worked=before.worked if math.isnan(self.worked) else self.worked,
             started=before.started if math.isnan(self.started) else self.started,
         )
+
+
+def page_url(spec: EndpointSpec) -> str:
+    """The address of an endpoint's metrics page, for one that has a page."""
+    return spec.metrics_url or f"http://{spec.address}{ENGINES[spec.engine].path}"
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:

@@ -18,7 +18,7 @@ import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, ReadingSink, Targets
-from laar.datalayer.metrics_page import Counters, read_page
+from laar.datalayer.metrics_page import Counters, page_url, read_page
 from laar.datalayer.visits import Visits, visiting_session
 
 __all__ = ["Scraper"]
@@ -81,7 +81,7 @@ class Scraper:
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
-        url = spec.metrics_url or f"http://{spec.address}/metrics"
+        url = page_url(spec)
         source = f"scrape {spec.address}"
         assert self._session is not None
         try:

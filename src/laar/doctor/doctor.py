@@ -23,7 +23,7 @@ import orjson
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
-from laar.datalayer.metrics_page import read_page
+from laar.datalayer.metrics_page import page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings
 from laar.doctor.envoy_judgements import Needs
@@ -289,7 +289,7 @@ def _names(models: _Answer) -> list[str] | None:
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
-    url = spec.metrics_url or f"http://{spec.address}/metrics"
+    url = page_url(spec)
     page = await _get(http, url)
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"

@@ -66,7 +66,7 @@ _MOST_SPARED = 8
 """Open requests whose blocks are looked after at one eviction."""
 
 _UNKNOWN_ROOT = -1
-"""Root of branches that come from a snapshot."""
+"""Root of branches that come from a snapshot, or from before the first block's size was known."""
 
 
 class _Use:
@@ -293,9 +293,8 @@ class PrefixIndex:
         """Set how much prompt text a first block of the slot's engine holds."""
         cache = self._caches[slot]
         cache.root_blocks = max(1, bisect_left(self._ends, first_bytes))
-        for use in cache.by_age.values():
-            if not use.start:
-                use.root = cache.root(use.hashes)
+        for use in cache.by_age.values():  # a branch does not know the blocks before it
+            use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
 
     def new_roots(self, slot: int) -> set[int]:
         """Roots of prompts that only requests still open at the slot have used there.

@@ -193,8 +193,9 @@ class Picker:
         """Takes the numbers of an endpoint's metrics page, once the table has them."""
         self.observability.hit_rates.read(address, reading)
         slot = self.table.slot(address)
-        if reading.restarted:
+        if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
+            self.director.engines.restarted(slot)
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()

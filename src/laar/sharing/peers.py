@@ -148,11 +148,12 @@ class Peers:
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
         """Sets the sums at an endpoint, and adds a peer's traffic there from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
-        sums = there[0] if len(there) == 1 else [*map(sum, zip(*there, strict=True))]
+        sums = there[0] if len(there) == 1 else Load(*map(sum, zip(*there, strict=True)))
         self._engines.elsewhere(
             slot,
             now,
-            ahead_s=sums[4],
+            ahead_s=sums.ahead_s,
+            unseen_s=max(0.0, sums.sent_s - sums.read_s - sums.ahead_s),
             sent=_more(load.sent, since.sent),
             sent_s=_more(load.sent_s, since.sent_s),
             hidden_s=_more(load.hidden_s, since.hidden_s),

@@ -91,8 +91,10 @@ class Collectors:
             slot = director.table.read(name, reading, self._clock.now)
             if slot < 0:
                 continue
-            if starts > before and isinstance(director.prefixes, PrefixBeliefs):
-                director.prefixes.restarted(slot)
+            if starts > before:
+                director.engines.restarted(slot)
+                if isinstance(director.prefixes, PrefixBeliefs):
+                    director.prefixes.restarted(slot)
             director.prefixes.set_capacity(slot, reading.capacity_tokens)
         self.on_reading()
 
