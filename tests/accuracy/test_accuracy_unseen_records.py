@@ -17,6 +17,7 @@ from laar.accuracy.fitting.judge import judge
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.questions import Asked, questions_of
 from laar.accuracy.fitting.records import fingerprint, parse_records, question_of
+from laar.accuracy.fitting.text import _questions, _some
 from laar.errors import SettingError
 
 
@@ -261,3 +262,18 @@ def test_the_length_of_a_chat_is_that_of_all_its_messages() -> None:
     assert (outcome.text, outcome.prompt_chars) == ("Why?", 10_004)
     (outcome,) = outcomes_of(chat | {"question": "Why?"})
     assert outcome.prompt_chars == 4
+
+
+def test_many_tasks_are_recognised_from_a_part_of_their_questions() -> None:
+    """The time of the fits with tasks left out grows with tasks times tasks times questions."""
+    entries: list[dict[str, object]] = [
+        {"task": f"t-{t}", "question": f"word{t} thing{t} {t} {n}", "scores": {"a": 1.0, "b": 0.0}}
+        for t in range(100)
+        for n in range(25)
+    ]
+    questions = _questions(outcomes_of(*entries))
+    assert questions is not None
+    known = [f"t-{t}" for t in range(100)]
+    some = _some(questions, known)
+    assert Counter(some.tasks.tolist()) == dict.fromkeys(known, 20)
+    assert len(_some(questions, known[:9]).tasks) == len(questions.tasks)
