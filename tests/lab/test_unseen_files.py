@@ -106,9 +106,18 @@ def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
 
 
 def test_times_of_a_session_that_are_null_are_missing(tmp_path: Path) -> None:
-    common = {"session": "a", "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}
-    lines = [{"t_s": 0.0, "api_s": None}, {"t_s": 3.0, "api_s": 1.0}, {"t_s": 9.0}]
-    nulls = {"think_s": None, "timestamp": None, "ttft_s": None}
+    common: dict[str, object] = {
+        "session": "a",
+        "input_length": 600,
+        "output_length": 5,
+        "hash_ids": [1, 2],
+    }
+    lines: list[dict[str, object]] = [
+        {"t_s": 0.0, "api_s": None},
+        {"t_s": 3.0, "api_s": 1.0},
+        {"t_s": 9.0},
+    ]
+    nulls: dict[str, object] = {"think_s": None, "timestamp": None, "ttft_s": None}
     files = [
         written(tmp_path / f"{at}.jsonl", *(common | more | line for line in lines))
         for at, more in enumerate(({}, nulls))
