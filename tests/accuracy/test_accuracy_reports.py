@@ -192,3 +192,18 @@ def test_a_judged_answer_counts_attempts_and_time_from_the_first() -> None:
     told.decided("3", "b", QA, ("a",), request="another", policy="laar", now=30.0)
     told.report("3", False, 31.0)  # its first attempt was never seen, nor its end
     assert seen[1:] == [Answered("laar", "qa", False, 2, None)]
+
+
+def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
+    told, online = reports()
+    told.decided("1", "a", QA, (), request="r")
+    told.ended("1", 1.0)
+    told.decided("2", "b", QA, ("a",), request="r")
+    told.failed("2")  # a 503
+    told.decided("3", "c", QA, ("a", "b"), request="r")
+    told.ended("3", 1.0)
+    assert told.report("3", True, 0.0) is Verdict.TAKEN
+    assert counted(online).keys() == {"a", "c"}
+    told.report("3", True, 0.0)
+    assert counted(online).keys() == {"a", "c"}
+    assert told.outcome_of("2") is None

@@ -248,3 +248,21 @@ def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
     assert len(waits) == 11
     assert all(0 < wait <= MAX_WAIT_S for wait in waits)
     assert outcome.ttca_s == pytest.approx(sum(waits))
+
+
+@shapes
+@pytest.mark.parametrize("status", [429, 503])
+async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
+    serve: Any, shape: str, status: int
+) -> None:
+    """As the only model of a fleet, for a moment too full."""
+    exhausted = {"x-laar-model": "m", "x-laar-tried-models": "m", "x-laar-exhausted": "true"}
+
+    def script(number: int, body: dict[str, Any]) -> web.Response:
+        if number == 0:
+            return web.Response(status=status, headers={"retry-after": "0", **exhausted})
+        return completion("42", exhausted)
+
+    outcome = await ask(shape, await serve(script))
+    assert [a.status for a in outcome.attempts] == [status, 200]
+    assert outcome.correct

@@ -541,3 +541,27 @@ async def test_the_library_reports_once_and_its_retries_tell_the_rest(gateway, h
     assert not await report_outcome(outcome, admin, token="correct-horse")
     assert believed(ask(runner), "a") == pytest.approx(50 * 0.9 / 51, rel=1e-3)
     assert believed(ask(runner), "b") == pytest.approx((50 * 0.8 + 1) / 51, rel=1e-3)
+
+
+@pytest.mark.envoy
+async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, http):
+    upstreams = {name: await gateway.upstream() for name in "ab"}
+    gateway.members(*((upstream.address, name) for name, upstream in upstreams.items()))
+    capability = artifact(gateway.directory / "capability.json", {"a": 0.9, "b": 0.8})
+    runner = await gateway.picker(accuracy={"capability": capability}, routing={"k_rtt": 0})
+    upstreams["a"].default_answer = Answer(status=429, headers={"retry-after": "0"})
+    message = {"role": "assistant", "content": "I am b"}
+    upstreams["b"].default_answer = Answer(body=orjson.dumps({"choices": [{"message": message}]}))
+    outcome = await until_correct(
+        [{"role": "user", "content": "who?"}],
+        lambda text: text == "I am b",
+        base_url=(await gateway.envoy()).url(),
+        client=http,
+    )
+    assert [(attempt.model, attempt.status) for attempt in outcome.attempts] == [
+        ("a", 429),
+        ("b", 200),
+    ]
+    assert await report_outcome(outcome, gateway.url("admin", ""))
+    reported = runner.picker.learning.online.by_model(time.monotonic())
+    assert reported.keys() == {"b"}

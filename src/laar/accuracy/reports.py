@@ -10,7 +10,8 @@ client retries a correct answer, so only failures would ever be seen, and the mo
 most would sink most. So a chain of retries counts once an outcome is reported for its end: then
 every attempt before that one failed. A client that checks its answers therefore reports once for a
 question, about the last attempt; a client that reports each attempt changes nothing by it, because
-a decision counts once; a client that only retries contributes no outcome.
+a decision counts once; a client that only retries contributes no outcome. An attempt that an
+endpoint refused, or broke off, shows nothing of its model: it had no answer to be wrong.
 
 Attempts are chained without a session: a retry is the same request (a fingerprint of bounded
 samples of it), sent with the list of tried models that the earlier attempt's answer gave out. Where
@@ -84,6 +85,7 @@ class _Decision:
     at_s: float
     latency_s: float | None = None
     correct: bool | None = None
+    answered: bool = True
 
 
 class OutcomeReports:
@@ -163,6 +165,12 @@ class OutcomeReports:
         if decision is not None:
             decision.latency_s = latency_s
 
+    def failed(self, decision_id: str) -> None:
+        """Notes that there was no answer: a retry then shows no wrong one."""
+        decision = self._decisions.get(decision_id)
+        if decision is not None:
+            decision.answered = False
+
     def outcome_of(self, decision_id: str) -> bool | None:
         """The outcome reported for a decision; None without one, or when it is forgotten."""
         decision = self._decisions.get(decision_id)
@@ -190,7 +198,8 @@ class OutcomeReports:
             earlier = self._decisions.get(decision.previous)
             if earlier is None or earlier.correct is not None:
                 break  # the attempts before it were counted then
-            self.retries[self._judge(decision.previous, False, now, reporter)] += 1
+            if earlier.answered:
+                self.retries[self._judge(decision.previous, False, now, reporter)] += 1
             decision = earlier
         return verdict
 

@@ -34,6 +34,7 @@ from laar.client.loop import (
     Send,
     Wait,
     beginning,
+    is_last,
     judged,
     outcome_of,
     pause_s,
@@ -219,7 +220,7 @@ def hedged_attempts(
         for name in (names.TRIED, names.SINCE):
             if value := last.headers.get(name):
                 sent[name] = value
-        exhausted = stop_when_exhausted and last.headers.get(names.EXHAUSTED) == "true"
+        exhausted = stop_when_exhausted and is_last(last)
         waited_s = pause_s(last, len(made))
     return outcome_of(made, exhausted=exhausted, ttca_s=took_s)
 

@@ -7,7 +7,7 @@ of this one generator, so they can't drift apart.
 Time to correct answer is what the user waited: the sum of the attempts' latencies and of the pauses
 that an endpoint asked for, up to the first correct answer; right-censored when the loop gives up
 (LAAR, section 4). The picker keeps no session: it names the models tried so far in its answer, and
-the loop hands that list back (LAAR, section 5.4). When the answer says that every model has been
+the loop hands that list back (LAAR, section 5.4). When an answer says that every model has been
 tried the loop stops, because under temperature 0 a further attempt repeats an earlier answer.
 """
 
@@ -33,6 +33,7 @@ __all__ = [
     "Wait",
     "attempts",
     "beginning",
+    "is_last",
     "judged",
     "outcome_of",
     "pause_s",
@@ -172,7 +173,7 @@ def attempts(
             sent_headers[names.TRIED] = tried
         if since := reply.headers.get(names.SINCE):
             sent_headers[names.SINCE] = since
-        exhausted = stop_when_exhausted and reply.headers.get(names.EXHAUSTED) == "true"
+        exhausted = stop_when_exhausted and is_last(reply)
         waited_s = pause_s(reply, len(made))
     return outcome_of(made, exhausted=exhausted)
 
@@ -215,6 +216,11 @@ def judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool = False)
         error=error,
         hedged=hedged,
     )
+
+
+def is_last(reply: Reply) -> bool:
+    """Whether every model has been tried, and answered: a refusal may be an answer next time."""
+    return reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
 
 
 def pause_s(reply: Reply, attempts_made: int) -> float:

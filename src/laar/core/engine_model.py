@@ -34,7 +34,9 @@ CONTEXT_TOKENS = 65536.0
 
 _BEND = 2.0  # q at first: by operations 2 for dense models of 8B and 14B, 1.2 for 70B
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
-_KNOWN_BASE_S = 0.2  # an artifact's base above this has an answer's decoding in it
+_KNOWN_BASE_S = 0.06
+"""An artifact's base has an answer's decoding in it. One below this may be the lab's own, which
+counts to the first token only."""
 _MOST_TOKENS = 100_000  # of an answer; what is reported beyond that may be any number
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 

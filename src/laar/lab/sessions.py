@@ -9,6 +9,8 @@ request is due:
   it was then, where `api_s` gives the duration of that answer, and as long after the last request
   where no field does.
 
+A time that is null is missing.
+
 Ids mean the same prompt within a session only, as in the agent traces of kv-cache-tester. In a file
 with `timestamp`s, Mooncake's and GORGO's format, they mean it everywhere.
 """
@@ -121,16 +123,17 @@ def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list
             )
         sent_s = _sent_s(entry, where)
         after = _pauses(entry, where, sent_s, last.get(name))
-        last[name] = (sent_s, number(entry, "api_s", where) if "api_s" in entry else math.nan)
+        api_s = math.nan if entry.get("api_s") is None else number(entry, "api_s", where)
+        last[name] = (sent_s, api_s)
         lines.setdefault(name, []).append(_Line(lengths(entry, where), *after))
-        salts.setdefault(name, 0 if "timestamp" in entry else _salt(name))
+        salts.setdefault(name, _salt(name) if entry.get("timestamp") is None else 0)
     return [Recorded(name, block_tokens, salts[name], tuple(of)) for name, of in lines.items()]
 
 
 def _sent_s(entry: Entry, where: str) -> float:
-    if "timestamp" in entry:
+    if entry.get("timestamp") is not None:
         return number(entry, "timestamp", where) / 1e3
-    return number(entry, "t_s", where) if "t_s" in entry else math.nan
+    return math.nan if entry.get("t_s") is None else number(entry, "t_s", where)
 
 
 def _pauses(
@@ -139,7 +142,7 @@ def _pauses(
     """Seconds after the last answer, and after the last request; the later of the two counts."""
     if before is None:
         return 0.0, 0.0
-    if "think_s" in entry:
+    if entry.get("think_s") is not None:
         return number(entry, "think_s", where), 0.0
     gap_s = sent_s - before[0]
     if not gap_s >= 0:

@@ -124,6 +124,8 @@ class Learning:
         self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
+        else:
+            self.reports.failed(decision.id)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # the tokens ahead of the request are known of the endpoint that was picked, no other.

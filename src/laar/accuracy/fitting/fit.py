@@ -37,7 +37,7 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
-from laar.accuracy.fitting.records import fingerprint, question_of
+from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
 from laar.accuracy.fitting.retry import fit_retry
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
@@ -92,7 +92,7 @@ def fit(
     judged = [
         outcome
         for outcome in outcomes
-        if outcome.correct is not None and not _kept_back(outcome.query_id, hold_out)
+        if outcome.correct is not None and not is_kept_back(outcome.query_id, hold_out)
     ]
     models = len({outcome.model for outcome in judged})
     if models > MAX_MODELS:
@@ -166,12 +166,6 @@ def _fit_and_evaluate(
 
 def _held_out(query_id: str) -> bool:
     return blake2b(question_of(query_id).encode(), digest_size=1).digest()[0] % 2 == 1
-
-
-def _kept_back(query_id: str, share: float) -> bool:
-    question = question_of(query_id).encode()
-    digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
-    return int.from_bytes(digest, "big") < share * 2**32
 
 
 def _fold(query_id: str) -> int:

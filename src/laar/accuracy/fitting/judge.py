@@ -49,6 +49,7 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
         "questions": len(asked.tasks),
         "answers": int(asked.answers.sum()),
         "excluded_fitted": asked.excluded,
+        "alike_fitted": asked.alike,
         "ignored_models": list(asked.ignored),
         "best_single_model": asked.models[int(rates.argmax())],
         **_figures(asked, rates),

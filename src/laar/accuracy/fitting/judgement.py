@@ -74,6 +74,12 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         f"{figures['questions']} questions, {figures['answers']} answers; the artifact was fitted "
         f"to {figures['excluded_fitted']} more questions, which are left out."
     )
+    if figures["alike_fitted"]:
+        console.print(
+            f"{figures['alike_fitted']} answers are like some of the fit (question, length, model "
+            "and verdict). They count as others: the file has answers that the fit had not, and "
+            "lacks some that it had."
+        )
     if figures["ignored_models"]:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)

@@ -14,7 +14,7 @@ from laar.accuracy.artifact import Capability
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import GENERIC, Features, task_name, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
-from laar.accuracy.fitting.records import fingerprint
+from laar.accuracy.fitting.records import by_content, fingerprint, is_kept_back
 from laar.accuracy.text import Said
 from laar.errors import SettingError
 
@@ -42,6 +42,8 @@ class Asked:
         unlike: whether the question is unlike anything the artifact was fitted on.
         costs: costs by unit, where they are known of every model.
         excluded: questions left out because the artifact was fitted to them.
+        alike: answers that only look like some of the fit: of the same question, length, model and
+            verdict. They count, because the file has others and lacks some of the fit.
         ignored: models that the artifact does not know.
     """
 
@@ -57,6 +59,7 @@ class Asked:
     costs: Mapping[str, Floats]
     excluded: int
     ignored: tuple[str, ...]
+    alike: int = 0
 
     @property
     def weights(self) -> Floats:
@@ -79,6 +82,7 @@ class Asked:
             {unit: costs[rows] for unit, costs in self.costs.items()},
             self.excluded,
             self.ignored,
+            self.alike,
         )
 
 
@@ -89,12 +93,12 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         SettingError: there are none, or none of a model that the artifact knows.
     """
     capability = CapabilityModel(artifact)
-    seen = artifact.fitted_on.fingerprints() if artifact.fitted_on else frozenset()
     fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     excluded: set[str] = set()
     ignored: set[str] = set()
-    for outcome in outcomes:
-        if fingerprint(outcome.query_id) in seen:
+    fitted, alike = _fitted(artifact, outcomes)
+    for outcome, is_fitted in zip(outcomes, fitted, strict=True):
+        if is_fitted:
             excluded.add(outcome.query_id)
         elif outcome.model not in capability.models:
             ignored.add(outcome.model)
@@ -150,7 +154,32 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
         costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
         excluded=len(excluded),
         ignored=tuple(sorted(ignored)),
+        alike=alike,
     )
+
+
+def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
+    """Whether the fit has seen each outcome, and how many only look as if it had.
+
+    An answer that only its content identifies looks like any other of the same content. The file
+    shows which it is: one with the answers of the fit, or with a part of them, has them all or has
+    no others. In any other file to leave out what is alike would leave the unusual verdicts.
+    """
+    if artifact.fitted_on is None:
+        return [False] * len(outcomes), 0
+    seen, share = artifact.fitted_on.fingerprints(), artifact.fitted_on.held_out
+    here = [fingerprint(outcome.query_id) for outcome in outcomes]
+    contents = [by_content(outcome) for outcome in outcomes]
+    places = [None if content is None else fingerprint(content) for content in contents]
+    has_others = any(
+        content == outcome.query_id and place not in seen and not is_kept_back(content, share)
+        for outcome, content, place in zip(outcomes, contents, places, strict=True)
+    )
+    by_question = [mark in seen and mark != place for mark, place in zip(here, places, strict=True)]
+    by_place = [place in seen for place in places]
+    if has_others and not seen <= {*here, *places}:
+        return by_question, sum(by_place)
+    return [a or b for a, b in zip(by_question, by_place, strict=True)], 0
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:

@@ -10,22 +10,24 @@ One line of JSON for each entry, or one JSON array of entries; packed with gzip 
 * a decision of the log, or of ``GET /decisions``, with the outcome that was reported for it as
   ``correct``. Retries are left out: they come from the questions that others failed.
 
-A question is identified by a hash of its text, so that a fit can record which it has seen. Where
-the same model answers the same text several times, the text does not distinguish the questions (a
-question about a document that the record does not hold): there an answer is identified by its place
-in its file.
+A question is identified by a hash of its text, so that a fit can record which it has seen. A
+question that one model answers at several lengths is another one at each. Where the same model
+answers the same text several times in a file, the text does not distinguish the questions (a
+question about a document that the record does not hold): there an answer is identified by its
+content and its number among answers of the same content. A file that is given twice is read once.
 """
 
 from __future__ import annotations
 
 import gzip
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b, sha256
 from io import BytesIO
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ from typing import Any
 import orjson
 
 from laar.accuracy.artifact import FINGERPRINT_BYTES, MAX_MODELS
-from laar.accuracy.features import GENERIC, language_of, task_of
+from laar.accuracy.features import GENERIC, bucket_of_estimate, language_of, task_of
 from laar.accuracy.fitting.outcomes import (
     MAX_FAULTS_NAMED,
     MeasuredOutcome,
@@ -43,7 +45,16 @@ from laar.accuracy.fitting.outcomes import (
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
-__all__ = ["MAX_BYTES", "Records", "fingerprint", "parse_records", "question_of", "read_records"]
+__all__ = [
+    "MAX_BYTES",
+    "Records",
+    "by_content",
+    "fingerprint",
+    "is_kept_back",
+    "parse_records",
+    "question_of",
+    "read_records",
+]
 
 MAX_BYTES = 4 << 30
 """Unpacked, of one file: a small packed file must not fill the memory."""
@@ -54,6 +65,7 @@ _MANY_QUESTIONS = 30
 """Different questions, among answers that their question does not distinguish, from which on a
 share of the questions can be held back rather than a share of the answers."""
 
+_QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
 
 
@@ -81,17 +93,35 @@ class Records:
 
 
 def question_of(query_id: str) -> str:
-    """The part of an id that all answers to its question share."""
-    if not query_id.startswith("at:"):
-        return query_id
-    question, _, _ = query_id.partition("/")
-    return query_id if question == "at:" else question
+    """The part of an id that all answers to its question share, at any length."""
+    kind, _, rest = query_id.partition(":")
+    if kind == "len":
+        return rest.partition(":")[2] or query_id
+    if kind in ("at", "row"):
+        question, _, _ = rest.partition("/")
+        return f"q:{question}" if question else query_id
+    return query_id
 
 
 def fingerprint(query_id: str) -> bytes:
     """The hash of a question that an artifact keeps."""
     question = question_of(query_id).encode("utf-8", "replace")
     return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
+
+
+def is_kept_back(query_id: str, share: float) -> bool:
+    """Whether a fit that holds out this share of the questions does not use this one."""
+    question = question_of(query_id).encode()
+    digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
+    return int.from_bytes(digest, "big") < share * 2**32
+
+
+def by_content(outcome: MeasuredOutcome) -> str | None:
+    """The id of an answer that a fit knows by its content only; None if its question names it."""
+    if outcome.query_id.startswith(("at:/", "row:/")):
+        return outcome.query_id
+    question = question_of(outcome.query_id)
+    return _place([outcome], question, 1) if question.startswith("q:") else None
 
 
 def read_records(paths: Sequence[Path]) -> Records:
@@ -122,7 +152,8 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     unreadable = entries = 0
     measured = other = False
     digest = sha256()
-    for data, source in files:
+    read: list[list[list[MeasuredOutcome]]] = []
+    for data, source in dict(files).items():
         digest.update(data)
         found: list[list[MeasuredOutcome]] = []
         bad = 0
@@ -137,14 +168,18 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                     faults.append(f"{source}:{line}: {_said(fault)}")
                 continue
             measured, other = measured or is_measured, other or not is_measured
-            found.append(outcomes)
+            if is_measured:
+                verdicts.add(*outcomes)
+            else:
+                found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
                 f"{bad} of {number} entries of {source} are no graded answers; first: {faults[-1]}"
             )
         unreadable, entries = unreadable + bad, entries + number
-        for outcome in _told_apart(found):
-            verdicts.add(outcome)
+        read.append(found)
+    for outcome in _told_apart(read):
+        verdicts.add(outcome)
     if not verdicts.kept:
         names = ", ".join(source for _, source in files)
         raise SettingError(f"{names}: no judged outcome among {entries} entries")
@@ -292,65 +327,102 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     if question:  # as serving sees it: ids may begin again with each task or file
         query_id, language = f"q:{_hash(question)}", language_of(question)
     else:
-        query_id = f"id:{named}:{given}" if given else ""
+        query_id = "" if given in (None, "") else f"id:{named}:{given}"
         language = language if isinstance(language, str) and language else language_of("")
     return {
         "query_id": query_id,
         "language": language,
         "task": named,
         "told": bool(task),
-        "prompt_chars": len(question),
+        "prompt_chars": _prompt_chars(raw, question),
         "prompt_tokens": None if tokens is None else int(tokens),
         "text": sample_of(question) or None,
     }
 
 
-def _told_apart(found: Sequence[list[MeasuredOutcome]]) -> Iterator[MeasuredOutcome]:
-    """The outcomes, with an id by content for answers that their question does not distinguish.
+def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
+    """The outcomes, each with an id that distinguishes its question from others of the same text.
 
-    The same lines in another file, or in another order, are the same answers. Where there are many
-    questions, the ids of one question's answers begin alike (`question_of`).
+    The same entries in other files, or in another order, get the same ids. Where many questions
+    are answered several times, the ids of one question's answers have it in common (`question_of`).
     """
-    asked = Counter(
-        (outcome.query_id, outcome.task, outcome.prompt_tokens, outcome.model)
-        for outcomes in found
-        for outcome in outcomes
-        if len(outcomes) == 1 and outcome.query_id.startswith("q:")
-    )
-    repeated = {key[0] for key, times in asked.items() if times > 1}
+    lengths: defaultdict[tuple[str, str], set[int | None]] = defaultdict(set)
+    repeated: set[str] = set()
+    for found in files:
+        asked: set[tuple[str, str, int | None]] = set()
+        for outcome in chain.from_iterable(found):
+            length = _length(outcome)
+            lengths[outcome.query_id, outcome.model].add(length)
+            key = (outcome.query_id, outcome.model, length)
+            if key in asked and outcome.query_id.startswith("q:"):
+                repeated.add(outcome.query_id)
+            asked.add(key)
+    at_lengths = {query_id for (query_id, _), of in lengths.items() if len(of) > 1}
     apart = len(repeated) >= _MANY_QUESTIONS
-    seen: Counter[tuple[object, ...]] = Counter()
-    for outcomes in found:
-        for outcome in outcomes:
-            if not outcome.query_id or (len(outcomes) == 1 and outcome.query_id in repeated):
-                content = (
-                    *(outcome.query_id, outcome.text, outcome.task, outcome.prompt_tokens),
-                    *(outcome.model, outcome.score),
-                )
-                seen[content] += 1
-                question = outcome.query_id.removeprefix("q:") if apart else ""
-                place = f"at:{question}/{_hash(repr((*content, seen[content])))}"
-                yield outcome.model_copy(update={"query_id": place})
-            else:
-                yield outcome
+    seen: Counter[str] = Counter()
+    for entry in chain.from_iterable(files):
+        query_id = entry[0].query_id if entry else ""
+        if entry and (not query_id or query_id in repeated):
+            first = _place(entry, query_id, 1)
+            seen[first] += 1
+            place = _place(entry, query_id, seen[first])
+            if apart and query_id:
+                place = place.replace("/", f"{query_id.removeprefix('q:')}/", 1)
+        elif query_id in at_lengths:
+            place = f"len:{_length(entry[0])}:{query_id}"
+        else:
+            yield from entry
+            continue
+        yield from (outcome.model_copy(update={"query_id": place}) for outcome in entry)
+
+
+def _length(outcome: MeasuredOutcome) -> int | None:
+    """The length as far as models with other tokenizers agree on it; None: the text shows it."""
+    tokens = outcome.prompt_tokens
+    return None if tokens is None else bucket_of_estimate(tokens)
+
+
+def _place(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
+    """The id of the answers of an entry, as the `number`-th of this content."""
+    of = entry[0]
+    scores = sorted((outcome.model, outcome.score) for outcome in entry)
+    content = _hash(repr((query_id, of.text, of.task, of.prompt_tokens, scores, number)))
+    return f"{'at' if len(entry) == 1 else 'row'}:/{content}"
 
 
 def _question(raw: Mapping[str, Any]) -> str:
-    for name in ("question", "prompt", "query"):
+    for name in _QUESTIONS:
         if name in raw:
             if not isinstance(raw[name], str):
                 raise ValueError(f"{name}: must be a string")
             return str(raw[name])
-    messages = raw.get("messages")
-    for message in reversed(messages) if isinstance(messages, list) else ():
-        if isinstance(message, dict) and message.get("role") == "user":
-            content = message.get("content")
-            if isinstance(content, str):
-                return content
-            if isinstance(content, list):
-                texts = [part.get("text") for part in content if isinstance(part, dict)]
-                return "\n".join(text for text in texts if isinstance(text, str))
+    for message in reversed(_messages(raw)):
+        if message.get("role") == "user":
+            return _text(message)
     return ""
+
+
+def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
+    """Characters of the whole prompt; those of the question where no messages stand for it."""
+    messages = _messages(raw)
+    by_name = any(name in raw for name in _QUESTIONS)
+    return len(question) if by_name or not messages else sum(map(len, map(_text, messages)))
+
+
+def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
+    messages = raw.get("messages")
+    each = messages if isinstance(messages, list) else ()
+    return [message for message in each if isinstance(message, dict)]
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """The text of a message, in parts or whole."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = [part.get("text") for part in parts if isinstance(part, dict)]
+    return "\n".join(text for text in texts if isinstance(text, str))
 
 
 def _score(value: object, where: str) -> float | None:

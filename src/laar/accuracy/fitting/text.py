@@ -36,6 +36,7 @@ _TOLERATED_QUESTIONS = 2.0  # so few decide nothing, however small the task
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
 _MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
 _MAX_GROUPS = 10  # of tasks left out: each costs a fit
+_MAX_LEFT_OUT = 200_000  # questions times tasks that a fit with tasks left out gets: minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
 _THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
 """Half at the least: a request that is more likely of none of the tasks is of none."""
@@ -64,7 +65,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
     known = [str(name) for name in names[counts >= MIN_TASK_QUESTIONS]][:MAX_TEXT_TASKS]
     if len(known) < 2:
         return None
-    threshold, gains = _threshold(questions, known)
+    threshold, gains = _threshold(_some(questions, known), known)
     columns = [packed(task, *_regression(questions, task)) for task in known]
     return TextTerms(
         threshold=threshold,
@@ -93,6 +94,17 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
             scores[row, models[outcome.model]] = outcome.right
     rows = vstack([csr_matrix(hashed(Said(answers[0].text or ""))) for answers in asked], "csr")
     return _Questions(rows, np.array([answers[0].task for answers in asked]), scores)
+
+
+def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
+    """As many of each task as the time of ten fits for each task allows; the others all."""
+    most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
+    chosen = np.ones(len(questions.tasks), bool)
+    for task in known:
+        (here,) = np.nonzero(questions.tasks == task)
+        if len(here) > most:
+            chosen[Random(0).sample(here.tolist(), len(here) - most)] = False
+    return questions.of(chosen)
 
 
 def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:

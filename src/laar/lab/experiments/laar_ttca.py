@@ -23,6 +23,7 @@ from laar.lab.experiments.lookups import (
     CellResult,
     artifact,
     cells_of,
+    length_name,
     name_of,
     questions_of,
     run_cells,
@@ -129,7 +130,7 @@ def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
     """Largest possible gain by length: that of knowing the answers."""
     known = ("laar", *BOUNDS)
     groups = {
-        f"{length // 1024}K": [cell for cell in cells if cell[1] == length]
+        length_name(length): [cell for cell in cells if cell[1] == length]
         for length in dict.fromkeys(length for _, length in cells)
     }
     rows: list[tuple[Value, ...]] = [

@@ -61,6 +61,7 @@ __all__ = [
     "artifact",
     "best_single",
     "cells_of",
+    "length_name",
     "name_of",
     "questions_of",
     "result_of",
@@ -182,7 +183,12 @@ def cells_of(scope: Scope) -> list[Cell]:
 
 def name_of(cell: Cell) -> str:
     """A cell in a table."""
-    return f"{cell[0]} {cell[1] // 1024}K"
+    return f"{cell[0]} {length_name(cell[1])}"
+
+
+def length_name(tokens: int) -> str:
+    """A length in a table; no two lengths have the same one."""
+    return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
 
 
 def sites_of(surface: AccuracySurface) -> list[Site]:

@@ -148,7 +148,7 @@ def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) ->
         yield Arrival(
             at_s=due_s,
             prompt=line.prompt(TRACE_BLOCK_TOKENS, lap << 32),
-            session=f"{lap}-{line.ids[min(_OWN_BLOCK, len(line.ids) - 1)]}",
+            session=f"{lap}-{line.ids[min(_OWN_BLOCK, len(line.ids) - 1)]}" if line.ids else "",
         )
         at += 1
         if at == len(lines):

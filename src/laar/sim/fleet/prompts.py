@@ -75,7 +75,8 @@ def request_of(number: int, arrival: Arrival) -> Request:
     """The request that the picker sees; four characters a token."""
     prompt = arrival.prompt
     full = prompt.prompt_tokens // BLOCK_TOKENS
-    start = prompt.blocks[min(_AFFINITY_BLOCKS, full) - 1] if prompt.blocks and full else number
+    known = min(_AFFINITY_BLOCKS, full, len(prompt.blocks))
+    start = prompt.blocks[known - 1] if known else number
     return Request(
         id=str(number),
         api=Api.CHAT,

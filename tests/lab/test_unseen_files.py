@@ -1,0 +1,128 @@
+"""Fleets, traces and sessions as others write them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import orjson
+
+from laar.accuracy.capability import CapabilityModel
+from laar.core.beliefs import CapabilityAssessor
+from laar.lab.experiments.laar_success import CLAIMS, _evidence
+from laar.lab.experiments.lookups import (
+    CONTESTANTS,
+    CellResult,
+    name_of,
+    questions_of,
+    sites_of,
+)
+from laar.lab.measure_fleet import measure_fleet
+from laar.lab.replay import Replay, replay_one
+from laar.lab.sessions import read_sessions
+from laar.lab.suite.real import CONVERSATIONS, day_chats
+from laar.sim.answers import AccuracySurface
+from laar.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
+
+FLEET = {
+    "lengths_tokens": [100, 500, 1000, 2048],
+    "languages": ["en"],
+    "difficulty_correlation": 0.5,
+    "answer_tokens": 20,
+    "models": {
+        "fast": {
+            "seconds_per_token": 3e-5,
+            "decode_s_per_token": 0.005,
+            "accuracy": {"en": [0.9, 0.9, 0.9, 0.8]},
+        },
+        "slow": {
+            "seconds_per_token": 2e-4,
+            "decode_s_per_token": 0.02,
+            "accuracy": {"en": [0.98, 0.97, 0.96, 0.95]},
+        },
+    },
+}
+
+
+def written(path: Path, *entries: dict[str, object]) -> Path:
+    path.write_bytes(b"".join(orjson.dumps(entry) + b"\n" for entry in entries))
+    return path
+
+
+def test_a_model_measured_to_answer_at_once_gets_requests() -> None:
+    """Its tenth of a second is an answer, and not the time before one that nobody measured."""
+    surface = AccuracySurface.model_validate(FLEET)
+    known = CapabilityModel(measure_fleet(surface).artifact)
+    fleet = VirtualFleet(
+        sites_of(surface), FleetSettings(), seed=1, assessor=CapabilityAssessor(known)
+    )
+    asked = questions_of(surface, ("en", 100), 1, cached=False)
+    answered = ask_until_correct(fleet, asked, concurrency=8)
+    models = Counter(model for each in answered for model in each.models)
+    assert models["fast"] > models["slow"]
+
+
+def test_cells_of_all_lengths_have_names_of_their_own() -> None:
+    lengths = (100, 500, 1000, 1024, 2000, 2048, 4096)
+    assert len({name_of(("en", length)) for length in lengths}) == len(lengths)
+    assert name_of(("en", 4096)) == "en 4K"
+
+
+def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
+    claim = next(claim for claim in CLAIMS if claim.name == "attempts-laar")
+    for models, most, holds in ((7, 7, True), (7, 8, False), (2, 3, False), (5, 5, True)):
+        run = CellResult(
+            latencies_s=np.ones((1, 10)), attempts=np.array([most]), correct=np.array([False])
+        )
+        cell = ("en", 4096)
+        evidence = _evidence({(c, cell): [run] for c in CONTESTANTS}, [cell], models)
+        (value,) = evidence["attempts-laar"][""].ours
+        assert (value <= claim.bound) == holds
+
+
+def test_a_trace_may_have_ids_of_a_part_of_its_prompts(tmp_path: Path) -> None:
+    entries = [
+        {"timestamp": 100 * n, "input_length": 300 + n, "output_length": 5, "hash_ids": [n][:most]}
+        for n in range(6)
+        for most in (n % 2,)
+    ]
+    trace = written(tmp_path / "trace.jsonl", *entries)
+    given = Replay(trace=trace, engines=("parallel",), endpoints=2, block_tokens=16)
+    for policy in ("laar", "session-affinity"):
+        assert replay_one(given, policy)["requests"] == 6
+
+
+def test_a_day_of_chats_without_ids_has_no_sessions(tmp_path: Path) -> None:
+    entries = [
+        {"timestamp": 1000 * n, "input_length": 30, "output_length": 5, "hash_ids": []}
+        for n in range(6)
+    ]
+    written(tmp_path / CONVERSATIONS, *entries)
+    chats = list(islice(day_chats(tmp_path, 2.0, Random(1), 60.0), 5))
+    assert {arrival.session for arrival in chats} == {""}
+
+
+def test_times_of_a_session_that_are_null_are_missing(tmp_path: Path) -> None:
+    common: dict[str, object] = {
+        "session": "a",
+        "input_length": 600,
+        "output_length": 5,
+        "hash_ids": [1, 2],
+    }
+    lines: list[dict[str, object]] = [
+        {"t_s": 0.0, "api_s": None},
+        {"t_s": 3.0, "api_s": 1.0},
+        {"t_s": 9.0},
+    ]
+    nulls: dict[str, object] = {"think_s": None, "timestamp": None, "ttft_s": None}
+    files = [
+        written(tmp_path / f"{at}.jsonl", *(common | more | line for line in lines))
+        for at, more in enumerate(({}, nulls))
+    ]
+    without, with_nulls = map(read_sessions, files)
+    assert without == with_nulls
+    assert [line.after_request_s for line in with_nulls[0].lines] == [0.0, 3.0, 0.0]
+    assert [line.after_answer_s for line in with_nulls[0].lines] == [0.0, 0.0, 5.0]
