@@ -21,7 +21,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import run_cell
 from laar.lab.report import Chart, Report, Table, dump, show
 from laar.lab.statistics import Estimate, estimate, gain
-from laar.lab.sweep import kept_in, placed, sweep
+from laar.lab.sweep import grid, kept_in, placed, sweep
 from laar.lab.trace import read_trace
 from laar.sim.fleet_file import read_fleet
 
@@ -238,7 +238,9 @@ def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
 
 
 def test_laar_needs_no_more_attempts_than_there_are_models() -> None:
-    ours, theirs = (run_cell(who, ("ja", 65536), 1000, False) for who in ("laar", "least-loaded"))
+    ours, theirs = (
+        run_cell(who, ("ja", 65536), False, None, 1000) for who in ("laar", "least-loaded")
+    )
     assert ours.attempts.max() <= 5
     assert theirs.attempts.max() == 10
 
@@ -250,6 +252,15 @@ def _square(number: int) -> int:
 def test_a_sweep_keeps_the_order_of_its_cases() -> None:
     with placed("loky", 2):
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+def _named(name: str, seed: int) -> str:
+    return f"{name} {seed}"
+
+
+def test_a_grid_has_the_results_of_each_case_in_the_order_of_the_seeds() -> None:
+    found = grid(_named, {("x", 1): ("a",), ("y", 2): ("b",)}, [5, 3], label="")
+    assert found == {("x", 1): ["a 5", "a 3"], ("y", 2): ["b 5", "b 3"]}
 
 
 def _noted(number: int, notes: Path) -> int:

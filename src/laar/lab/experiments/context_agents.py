@@ -15,7 +15,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
 from laar.sim.engine import load_profile
@@ -41,9 +41,8 @@ _IN_FLIGHT = 4 * AGENTS
 def run(scope: Scope) -> Report:
     """Both ways on the same questions."""
     questions = 60 if scope.quick else 200
-    cases = [(way, questions, seed) for way in (BY_PLACE, BY_PREFIX) for seed in scope.seeds]
-    results = iter(sweep(run_agents, cases, label="context-agents"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in (BY_PLACE, BY_PREFIX)}
+    cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
+    runs = grid(run_agents, cases, scope.seeds, label="context-agents")
     rows: list[tuple[Value, ...]] = [
         (
             way,

@@ -13,7 +13,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
 from laar.sim.fleet import Arrival, Exchange
@@ -29,9 +29,8 @@ def run(scope: Scope) -> Report:
     """The same load as received and with the hook."""
     requests = 500 if scope.quick else 5000
     ways = (RECEIVED, HOOK)
-    cases = [(way, requests, seed) for way in ways for seed in scope.seeds]
-    results = iter(sweep(run_way, cases, label="context-drift"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in ways}
+    cases = {way: (way, requests) for way in ways}
+    runs = grid(run_way, cases, scope.seeds, label="context-drift")
     shares = {
         way: [estimate([one[str(fifth)] for one in runs[way]]) for fifth in range(FIFTHS)]
         for way in ways

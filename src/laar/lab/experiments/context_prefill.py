@@ -14,14 +14,14 @@ two thirds of the fleet's capacity as it is. The paper knows its requests before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, product, repeat
 
 from laar.context.offline import plan
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
@@ -59,11 +59,8 @@ _Runs = dict[tuple[str, str], list[dict[str, float]]]
 def run(scope: Scope) -> Report:
     """Runs each load three ways."""
     requests = 600 if scope.quick else 2000
-    cases = [(load, way, requests, seed) for load in LOADS for way in WAYS for seed in scope.seeds]
-    results = iter(sweep(run_load, cases, label="context-prefill"))
-    runs: _Runs = {
-        (load, way): [next(results) for _ in scope.seeds] for load in LOADS for way in WAYS
-    }
+    cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
+    runs = grid(run_load, cases, scope.seeds, label="context-prefill")
     return Report(
         tables=[_table(runs)],
         evidence=_evidence(runs),

@@ -11,7 +11,7 @@ All rows hold requests in slack order; four engines, routed by cost.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, product
 
 from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
@@ -20,7 +20,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS, OUTPUT_TOKENS, WORKERS
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 from laar.sim.engine import load_profile
@@ -50,10 +50,8 @@ _Runs = dict[tuple[str, str, str], list[dict[str, float]]]
 def run(scope: Scope) -> Report:
     """Both loads, both paces, each way."""
     requests = 200 if scope.quick else 600
-    keys = [(load, pace, way) for load in RATES for pace in (BATCH, OVERLOAD) for way in WAYS]
-    cases = [(*key, requests, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_load, cases, label="context-queue"))
-    runs: _Runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: (*key, requests) for key in product(RATES, (BATCH, OVERLOAD), WAYS)}
+    runs = grid(run_load, cases, scope.seeds, label="context-queue")
     return Report(tables=[_table(runs, pace) for pace in (BATCH, OVERLOAD)], evidence=_seen(runs))
 
 

@@ -8,6 +8,7 @@ and 1.49 times with 32.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from laar.context import ContextHook
 from laar.lab.claims import Claim, paired
@@ -15,7 +16,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, conversations
 from laar.sim.engine import load_profile
@@ -41,10 +42,8 @@ _TURNS = 5
 def run(scope: Scope) -> Report:
     """Each number of sessions, as received and with order and notes."""
     sessions = SESSIONS[::4] if scope.quick else SESSIONS
-    keys = [(at_once, way) for at_once in sessions for way in (RECEIVED, NOTES)]
-    cases = [(*key, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_sessions, cases, label="context-sessions"))
-    runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: key for key in product(sessions, (RECEIVED, NOTES))}
+    runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")
     rows: list[tuple[Value, ...]] = [
         (
             f"{at_once} sessions, {way}",
@@ -61,7 +60,7 @@ def run(scope: Scope) -> Report:
                 ]
             ),
         )
-        for at_once, way in keys
+        for at_once, way in cases
     ]
     return Report(
         tables=[

@@ -13,13 +13,14 @@ bullets in the system prompt. The paper has 1.23 and 1.83 times (0.101 to 0.055 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from laar.context import ContextHook, ContextSettings
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, Turn, conversations, document, memories
 from laar.sim.engine import load_profile
@@ -52,9 +53,8 @@ _Messages = list[dict[str, str]]
 def run_turns(scope: Scope) -> Report:
     """Each way on the same conversations."""
     count = 30 if scope.quick else 120
-    cases = [(way, count, seed) for way in WAYS for seed in scope.seeds]
-    results = iter(sweep(run_conversations, cases, label="context-turns"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in WAYS}
+    cases = {way: (way, count) for way in WAYS}
+    runs = grid(run_conversations, cases, scope.seeds, label="context-turns")
     return Report(
         tables=[_table("8 documents of 1,024 tokens a turn, 5 turns, 40 % repeated", runs)],
         evidence={"ttft": {"": paired(runs[RECEIVED], runs[NOTES], "ttft_s")}},
@@ -64,16 +64,12 @@ def run_turns(scope: Scope) -> Report:
 def run_memories(scope: Scope) -> Report:
     """Both numbers of memories, as received and ordered."""
     questions = 15 if scope.quick else 40
-    cases = [
-        (way, k, questions, seed)
-        for k in MEMORIES_FASTER
-        for way in (RECEIVED, ORDER)
-        for seed in scope.seeds
-    ]
-    results = iter(sweep(run_questions, cases, label="context-memories"))
+    ways = (RECEIVED, ORDER)
+    cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES_FASTER, ways)}
+    found = grid(run_questions, cases, scope.seeds, label="context-memories")
     tables, evidence = [], {}
     for k in MEMORIES_FASTER:
-        runs = {way: [next(results) for _ in scope.seeds] for way in (RECEIVED, ORDER)}
+        runs = {way: found[k, way] for way in ways}
         tables.append(_table(f"{k} memories of {MEMORY_TOKENS} tokens", runs))
         evidence[f"memories-{k}"] = {"": paired(runs[RECEIVED], runs[ORDER], "ttft_s")}
     return Report(tables=tables, evidence=evidence)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from laar.lab.statistics import estimate
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Numbers
 from laar.lab.suite.real import day_agents, day_chats
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.day import HOURS, KINDS, Day, Visit, visits
 from laar.policies import parse_policy
@@ -232,17 +233,16 @@ def run_day(scope: Scope) -> Report:
     ours, *others = policies = scope.policies or (OURS, *rivals)
     for policy in policies:
         parse_policy(policy)
-    cases = [
-        (part, traffic, policy, seed)
-        for part in ("day", "endpoints")
+    parts = product(("day", "endpoints"), policies)
+    cases = {(part, policy): (part, traffic, policy) for part, policy in parts}
+    done = grid(_one, cases, scope.seeds, label="day")
+    runs = {
+        policy: [
+            day | needed
+            for day, needed in zip(done["day", policy], done["endpoints", policy], strict=True)
+        ]
         for policy in policies
-        for seed in scope.seeds
-    ]
-    done = iter(sweep(_one, cases, label="day"))
-    runs = {policy: [next(done) for _ in scope.seeds] for policy in policies}
-    for policy in policies:
-        for run in runs[policy]:
-            run |= next(done)
+    }
     return Report(
         tables=[_table(runs), _by_kind(runs)],
         evidence=_evidence(runs, ours, others),

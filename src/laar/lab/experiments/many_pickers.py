@@ -25,7 +25,7 @@ from laar.lab.statistics import estimate
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Case, Closed, Numbers, Pickers, run_case
 from laar.lab.suite.table import SUITE
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.shared_prompts import AgentShape, agents
 
 __all__ = ["EXPERIMENTS"]
@@ -70,12 +70,11 @@ def run_large(scope: Scope) -> Report:
 
 
 def _runs(scope: Scope, name: str, ways: dict[str, Pickers]) -> Results:
-    runs = [(name, seed, ways[way], scope.quick) for way in ways for seed in scope.seeds]
-    results = iter(sweep(_run, runs, label=f"many-pickers, {name}"))
-    return {way: [next(results) for _ in scope.seeds] for way in ways}
+    cases = {way: (name, pickers, scope.quick) for way, pickers in ways.items()}
+    return grid(_run, cases, scope.seeds, label=f"many-pickers, {name}")
 
 
-def _run(name: str, seed: int, pickers: Pickers, quick: bool) -> Numbers:
+def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
     share = _QUICK_SHARE if quick else 1.0
     if name == _LARGE:
         case = _large(_QUICK_ENDPOINTS if quick else _LARGE_ENDPOINTS)

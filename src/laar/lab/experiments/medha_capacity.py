@@ -18,7 +18,7 @@ from laar.lab.experiments.medha_runs import (
 )
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix
 
 __all__ = ["EXPERIMENTS"]
@@ -50,10 +50,8 @@ def capacity(profile: str, requests: int, seed: int) -> float:
 def run_capacity(scope: Scope) -> Report:
     """Every system's capacity on every seed."""
     requests = _REQUESTS // 4 if scope.quick else _REQUESTS
-    cases = [(system, requests, seed) for system in _SYSTEMS.values() for seed in scope.seeds]
-    found = sweep(capacity, cases, label="medha-capacity")
-    count = len(scope.seeds)
-    rates = {name: found[i * count : (i + 1) * count] for i, name in enumerate(_SYSTEMS)}
+    cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
+    rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
     rows: list[tuple[Value, ...]] = [
         (name, estimate(values), str(over(values, rates["medha"])))
         for name, values in rates.items()

@@ -21,7 +21,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import MEDHA, SARATHI
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.sim.engine import EngineProfile, Job, build_engine, load_profile
 
 __all__ = ["EXPERIMENTS"]
@@ -82,11 +82,8 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> _Figures:
 def run_iterations(scope: Scope) -> Report:
     """Adaptive and static chunks beside the same conversations."""
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
-    cases = [(row, prompt_tokens, seed) for row in _ROWS for seed in scope.seeds]
-    found = sweep(gaps, cases, label="medha-iterations")
-    figures: dict[str, list[_Figures]] = {}
-    for (row, _, _), one in zip(cases, found, strict=True):
-        figures.setdefault(row, []).append(one)
+    cases = {row: (row, prompt_tokens) for row in _ROWS}
+    figures = grid(gaps, cases, scope.seeds, label="medha-iterations")
 
     def of(row: str, what: int, unit: float = 1e3) -> list[float]:
         return [unit * one[what] for one in figures[row]]

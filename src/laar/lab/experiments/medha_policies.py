@@ -23,6 +23,7 @@ of 1.4 at the low end of its interval.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import percentile, run, with_slack
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix, jobs
 from laar.sim.engine import EngineProfile, Work
 
@@ -93,15 +94,11 @@ def run_policies(scope: Scope) -> Report:
     """Every order at every load."""
     rates = (0.25, 1.0, 1.75) if scope.quick else _RATES
     duration_s = 300.0 if scope.quick else 900.0
-    cases = [(c, rate, seed) for c in _CONTESTANTS for rate in rates for seed in scope.seeds]
-    found = sweep(
-        outcome,
-        [(c, Mix(rate=rate, duration_s=duration_s), seed) for c, rate, seed in cases],
-        label="medha-policies",
-    )
-    runs: dict[tuple[str, float], list[_Outcome]] = {}
-    for (contestant, rate, _), one in zip(cases, found, strict=True):
-        runs.setdefault((contestant, rate), []).append(one)
+    cases = {
+        (contestant, rate): (contestant, Mix(rate=rate, duration_s=duration_s))
+        for contestant, rate in product(_CONTESTANTS, rates)
+    }
+    runs = grid(outcome, cases, scope.seeds, label="medha-policies")
 
     def figures(contestant: str, rate: float, what: str) -> list[float]:
         return [one[what] for one in runs[contestant, rate]]

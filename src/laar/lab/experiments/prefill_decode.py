@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -31,7 +32,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
 from laar.lab.suite.fleets import coarse
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.sessions import WILDCHAT, ChatShape, chats
 from laar.sim.engine import load_profile
 from laar.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
@@ -125,7 +126,7 @@ LOADS = {
 }
 
 
-def run_one(load: Load, rule: str, seed: int, seconds: float) -> dict[str, float]:
+def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float]:
     """One load under one rule, once."""
     apart, tokens = RULES[rule]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
@@ -161,12 +162,9 @@ def run(scope: Scope) -> Report:
     """Every load under every rule."""
     seconds = 10.0 if scope.quick else SECONDS
     names = ("half",) if scope.quick else tuple(LOADS)
-    keys = [(name, rule) for name in names for rule in RULES]
-    cases = [(LOADS[name], rule, seed, seconds) for name, rule in keys for seed in scope.seeds]
-    found = iter(sweep(run_one, cases, label="prefill-decode"))
-    results: _Results = {name: {} for name in names}
-    for name, rule in keys:
-        results[name][rule] = [next(found) for _ in scope.seeds]
+    cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}
+    found = grid(run_one, cases, scope.seeds, label="prefill-decode")
+    results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
     tables = []
     for name in names:
         rows: list[tuple[Value, ...]] = [
