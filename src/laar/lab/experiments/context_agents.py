@@ -14,7 +14,8 @@ from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
+from laar.lab.suite.fleets import workers
 from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
@@ -23,8 +24,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     replay_open,
 )
@@ -44,13 +43,7 @@ def run(scope: Scope) -> Report:
     cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
     runs = grid(run_agents, cases, scope.seeds, label="context-agents")
     rows: list[tuple[Value, ...]] = [
-        (
-            way,
-            *(
-                estimate([one[name] for one in found])
-                for name in ("hit_rate", "questions_per_s", "busiest")
-            ),
-        )
+        (way, *means(found, ("hit_rate", "questions_per_s", "busiest")))
         for way, found in runs.items()
     ]
     return Report(
@@ -67,11 +60,7 @@ def run(scope: Scope) -> Report:
 
 def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
     """A backlog of questions on fresh agents."""
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"agent-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(AGENTS)
-    ]
+    sites = workers(load_profile(ENGINE), AGENTS, "agent")
     fleet = VirtualFleet(sites, FleetSettings(policy=way), seed=seed)
     tally = Tally()
 

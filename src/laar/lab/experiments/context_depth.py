@@ -13,7 +13,7 @@ from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import Estimate, estimate
+from laar.lab.statistics import Estimate, estimate, means
 from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
@@ -34,7 +34,7 @@ def run(scope: Scope) -> Report:
     rows: list[tuple[Value, ...]] = [
         (
             f"{docs}, {way}",
-            *(estimate([one[name] for one in runs[docs, way]]) for name in _FIGURES),
+            *means(runs[docs, way], _FIGURES),
             faster[docs] if way == HOOK else "",
         )
         for docs, way in cases

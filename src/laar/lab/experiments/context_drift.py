@@ -12,7 +12,7 @@ from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
@@ -31,10 +31,7 @@ def run(scope: Scope) -> Report:
     ways = (RECEIVED, HOOK)
     cases = {way: (way, requests) for way in ways}
     runs = grid(run_way, cases, scope.seeds, label="context-drift")
-    shares = {
-        way: [estimate([one[str(fifth)] for one in runs[way]]) for fifth in range(FIFTHS)]
-        for way in ways
-    }
+    shares = {way: means(runs[way], map(str, range(FIFTHS))) for way in ways}
     names = [f"fifth {fifth + 1}" for fifth in range(FIFTHS)]
     rows: list[tuple[Value, ...]] = [(way, *shares[way]) for way in ways]
     return Report(

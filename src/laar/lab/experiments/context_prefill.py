@@ -21,6 +21,7 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
+from laar.lab.suite.fleets import workers
 from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads import rag
@@ -30,8 +31,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     generator,
     replay_open,
@@ -104,11 +103,7 @@ def replay(
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
     """Sends all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)
     tally = Tally()

@@ -19,7 +19,8 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS, OUTPUT_TOKENS, WORKERS
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
+from laar.lab.suite.fleets import workers
 from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
@@ -28,8 +29,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     generator,
     replay_open,
@@ -58,11 +57,7 @@ def run(scope: Scope) -> Report:
 def run_load(load: str, pace: str, way: str, requests: int, seed: int) -> dict[str, float]:
     """One load on a fresh fleet."""
     contexts = LOADS[load](seed, requests)
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     hold_s = 3580.0 if pace == BATCH else Limits().max_hold_s
     limits = Limits(together=way == SCHEDULE, max_hold_s=hold_s)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed, flow=FlowSettings(limits=limits))
@@ -98,15 +93,12 @@ def run_load(load: str, pace: str, way: str, requests: int, seed: int) -> dict[s
     }
 
 
+_FIGURES = ("hit_rate", "tokens_per_s", "ttft_s", "within", "shed")
+
+
 def _table(runs: _Runs, pace: str) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (
-            f"{load}, {way}",
-            *(
-                estimate([one[name] for one in runs[load, pace, way]])
-                for name in ("hit_rate", "tokens_per_s", "ttft_s", "within", "shed")
-            ),
-        )
+        (f"{load}, {way}", *means(runs[load, pace, way], _FIGURES))
         for load in RATES
         for way in WAYS
     ]

@@ -15,7 +15,7 @@ from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import estimate, means
 from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, conversations
@@ -47,10 +47,7 @@ def run(scope: Scope) -> Report:
     rows: list[tuple[Value, ...]] = [
         (
             f"{at_once} sessions, {way}",
-            *(
-                estimate([one[name] for one in runs[at_once, way]])
-                for name in ("hit_rate", "ttft_s")
-            ),
+            *means(runs[at_once, way], ("hit_rate", "ttft_s")),
             estimate(
                 [
                     theirs["ttft_s"] / ours["ttft_s"]

@@ -19,7 +19,8 @@ from laar.context import ContextHook, ContextSettings
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import Estimate, estimate
+from laar.lab.statistics import Estimate, estimate, means
+from laar.lab.suite.fleets import workers
 from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, Turn, conversations, document, memories
@@ -28,8 +29,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     replay_open,
 )
@@ -128,11 +127,7 @@ def run_questions(way: str, k: int, questions: int, seed: int) -> dict[str, floa
 def _replay(
     load: Sequence[Turn], way: str, messages: Callable[[Turn], _Messages], seed: int
 ) -> dict[str, float]:
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     settings = WAYS[way]
     bodies = HookedBodies(ContextHook(settings) if settings else None, output_tokens=32)
@@ -167,10 +162,7 @@ def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             way,
-            *(
-                estimate([run[name] for run in found])
-                for name in ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")
-            ),
+            *means(found, ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")),
             _faster(found, runs[RECEIVED]),
         )
         for way, found in runs.items()

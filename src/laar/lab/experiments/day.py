@@ -30,7 +30,7 @@ from laar.health import HealthSettings
 from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Numbers
 from laar.lab.suite.real import day_agents, day_chats
@@ -257,10 +257,7 @@ Runs = dict[str, list[Numbers]]
 
 
 def _table(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (policy, *(estimate([run[metric] for run in of]) for metric in _SHOWN))
-        for policy, of in runs.items()
-    ]
+    rows: list[tuple[Value, ...]] = [(policy, *means(of, _SHOWN)) for policy, of in runs.items()]
     count = sum(run["requests"] for run in next(iter(runs.values()))) / len(
         next(iter(runs.values()))
     )
@@ -274,11 +271,7 @@ def _table(runs: Runs) -> Table:
 
 def _by_kind(runs: Runs) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (
-            kind,
-            policy,
-            *(estimate([run[f"k {kind} {metric}"] for run in of]) for metric in _BY_PART),
-        )
+        (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
         for kind in KINDS
         for policy, of in runs.items()
     ]
@@ -297,9 +290,7 @@ def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
         y_label=unit,
         x=[float(hour) for hour in range(HOURS)],
         series={
-            policy: [
-                estimate([run[f"h {hour:02d} {metric}"] for run in of]) for hour in range(HOURS)
-            ]
+            policy: means(of, [f"h {hour:02d} {metric}" for hour in range(HOURS)])
             for policy, of in runs.items()
         },
     )

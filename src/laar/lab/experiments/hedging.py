@@ -26,7 +26,7 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar.lab.report import Report, Table
-from laar.lab.statistics import Estimate, estimate
+from laar.lab.statistics import Estimate, means
 from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
@@ -69,11 +69,7 @@ def run(scope: Scope) -> Report:
     cases = {(name, n): (world, name, n, scope.quick) for n, name in product(users, HEDGES)}
     results = grid(run_one, cases, scope.seeds, label="hedging")
     rows: list[tuple[str | Estimate, ...]] = [
-        (
-            f"{name}, {n} users",
-            *(estimate([run[column] for run in results[name, n]]) for column in _COLUMNS),
-        )
-        for name, n in cases
+        (f"{name}, {n} users", *means(results[name, n], _COLUMNS)) for name, n in cases
     ]
     table = Table(
         title="Shares of T, and engine seconds for each question",

@@ -21,7 +21,7 @@ from functools import partial
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Case, Closed, Numbers, Pickers, run_case
 from laar.lab.suite.table import SUITE
@@ -97,10 +97,9 @@ def _large(endpoints: int) -> Case:
 
 
 def _table(name: str, found: Results) -> Table:
-    rows: list[tuple[Value, ...]] = []
-    for way, runs in found.items():
-        cells = [estimate([run[number] for run in runs]) for number in _SHOWN]
-        rows.append((way, *cells, _ratio(runs, found["one"])))
+    rows: list[tuple[Value, ...]] = [
+        (way, *means(runs, _SHOWN), _ratio(runs, found["one"])) for way, runs in found.items()
+    ]
     columns = ("pickers", *_SHOWN.values(), "p95 beside one")
     return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 

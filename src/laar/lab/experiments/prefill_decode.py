@@ -30,7 +30,7 @@ from laar.core.apart import ApartRule
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite.fleets import coarse
 from laar.lab.sweep import grid
 from laar.lab.workloads.sessions import WILDCHAT, ChatShape, chats
@@ -168,8 +168,7 @@ def run(scope: Scope) -> Report:
     tables = []
     for name in names:
         rows: list[tuple[Value, ...]] = [
-            (rule, *(estimate([one[key] for one in runs]) for key in _SHOWN))
-            for rule, runs in results[name].items()
+            (rule, *means(runs, _SHOWN)) for rule, runs in results[name].items()
         ]
         title = f"{name}; apart is a share of the requests"
         tables.append(Table(title=title, columns=("rule", *_SHOWN.values()), rows=rows, digits=3))

@@ -7,7 +7,7 @@ from itertools import product
 
 from laar.errors import SettingError, unknown
 from laar.lab.report import Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite.case import Case, Numbers, run_case
 from laar.lab.suite.verdict import contenders
 from laar.lab.sweep import grid
@@ -121,7 +121,7 @@ def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
 def table_of(results: Results, title: str) -> Table:
     """One row for each workload and policy: means over its seeds with their intervals."""
     rows: list[tuple[Value, ...]] = [
-        (case, policy, *(estimate([run[key] for run in of_one]) for key in _SHOWN))
+        (case, policy, *means(of_one, _SHOWN))
         for case, runs in results.items()
         for policy, of_one in runs.items()
     ]
