@@ -139,7 +139,7 @@ def test_the_exit_status_is_the_verdict(
     def run(scope: Scope) -> Report:
         return small_report(seconds, len(scope.seeds))
 
-    known = Experiment(name="e", claim="c", source="s", run=run, claims=(CLAIM,))
+    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     plot, data = tmp_path / "f.png", tmp_path / "f.json"
     told = ["run", "e", *told, "--jobs", "1", "--plot", str(plot), "--json", str(data)]
@@ -154,7 +154,7 @@ def test_the_exit_status_is_the_verdict(
 
 def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
-        name="e", claim="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
+        name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
     )
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     result = RUN.invoke(commands.app, ["run", "e", "--seeds", "3", "--jobs", "1"])
@@ -165,7 +165,7 @@ def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Experiment(name="e", claim="c", source="s", run=lambda scope: Report(tables=[]))
+    run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))
     monkeypatch.setattr(experiments, "all_experiments", lambda: {"e": run})
     data = tmp_path / "numbers.json"
     told = ["run", "e", "--seeds", "2", "--first-seed", "3000", "--jobs", "1", "--json", str(data)]

@@ -50,7 +50,7 @@ class Experiment:
 
     Args:
         name: its name on the command line.
-        claim: its subject, one sentence.
+        about: its subject, one sentence.
         claims: the claims that are judged; empty where nothing is.
         source: paper and section.
         run: makes the report.
@@ -64,7 +64,7 @@ class Experiment:
     """
 
     name: str
-    claim: str
+    about: str
     source: str
     run: Callable[[Scope], Report]
     claims: tuple[Claim, ...] = ()

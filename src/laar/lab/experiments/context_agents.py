@@ -99,7 +99,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-agents",
         minutes=0.3,
-        claim="Chains of agents are faster where documents find the agent that read them",
+        about="Chains of agents are faster where documents find the agent that read them",
         source="ContextPilot, section 7.2",
         run=run,
         claims=CLAIMS,

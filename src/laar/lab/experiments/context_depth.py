@@ -103,7 +103,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-depth",
         minutes=0.5,
-        claim="The hook's gain holds from 3 documents a prompt to 15",
+        about="The hook's gain holds from 3 documents a prompt to 15",
         source="ContextPilot, section 7.3 and figure 9",
         run=run,
         claims=CLAIMS,

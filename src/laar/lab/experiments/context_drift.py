@@ -109,7 +109,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-drift",
         minutes=1.0,
-        claim="The hook's gain lasts while topics come and go",
+        about="The hook's gain lasts while topics come and go",
         source="ContextPilot, appendix C.1 and figure 12",
         run=run,
         claims=CLAIMS,

@@ -113,7 +113,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-endpoints",
         minutes=0.15,
-        claim="Reordering pays most where requests are routed by prefix",
+        about="Reordering pays most where requests are routed by prefix",
         source="ContextPilot, section 4, for several endpoints",
         run=run,
         claims=CLAIMS,

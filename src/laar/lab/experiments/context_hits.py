@@ -216,7 +216,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-hits",
         minutes=0.12,
-        claim="Reordering lets prompts find a multiple of their documents cached",
+        about="Reordering lets prompts find a multiple of their documents cached",
         source="ContextPilot, sections 4 to 5",
         run=run,
         claims=CLAIMS,

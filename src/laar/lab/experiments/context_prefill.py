@@ -206,7 +206,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-prefill",
         minutes=0.6,
-        claim="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
+        about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
         source="ContextPilot, section 7.1 and table 4",
         run=run,
         claims=CLAIMS,

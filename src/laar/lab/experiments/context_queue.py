@@ -178,7 +178,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-queue",
         minutes=1.5,
-        claim="Held requests that leave in the order of their contexts find more cached",
+        about="Held requests that leave in the order of their contexts find more cached",
         source="ContextPilot, section 5.2, algorithm 5 and figure 8",
         run=run,
         claims=CLAIMS,

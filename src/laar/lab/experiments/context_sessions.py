@@ -125,7 +125,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-sessions",
         minutes=0.5,
-        claim="Order and notes make 2 to 32 sessions at once faster",
+        about="Order and notes make 2 to 32 sessions at once faster",
         source="ContextPilot, section 7.1 and table 3b",
         run=run,
         claims=CLAIMS,

@@ -211,7 +211,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-turns",
         minutes=0.2,
-        claim="Over several turns with 40 % repeats the hook halves the TTFT",
+        about="Over several turns with 40 % repeats the hook halves the TTFT",
         source="ContextPilot, section 7.2 and table 3a",
         run=run_turns,
         claims=TURNS,
@@ -221,7 +221,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-memories",
         minutes=0.1,
-        claim="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
+        about="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
         source="ContextPilot, section 7.2 (Mem0 on LoCoMo)",
         run=run_memories,
         claims=MEMORIES,

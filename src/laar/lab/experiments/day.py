@@ -376,7 +376,7 @@ EXPERIMENTS = (
     Experiment(
         name="day",
         minutes=3,
-        claim="A day of operation: mixed traffic, crashes, a deployment and scaling",
+        about="A day of operation: mixed traffic, crashes, a deployment and scaling",
         source="no paper's",
         run=run_day,
         claims=CLAIMS,

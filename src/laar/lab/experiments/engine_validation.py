@@ -60,7 +60,7 @@ EXPERIMENTS = (
     Experiment(
         name="engine-validation",
         minutes=0.1,
-        claim="The engine model agrees with the figures that Medha publishes",
+        about="The engine model agrees with the figures that Medha publishes",
         source="Medha 3.1, 6, B",
         run=run,
         claims=CLAIMS,

@@ -160,7 +160,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-discovery",
         minutes=1.5,
-        claim="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
+        about="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
         source="GORGO section 6",
         run=run,
         claims=CLAIMS,

@@ -170,7 +170,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-heldout",
         minutes=1,
-        claim="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
+        about="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
         source="GORGO section 5, tables of 6 and 7 April",
         run=run,
         claims=CLAIMS,

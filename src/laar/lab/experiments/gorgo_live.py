@@ -110,7 +110,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-live",
         minutes=0.35,
-        claim="Frozen weights have a better tail than a climb on live traffic",
+        about="Frozen weights have a better tail than a climb on live traffic",
         source="GORGO section 5, freezing",
         run=run,
         claims=CLAIMS,

@@ -109,7 +109,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-low-reuse",
         minutes=0.35,
-        claim="Without reuse GORGO is no worse than load balancing, if its units are right",
+        about="Without reuse GORGO is no worse than load balancing, if its units are right",
         source="GORGO section 5, WildChat",
         run=run,
         claims=CLAIMS,

@@ -211,7 +211,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-rtt",
         minutes=0.02,
-        claim="With physical weights the round trip is weighed rightly against a cached prefix",
+        about="With physical weights the round trip is weighed rightly against a cached prefix",
         source="GORGO section 3, the network term",
         run=run,
         claims=CLAIMS,

@@ -78,7 +78,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-saturation",
         minutes=2,
-        claim="On a saturated fleet GORGO's p95 end to end is at most 0.8 of the best baseline's",
+        about="On a saturated fleet GORGO's p95 end to end is at most 0.8 of the best baseline's",
         source="GORGO section 5, 5 April",
         run=run,
         claims=CLAIMS,

@@ -113,7 +113,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-short",
         minutes=0.5,
-        claim="Where GORGO's paper loses: whether it does here, and whether laar does",
+        about="Where GORGO's paper loses: whether it does here, and whether laar does",
         source="GORGO 3 and 7",
         run=run,
         claims=CLAIMS,

@@ -246,7 +246,7 @@ EXPERIMENTS = (
     Experiment(
         name="hedging",
         minutes=0.5,
-        claim="Asking two models at once saves users time where engines are idle",
+        about="Asking two models at once saves users time where engines are idle",
         source="ours",
         run=run,
         claims=CLAIMS,

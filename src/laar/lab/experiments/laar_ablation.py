@@ -401,7 +401,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ablation",
         minutes=1.2,
-        claim="No part of the cost does harm, and a wrong artifact is corrected online",
+        about="No part of the cost does harm, and a wrong artifact is corrected online",
         source="LAAR, section 5",
         run=run,
         claims=CLAIMS,

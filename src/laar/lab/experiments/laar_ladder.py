@@ -380,7 +380,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ladder",
         minutes=0.5,
-        claim="with the retry rule and the stop given to all, P(correct) still pays: restricted "
+        about="with the retry rule and the stop given to all, P(correct) still pays: restricted "
         "mean time, mixed cells, both cache regimes",
         source="LAAR, section 6.2, with fair baselines",
         run=run,

@@ -148,7 +148,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-success",
         minutes=0.25,
-        claim="LAAR reaches the highest success rate in at most five attempts",
+        about="LAAR reaches the highest success rate in at most five attempts",
         source="LAAR 6.2, Figure 3",
         run=run,
         claims=CLAIMS,

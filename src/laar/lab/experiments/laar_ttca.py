@@ -363,7 +363,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ttca",
         minutes=0.6,
-        claim="The expected time to a correct answer beats load and session policies in every cell",
+        about="The expected time to a correct answer beats load and session policies in every cell",
         source=f"LAAR 6.2, Figure 4; {USERS} users, 5 models",
         run=run,
         claims=CLAIMS,

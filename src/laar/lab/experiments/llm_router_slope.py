@@ -285,7 +285,7 @@ EXPERIMENTS = (
     Experiment(
         name="llm-router-slope",
         minutes=0.08,
-        claim="Prefix-aware routing keeps the median latency flattest as sessions grow",
+        about="Prefix-aware routing keeps the median latency flattest as sessions grow",
         source="llm-router, cloud validation",
         run=run,
         claims=CLAIMS,

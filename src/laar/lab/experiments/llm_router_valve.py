@@ -149,7 +149,7 @@ EXPERIMENTS = (
     Experiment(
         name="llm-router-valve",
         minutes=0.02,
-        claim="The valve's threshold trades throughput for cache hits",
+        about="The valve's threshold trades throughput for cache hits",
         source="llm-router, valve ablation",
         run=run,
         claims=CLAIMS,

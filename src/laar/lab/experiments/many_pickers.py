@@ -135,7 +135,7 @@ def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
 EXPERIMENTS = (
     Experiment(
         name="many-pickers",
-        claim="Four pickers that share decide as well as one that knows all",
+        about="Four pickers that share decide as well as one that knows all",
         source="docs/decisions/0016-many-pickers.md",
         run=run_four,
         claims=(*_claims("agents", 24), *_claims("conversations", 24)),
@@ -144,7 +144,7 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="many-pickers-large",
-        claim="On a thousand endpoints eight pickers decide as well as one that knows all",
+        about="On a thousand endpoints eight pickers decide as well as one that knows all",
         source="docs/decisions/0016-many-pickers.md",
         run=run_large,
         claims=(

@@ -90,7 +90,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-capacity",
         minutes=3,
-        claim="Medha carries at least five times the load of a non-preemptive system",
+        about="Medha carries at least five times the load of a non-preemptive system",
         source="Medha 6.2, Figure 9",
         run=run_capacity,
         claims=CLAIMS,

@@ -163,7 +163,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-convoy",
         minutes=1,
-        claim="Without preemption a few long prompts make everybody wait; with Medha nobody",
+        about="Without preemption a few long prompts make everybody wait; with Medha nobody",
         source="Medha 1 and 6.4, Figure 1",
         run=run_convoy,
         claims=CLAIMS,

@@ -154,7 +154,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-iterations",
         minutes=0.05,
-        claim="Adaptive chunks keep iterations to their target whatever the context",
+        about="Adaptive chunks keep iterations to their target whatever the context",
         source="Medha 3.2, 4.1 and 6.2",
         run=run_iterations,
         claims=CLAIMS,

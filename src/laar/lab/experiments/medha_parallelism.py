@@ -204,7 +204,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-parallelism",
         minutes=4,
-        claim="KV parallelism halves decode latency beside very long prompts at like first tokens",
+        about="KV parallelism halves decode latency beside very long prompts at like first tokens",
         source="Medha 6.3, Figures 11 and 12",
         run=run_parallelism,
         claims=CLAIMS,

@@ -280,7 +280,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-picker",
         minutes=0.06,
-        claim="Slack order in the picker's queue helps engines that know nothing of it",
+        about="Slack order in the picker's queue helps engines that know nothing of it",
         source="Medha 4.1; laar's own set-up",
         run=run_picker,
         claims=CLAIMS,

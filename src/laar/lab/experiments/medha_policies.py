@@ -243,7 +243,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-policies",
         minutes=2.5,
-        claim="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
+        about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
         source="Medha 4.1 and 6.4, Figure 13",
         run=run_policies,
         claims=CLAIMS,

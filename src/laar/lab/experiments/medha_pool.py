@@ -132,7 +132,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-pool",
         minutes=0.4,
-        claim="A pool reserved for short requests costs long ones their completions",
+        about="A pool reserved for short requests costs long ones their completions",
         source="Medha 6.5, Figure 14",
         run=run_pool,
         claims=CLAIMS,

@@ -120,7 +120,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-tpot",
         minutes=0.5,
-        claim="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
+        about="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
         source=_PAPER,
         run=run_tpot,
         claims=CLAIMS,

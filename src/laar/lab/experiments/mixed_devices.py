@@ -92,7 +92,7 @@ EXPERIMENTS = (
     Experiment(
         name="mixed-devices",
         minutes=0.1,
-        claim="Devices of two speeds behind one model, unlabelled, cost next to nothing",
+        about="Devices of two speeds behind one model, unlabelled, cost next to nothing",
         source="no paper's; docs/decisions/0013",
         run=run,
         claims=CLAIMS,

@@ -195,7 +195,7 @@ EXPERIMENTS = (
     Experiment(
         name="poisoning",
         minutes=0.2,
-        claim="Reports that lie hardly move the choice of a model",
+        about="Reports that lie hardly move the choice of a model",
         source="ours; decision 11",
         run=run,
         claims=CLAIMS,

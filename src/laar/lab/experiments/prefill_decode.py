@@ -230,7 +230,7 @@ EXPERIMENTS = (
     Experiment(
         name="prefill-decode",
         minutes=2.0,
-        claim="By cost, prompts are read where that is best: beside the answers or apart",
+        about="By cost, prompts are read where that is best: beside the answers or apart",
         source="ours; llm-d's decider for the threshold",
         run=run,
         claims=CLAIMS,
