@@ -105,7 +105,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-reward-hack",
         minutes=0.3,
-        about="A zero load weight piles everything on one replica, and TTFT alone likes it",
+        about="A load weight of zero sends all requests to one endpoint, and TTFT hardly shows it",
         source="GORGO section 6, the ablation of 2 April",
         run=run,
         claims=CLAIMS,

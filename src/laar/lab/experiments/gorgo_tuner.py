@@ -124,7 +124,7 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-tuner",
         minutes=0.004,
-        about="The climb arrives, through noise that misleads the published one",
+        about="The tuner finds good weights in noise that misleads GORGO's published climb",
         source="GORGO section 3, hill-climb",
         run=run,
         claims=CLAIMS,

@@ -380,8 +380,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ladder",
         minutes=0.5,
-        about="with the retry rule and the stop given to all, P(correct) still pays: restricted "
-        "mean time, mixed cells, both cache regimes",
+        about="P(correct) saves time even against baselines with laar's retry rule and stop",
         source="LAAR, section 6.2, with fair baselines",
         run=run,
         claims=CLAIMS,

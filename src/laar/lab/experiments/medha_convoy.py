@@ -163,7 +163,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-convoy",
         minutes=1,
-        about="Without preemption a few long prompts make everybody wait; with Medha nobody",
+        about="Medha keeps a few long prompts from delaying all other requests",
         source="Medha 1 and 6.4, Figure 1",
         run=run_convoy,
         claims=CLAIMS,
