@@ -52,7 +52,7 @@ class Experiment:
         name: its name on the command line.
         about: its subject, one sentence.
         claims: the claims that are judged; empty where nothing is.
-        source: paper and section.
+        source: as in "GORGO, section 3"; "decision 13" or "no paper" for laar's own.
         run: makes the report.
         seeds: number of seeds by default; at least as many as each claim needs.
         quick_seeds: number of seeds of the smoke test.

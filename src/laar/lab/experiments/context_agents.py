@@ -90,7 +90,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.2 (Chain-of-Agents)",
+        paper="ContextPilot, section 7.2, Chain-of-Agents",
         published="1.8 times (Qwen3-4B), 2.1 times (Llama3.1-8B)",
     ),
 )
@@ -100,7 +100,7 @@ EXPERIMENTS = (
         name="context-agents",
         minutes=0.3,
         about="Chains of agents are faster where documents find the agent that read them",
-        source="ContextPilot, section 7.2",
+        source="ContextPilot, section 7.2, Chain-of-Agents",
         run=run,
         claims=CLAIMS,
         seeds=3,

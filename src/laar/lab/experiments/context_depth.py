@@ -94,7 +94,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.3, figure 9",
+        paper="ContextPilot, section 7.3, figure 9",
         published="1.5 to 2.0 times (MultihopRAG), 1.3 to 1.6 times (NarrativeQA)",
     ),
 )
@@ -104,7 +104,7 @@ EXPERIMENTS = (
         name="context-depth",
         minutes=0.5,
         about="The hook's gain holds from 3 documents a prompt to 15",
-        source="ContextPilot, section 7.3 and figure 9",
+        source="ContextPilot, section 7.3, figure 9",
         run=run,
         claims=CLAIMS,
         seeds=3,

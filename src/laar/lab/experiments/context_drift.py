@@ -89,7 +89,7 @@ CLAIMS = (
         direction="above",
         bound=MORE,
         seeds=5,
-        paper="ContextPilot C.1, figure 12",
+        paper="ContextPilot, appendix C.1, figure 12",
         published="about 5 times (34 % for 7 %), from the beginning to the end; topics stay",
     ),
     Claim(
@@ -100,7 +100,7 @@ CLAIMS = (
         direction="above",
         bound=KEPT,
         seeds=5,
-        paper="ContextPilot C.1, figure 12",
+        paper="ContextPilot, appendix C.1, figure 12",
         published="the gain is no effect of the warm-up",
     ),
 )
@@ -110,7 +110,7 @@ EXPERIMENTS = (
         name="context-drift",
         minutes=1.0,
         about="The hook's gain lasts while topics come and go",
-        source="ContextPilot, appendix C.1 and figure 12",
+        source="ContextPilot, appendix C.1, figure 12",
         run=run,
         claims=CLAIMS,
         seeds=5,

@@ -201,7 +201,7 @@ CLAIMS = (
             direction="above",
             bound=times,
             seeds=5,
-            paper="ContextPilot 7.1",
+            paper="ContextPilot, section 7.1",
             published=published,
         )
         for (load, times), published in zip(
@@ -217,7 +217,7 @@ EXPERIMENTS = (
         name="context-hits",
         minutes=0.12,
         about="Reordering lets prompts find a multiple of their documents cached",
-        source="ContextPilot, sections 4 to 5",
+        source="ContextPilot, sections 4 and 5",
         run=run,
         claims=CLAIMS,
         seeds=5,

@@ -179,7 +179,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.1, table 4",
+        paper="ContextPilot, section 7.1, table 4",
         published="1.5 to 3 times; DeepSeek-R1 on MultihopRAG 1.81 times",
     ),
     Claim(
@@ -207,7 +207,7 @@ EXPERIMENTS = (
         name="context-prefill",
         minutes=0.6,
         about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
-        source="ContextPilot, section 7.1 and table 4",
+        source="ContextPilot, section 7.1, table 4",
         run=run,
         claims=CLAIMS,
         seeds=3,

@@ -140,7 +140,7 @@ CLAIMS = (
         direction="above",
         bound=2.4,
         seeds=3,
-        paper="ContextPilot 7.3, figure 8",
+        paper="ContextPilot, section 7.3, figure 8",
         published="8.49 to 20.56 % (2.4 times, SGLang), 10.7 to 30.8 % (2.9 times, vLLM)",
     ),
     Claim(
@@ -151,7 +151,7 @@ CLAIMS = (
         direction="above",
         bound=1.4,
         seeds=3,
-        paper="ContextPilot 7.3, figure 8",
+        paper="ContextPilot, section 7.3, figure 8",
         published="20.56 to 33.97 % (1.65 times, SGLang), 30.8 to 43.2 % (1.4 times, vLLM)",
     ),
     Claim(
@@ -179,7 +179,7 @@ EXPERIMENTS = (
         name="context-queue",
         minutes=1.5,
         about="Held requests that leave in the order of their contexts find more cached",
-        source="ContextPilot, section 5.2, algorithm 5 and figure 8",
+        source="ContextPilot, section 5.2, algorithm 5, figure 8",
         run=run,
         claims=CLAIMS,
         seeds=3,

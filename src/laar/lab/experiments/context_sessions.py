@@ -115,7 +115,7 @@ CLAIMS = tuple(
         direction="above",
         bound=times,
         seeds=3,
-        paper="ContextPilot 7.1, table 3b",
+        paper="ContextPilot, section 7.1, table 3b",
         published=f"{times} times RadixCache",
     )
     for at_once, times in ((SESSIONS[0], FEWEST), (SESSIONS[-1], MOST))
@@ -126,7 +126,7 @@ EXPERIMENTS = (
         name="context-sessions",
         minutes=0.5,
         about="Order and notes make 2 to 32 sessions at once faster",
-        source="ContextPilot, section 7.1 and table 3b",
+        source="ContextPilot, section 7.1, table 3b",
         run=run,
         claims=CLAIMS,
         seeds=3,

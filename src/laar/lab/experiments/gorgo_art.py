@@ -115,7 +115,7 @@ CLAIMS = (
         direction="below",
         bound=1.0,
         seeds=_SEEDS,
-        paper="GORGO 5, table 1",
+        paper="GORGO, section 5, table 1",
         published="1,584 against 1,875 ms at half load, 1,377 against 1,495 at a third",
     ),
     Claim(
@@ -144,7 +144,7 @@ EXPERIMENTS = (
         seeds=_SEEDS,
         minutes=1,
         about="On prompts as long as ART-Chat's GORGO is ahead at every load",
-        source="GORGO 3 and 5",
+        source="GORGO, sections 3 and 5",
         run=run,
         claims=CLAIMS,
     ),

@@ -125,7 +125,7 @@ EXPERIMENTS = (
         name="gorgo-baselines",
         minutes=5,
         about="The default policy beats every baseline on conversations, and loses none elsewhere",
-        source="the baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
+        source="baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
         run=run,
         claims=CLAIMS,
     ),

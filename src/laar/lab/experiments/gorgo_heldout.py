@@ -132,7 +132,7 @@ CLAIMS = tuple(
         direction="below",
         bound=bound,
         seeds=10,
-        paper="GORGO 5, 6 and 7 April",
+        paper="GORGO, section 5, tables of 6 and 7 April",
         published=published,
         why=why,
     )
@@ -171,7 +171,7 @@ EXPERIMENTS = (
         name="gorgo-heldout",
         minutes=1,
         about="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
-        source="GORGO section 5, tables of 6 and 7 April",
+        source="GORGO, section 5, tables of 6 and 7 April",
         run=run,
         claims=CLAIMS,
     ),

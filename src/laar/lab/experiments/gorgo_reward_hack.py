@@ -53,7 +53,7 @@ def run(scope: Scope) -> Report:
     return Report(tables=tables, evidence=evidence)
 
 
-_PAPER = "GORGO 6, the ablation of 2 April"
+_PAPER = "GORGO, section 6, ablation of 2 April"
 CLAIMS = (
     Claim(
         name="piled-up",
@@ -106,7 +106,7 @@ EXPERIMENTS = (
         name="gorgo-reward-hack",
         minutes=0.3,
         about="A load weight of zero sends all requests to one endpoint, and TTFT hardly shows it",
-        source="GORGO section 6, the ablation of 2 April",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

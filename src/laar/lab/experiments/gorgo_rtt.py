@@ -212,7 +212,7 @@ EXPERIMENTS = (
         name="gorgo-rtt",
         minutes=0.02,
         about="With physical weights the round trip is weighed rightly against a cached prefix",
-        source="GORGO section 3, the network term",
+        source="GORGO, section 3, network term",
         run=run,
         claims=CLAIMS,
     ),

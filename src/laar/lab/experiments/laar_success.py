@@ -90,7 +90,7 @@ def _evidence(results: _Results, cells: list[Cell]) -> Evidence:
     }
 
 
-_PAPER = "LAAR 6.2, Figure 3"
+_PAPER = "LAAR, section 6.2, figure 3"
 CLAIMS = (
     Claim(
         name="attempts",
@@ -149,7 +149,7 @@ EXPERIMENTS = (
         name="laar-success",
         minutes=0.25,
         about="LAAR reaches the highest success rate in at most five attempts",
-        source="LAAR 6.2, Figure 3",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
         seeds=20,

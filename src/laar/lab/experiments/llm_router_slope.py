@@ -286,7 +286,7 @@ EXPERIMENTS = (
         name="llm-router-slope",
         minutes=0.08,
         about="Prefix-aware routing keeps the median latency flattest as sessions grow",
-        source="llm-router, cloud validation",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

@@ -150,7 +150,7 @@ EXPERIMENTS = (
         name="llm-router-valve",
         minutes=0.02,
         about="The valve's threshold trades throughput for cache hits",
-        source="llm-router, valve ablation",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

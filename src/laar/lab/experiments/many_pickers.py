@@ -136,7 +136,7 @@ EXPERIMENTS = (
     Experiment(
         name="many-pickers",
         about="Four pickers that share decide as well as one that knows all",
-        source="docs/decisions/0016-many-pickers.md",
+        source="decision 16",
         run=run_four,
         claims=(*_claims("agents", 24), *_claims("conversations", 24)),
         seeds=24,
@@ -145,7 +145,7 @@ EXPERIMENTS = (
     Experiment(
         name="many-pickers-large",
         about="On a thousand endpoints eight pickers decide as well as one that knows all",
-        source="docs/decisions/0016-many-pickers.md",
+        source="decision 16",
         run=run_large,
         claims=(
             Claim(

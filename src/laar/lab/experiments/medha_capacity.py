@@ -1,4 +1,4 @@
-"""The load a system carries until first tokens take too long: Medha section 6.2, Figure 9b.
+"""The load a system carries until first tokens take too long: Medha, section 6.2, figure 9b.
 
 Capacity is the largest rate, on a geometric grid, up to which the 90th percentile of the time to
 the first token stays within 10 s. The prompts are the same at every rate, only closer together.
@@ -80,7 +80,7 @@ CLAIMS = (
         direction="above",
         bound=5.0,
         seeds=10,
-        paper="Medha 6.2, Figure 9",
+        paper="Medha, section 6.2, figure 9",
         published="5 to 5.7 times LoongServe",
         why="The rival stands for LoongServe without its elastic groups.",
     ),
@@ -91,7 +91,7 @@ EXPERIMENTS = (
         name="medha-capacity",
         minutes=3,
         about="Medha carries at least five times the load of a non-preemptive system",
-        source="Medha 6.2, Figure 9",
+        source="Medha, section 6.2, figure 9",
         run=run_capacity,
         claims=CLAIMS,
     ),

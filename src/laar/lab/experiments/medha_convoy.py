@@ -119,7 +119,7 @@ def _evidence(runs: _Runs) -> Evidence:
     }
 
 
-_PAPER = "Medha 1 and 6.4, Figure 1"
+_PAPER = "Medha, sections 1 and 6.4, figure 1"
 _UNSTABLE = "The rival is not stable at this load: the ratio grows with the length of the run."
 CLAIMS = (
     Claim(
@@ -164,7 +164,7 @@ EXPERIMENTS = (
         name="medha-convoy",
         minutes=1,
         about="Medha keeps a few long prompts from delaying all other requests",
-        source="Medha 1 and 6.4, Figure 1",
+        source=_PAPER,
         run=run_convoy,
         claims=CLAIMS,
     ),

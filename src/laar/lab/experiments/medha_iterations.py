@@ -1,4 +1,4 @@
-"""How long decodes wait beside a prefill of a million tokens: Medha sections 3.2 and 6.2.
+"""How long decodes wait beside a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
 A few conversations decode while one prompt of 1M tokens is prefilled, on 16 A100. Medha's chunks
 shrink so that an iteration keeps to its target; static chunks of 512 and 2,048 tokens take ever
@@ -112,7 +112,7 @@ def run_iterations(scope: Scope) -> Report:
 
 
 _TARGET_MS = 1e3 * load_profile(MEDHA).settings.slack.target_s
-_PAPER = "Medha 3.2 and 6.2"
+_PAPER = "Medha, sections 3.2 and 6.2"
 CLAIMS = (
     Claim(
         name="adaptive",
@@ -144,7 +144,7 @@ CLAIMS = (
         direction="below",
         bound=1.05,
         seeds=10,
-        paper="Medha 3.2, Figure 4",
+        paper="Medha, section 3.2, figure 4",
         published="better at both ends of the trade-off",
         why="Small chunks read the context once more each: here it is a trade-off.",
     ),
@@ -155,7 +155,7 @@ EXPERIMENTS = (
         name="medha-iterations",
         minutes=0.05,
         about="Adaptive chunks keep iterations to their target whatever the context",
-        source="Medha 3.2, 4.1 and 6.2",
+        source="Medha, sections 3.2, 4.1 and 6.2",
         run=run_iterations,
         claims=CLAIMS,
     ),

@@ -135,7 +135,7 @@ def run_parallelism(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha 6.3, Figures 11 and 12"
+_PAPER = "Medha, section 6.3, figures 11 and 12"
 _CONFOUNDED = (
     "The published factor is that of the stages, 8 by 4, where the target is for one stage's "
     "work; four stages with a single KV group have it too. With a target for what a client waits "
@@ -205,7 +205,7 @@ EXPERIMENTS = (
         name="medha-parallelism",
         minutes=4,
         about="KV parallelism halves decode latency beside very long prompts at like first tokens",
-        source="Medha 6.3, Figures 11 and 12",
+        source=_PAPER,
         run=run_parallelism,
         claims=CLAIMS,
     ),

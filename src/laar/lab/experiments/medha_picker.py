@@ -281,7 +281,7 @@ EXPERIMENTS = (
         name="medha-picker",
         minutes=0.06,
         about="Slack order in the picker's queue helps engines that know nothing of it",
-        source="Medha 4.1; laar's own set-up",
+        source="Medha, section 4.1, in laar's own set-up",
         run=run_picker,
         claims=CLAIMS,
     ),

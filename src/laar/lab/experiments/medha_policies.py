@@ -157,7 +157,7 @@ def _evidence(rates: list[float], figures: Callable[[str, float, str], list[floa
     }
 
 
-_PAPER = "Medha 4.1 and 6.4, Figure 13"
+_PAPER = "Medha, sections 4.1 and 6.4, figure 13"
 _QUEUES = (
     "Arrivals last 15 minutes, the paper's an hour: on some seeds hardly a request is late by "
     "then, and EDF and LRS are as good."
@@ -192,7 +192,7 @@ CLAIMS = (
             direction="above",
             bound=0.0,
             seeds=10,
-            paper=_PAPER if rival != "srpt" else "Medha 4.1 (goodput is the aim)",
+            paper=_PAPER if rival != "srpt" else "Medha, section 4.1, goodput as the aim",
             published="LARS leads" if rival != "srpt" else "SRPT is not shown; goodput is the aim",
             why=_LATE,
         )
@@ -206,7 +206,7 @@ CLAIMS = (
         direction="above",
         bound=1.6,
         seeds=10,
-        paper="Medha 6.4",
+        paper="Medha, section 6.4",
         published="1.6 to 1.8 times",
         why=_QUEUES,
     ),
@@ -244,7 +244,7 @@ EXPERIMENTS = (
         name="medha-policies",
         minutes=2.5,
         about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
-        source="Medha 4.1 and 6.4, Figure 13",
+        source=_PAPER,
         run=run_policies,
         claims=CLAIMS,
     ),

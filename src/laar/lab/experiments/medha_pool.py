@@ -122,7 +122,7 @@ CLAIMS = tuple(
         direction="below",
         bound=1.0 - published / 100.0,
         seeds=10,
-        paper="Medha 6.5, Figure 14",
+        paper="Medha, section 6.5, figure 14",
         published=f"up to {published} % fewer",
     )
     for name, called, published in (("medha", "Medha", 20), ("shared", "all eight shared", 10))
@@ -133,7 +133,7 @@ EXPERIMENTS = (
         name="medha-pool",
         minutes=0.4,
         about="A pool reserved for short requests costs long ones their completions",
-        source="Medha 6.5, Figure 14",
+        source="Medha, section 6.5, figure 14",
         run=run_pool,
         claims=CLAIMS,
     ),

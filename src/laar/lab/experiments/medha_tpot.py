@@ -74,7 +74,7 @@ def run_tpot(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha 6.2, Figure 10"
+_PAPER = "Medha, section 6.2, figure 10"
 CLAIMS = (
     Claim(
         name="sarathi-second",

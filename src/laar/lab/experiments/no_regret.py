@@ -213,7 +213,7 @@ def _regrets(results: Results, policies: Sequence[str]) -> Table:
     )
 
 
-_SOURCE = "docs/decisions/0013"
+_SOURCE = "decision 13"
 
 
 def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
