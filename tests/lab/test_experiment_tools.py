@@ -21,7 +21,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import run_cell
 from laar.lab.report import Chart, Report, Table, dump, show
 from laar.lab.statistics import Estimate, estimate, gain
-from laar.lab.sweep import kept_in, placed, sweep
+from laar.lab.sweep import grid, kept_in, placed, sweep
 from laar.lab.trace import read_trace
 from laar.sim.fleet_file import read_fleet
 
@@ -139,7 +139,7 @@ def test_the_exit_status_is_the_verdict(
     def run(scope: Scope) -> Report:
         return small_report(seconds, len(scope.seeds))
 
-    known = Experiment(name="e", claim="c", source="s", run=run, claims=(CLAIM,))
+    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     plot, data = tmp_path / "f.png", tmp_path / "f.json"
     told = ["run", "e", *told, "--jobs", "1", "--plot", str(plot), "--json", str(data)]
@@ -154,7 +154,7 @@ def test_the_exit_status_is_the_verdict(
 
 def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
-        name="e", claim="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
+        name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
     )
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     result = RUN.invoke(commands.app, ["run", "e", "--seeds", "3", "--jobs", "1"])
@@ -165,7 +165,7 @@ def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None
 def test_an_experiment_is_repeated_on_seeds_of_ones_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Experiment(name="e", claim="c", source="s", run=lambda scope: Report(tables=[]))
+    run = Experiment(name="e", about="c", source="s", run=lambda scope: Report(tables=[]))
     monkeypatch.setattr(experiments, "all_experiments", lambda: {"e": run})
     data = tmp_path / "numbers.json"
     told = ["run", "e", "--seeds", "2", "--first-seed", "3000", "--jobs", "1", "--json", str(data)]
@@ -238,7 +238,9 @@ def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
 
 
 def test_laar_needs_no_more_attempts_than_there_are_models() -> None:
-    ours, theirs = (run_cell(who, ("ja", 65536), 1000, False) for who in ("laar", "least-loaded"))
+    ours, theirs = (
+        run_cell(who, ("ja", 65536), False, None, 1000) for who in ("laar", "least-loaded")
+    )
     assert ours.attempts.max() <= 5
     assert theirs.attempts.max() == 10
 
@@ -250,6 +252,15 @@ def _square(number: int) -> int:
 def test_a_sweep_keeps_the_order_of_its_cases() -> None:
     with placed("loky", 2):
         assert sweep(_square, [(n,) for n in range(20)], label="") == [n * n for n in range(20)]
+
+
+def _named(name: str, seed: int) -> str:
+    return f"{name} {seed}"
+
+
+def test_a_grid_has_the_results_of_each_case_in_the_order_of_the_seeds() -> None:
+    found = grid(_named, {("x", 1): ("a",), ("y", 2): ("b",)}, [5, 3], label="")
+    assert found == {("x", 1): ["a 5", "a 3"], ("y", 2): ["b 5", "b 3"]}
 
 
 def _noted(number: int, notes: Path) -> int:

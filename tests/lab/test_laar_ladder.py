@@ -39,9 +39,9 @@ def test_a_fleet_of_other_languages_runs_and_the_oracle_is_not_beaten(tmp_path: 
     surface = AccuracySurface.load(path)
     world = World(surface=surface, capability=measure_fleet(surface, per_cell=20).artifact)
     runs = {
-        step: run_one(world, step, 2, False, 5, quick=False)
+        step: run_one(world, step, 2, False, False, 5)
         for step in ("least-loaded", "least-loaded, retry rule", "laar: Q by class")
-    } | {"oracle": run_one(world, "oracle by question", 2, False, 5, quick=False)}
+    } | {"oracle": run_one(world, "oracle by question", 2, False, False, 5)}
     assert all(len(each.times) == 16 for each in runs.values())
     ours, oracle = runs["laar: Q by class"], runs["oracle"]
     assert oracle.restricted <= ours.restricted

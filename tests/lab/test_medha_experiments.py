@@ -90,7 +90,7 @@ def test_both_layouts_serve_everybody() -> None:
 
 
 def test_the_pickers_queue_answers_all_and_helps() -> None:
-    ours, theirs = (serve(route, 1000, 60.0) for route in ("slack", "arrival"))
+    ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
     assert (ours.left, theirs.left) == (0, 0)
     assert theirs.within < 0.7  # the load is an overload
     assert ours.within >= 1.25 * theirs.within

@@ -50,10 +50,21 @@ def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str)
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
 
 
-def test_a_source_in_the_repository_is_there() -> None:
-    for experiment in KNOWN.values():
-        for path in re.findall(r"\S+\.md", experiment.source):
-            assert (RESULTS.parents[1] / path).is_file(), (experiment.name, path)
+def test_papers_are_cited_in_one_style() -> None:
+    cited = {one.source for one in all_experiments().values()}
+    cited |= {claim.paper for one in KNOWN.values() for claim in one.claims}
+    for text in cited:
+        if re.match("GORGO|Medha|LAAR|ContextPilot", text):
+            assert re.match(r"\w+, (sections? \d|appendix [A-Z])", text)
+
+
+def test_a_decision_that_is_cited_is_there() -> None:
+    decisions = RESULTS.parent / "decisions"
+    numbers = [re.search(r"decision (\d+)", one.source) for one in all_experiments().values()]
+    found = {int(number[1]) for number in numbers if number}
+    assert found
+    for number in found:
+        assert list(decisions.glob(f"{number:04d}-*.md")), number
 
 
 def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:

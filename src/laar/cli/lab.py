@@ -73,7 +73,7 @@ def list_() -> None:
         for known in all_experiments().values():
             claims, seeds = str(len(known.claims)), str(known.seeds)
             took = spoken_time(known.hours(known.seeds))
-            table.add_row(known.name, known.claim, known.source, claims, seeds, took)
+            table.add_row(known.name, known.about, known.source, claims, seeds, took)
         _console().print(table)
 
 
@@ -163,7 +163,7 @@ def run(
         show(report, console, judged)
         console.print(_last_line(experiment, judged, scope), highlight=False)
         if json:
-            about = {"experiment": name, "claim": experiment.claim, "quick": quick}
+            about = {"experiment": name, "claim": experiment.about, "quick": quick}
             json.write_bytes(
                 dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged))
             )
@@ -177,7 +177,7 @@ def run(
 
 
 def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -> str:
-    about = f"{experiment.claim} ({experiment.source}; {_spoken(scope.seeds)})"
+    about = f"{experiment.about} ({experiment.source}; {_spoken(scope.seeds)})"
     if scope.quick:
         return f"a smoke test without a verdict: {about}"
     if not judged:

@@ -68,7 +68,7 @@ class Claim:
         direction: side of the bound on which the effect should be.
         bound: the effect asked for.
         seeds: needed for a verdict.
-        paper: paper of the claim, with its section; empty for laar's own.
+        paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or any.
         family: claims that are corrected together; "alone" for none.

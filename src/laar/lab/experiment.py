@@ -50,9 +50,9 @@ class Experiment:
 
     Args:
         name: its name on the command line.
-        claim: its subject, one sentence.
+        about: its subject, one sentence.
         claims: the claims that are judged; empty where nothing is.
-        source: paper and section.
+        source: as in "GORGO, section 3"; "decision 13" or "no paper" for laar's own.
         run: makes the report.
         seeds: number of seeds by default; at least as many as each claim needs.
         quick_seeds: number of seeds of the smoke test.
@@ -64,7 +64,7 @@ class Experiment:
     """
 
     name: str
-    claim: str
+    about: str
     source: str
     run: Callable[[Scope], Report]
     claims: tuple[Claim, ...] = ()

@@ -29,7 +29,7 @@ _GROUPS = {
     "ContextPilot": ("context-",),
     "Medha": ("medha-", "engine-"),
     "llm-router": ("llm-router-",),
-    "No paper's": ("",),
+    "Without a paper": ("",),
 }
 _HEAD = """# Results
 

@@ -10,7 +10,7 @@ nothing here is shown more easily with less data.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "gain",
     "holm",
     "log_ratios",
+    "means",
     "one_more",
     "seeds_for",
 ]
@@ -68,6 +69,11 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(float(array.mean()), float("nan"))
     half = student.ppf(0.5 + CONFIDENCE / 2, n - 1) * array.std(ddof=1) / n**0.5
     return Estimate(float(array.mean()), float(half))
+
+
+def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Estimate]:
+    """The mean of each of these numbers, from one run a seed."""
+    return [estimate([run[name] for run in runs]) for name in names]
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:

@@ -8,7 +8,7 @@ cases whatever finishes first, so a sweep's outcome does not depend on where it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -22,13 +22,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from laar.errors import SettingError, unknown
 
-__all__ = ["BACKENDS", "kept_in", "placed", "sweep"]
+__all__ = ["BACKENDS", "grid", "kept_in", "placed", "sweep"]
 
 BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
 _T = TypeVar("_T")
+_Key = TypeVar("_Key")
 
 _kept: ContextVar[Path | None] = ContextVar("kept", default=None)
 
@@ -58,6 +59,26 @@ def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: st
             if lines is not None:
                 lines.tell(len(done))
         return done
+
+
+def grid(
+    run: Callable[..., _T],
+    cases: Mapping[_Key, tuple[Any, ...]],
+    seeds: Sequence[int],
+    *,
+    label: str,
+) -> dict[_Key, list[_T]]:
+    """Calls `run` with each case and each seed; the results of a case are in the seeds' order.
+
+    Args:
+        run: a module's function, as for `sweep`; the seed is its last argument.
+        cases: its other arguments, by the key of their results.
+        seeds: every case runs on each.
+        label: label of the progress bar.
+    """
+    runs = [(*arguments, seed) for arguments in cases.values() for seed in seeds]
+    results = iter(sweep(run, runs, label=label))
+    return {key: [next(results) for _ in seeds] for key in cases}
 
 
 class _Lines:

@@ -14,8 +14,9 @@ from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import means
+from laar.lab.suite.fleets import workers
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
 from laar.sim.engine import load_profile
@@ -23,8 +24,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     replay_open,
 )
@@ -41,17 +40,10 @@ _IN_FLIGHT = 4 * AGENTS
 def run(scope: Scope) -> Report:
     """Both ways on the same questions."""
     questions = 60 if scope.quick else 200
-    cases = [(way, questions, seed) for way in (BY_PLACE, BY_PREFIX) for seed in scope.seeds]
-    results = iter(sweep(run_agents, cases, label="context-agents"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in (BY_PLACE, BY_PREFIX)}
+    cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
+    runs = grid(run_agents, cases, scope.seeds, label="context-agents")
     rows: list[tuple[Value, ...]] = [
-        (
-            way,
-            *(
-                estimate([one[name] for one in found])
-                for name in ("hit_rate", "questions_per_s", "busiest")
-            ),
-        )
+        (way, *means(found, ("hit_rate", "questions_per_s", "busiest")))
         for way, found in runs.items()
     ]
     return Report(
@@ -68,11 +60,7 @@ def run(scope: Scope) -> Report:
 
 def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
     """A backlog of questions on fresh agents."""
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"agent-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(AGENTS)
-    ]
+    sites = workers(load_profile(ENGINE), AGENTS, "agent")
     fleet = VirtualFleet(sites, FleetSettings(policy=way), seed=seed)
     tally = Tally()
 
@@ -102,7 +90,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.2 (Chain-of-Agents)",
+        paper="ContextPilot, section 7.2, Chain-of-Agents",
         published="1.8 times (Qwen3-4B), 2.1 times (Llama3.1-8B)",
     ),
 )
@@ -111,8 +99,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-agents",
         minutes=0.3,
-        claim="Chains of agents are faster where documents find the agent that read them",
-        source="ContextPilot, section 7.2",
+        about="Chains of agents are faster where documents find the agent that read them",
+        source="ContextPilot, section 7.2, Chain-of-Agents",
         run=run,
         claims=CLAIMS,
         seeds=3,

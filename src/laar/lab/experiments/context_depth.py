@@ -7,12 +7,14 @@ MultihopRAG and 1.3 to 1.6 on NarrativeQA, at every length.
 
 from __future__ import annotations
 
+from itertools import product
+
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import Estimate, estimate, means
+from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
 
@@ -26,18 +28,16 @@ _Runs = dict[tuple[int, str], list[dict[str, float]]]
 def run(scope: Scope) -> Report:
     """Each number of documents, as received and with the hook."""
     requests = 200 if scope.quick else 600
-    keys = [(docs, way) for docs in DEPTHS for way in (RECEIVED, HOOK)]
-    cases = [(*key, requests, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_depth, cases, label="context-depth"))
-    runs: _Runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: (*key, requests) for key in product(DEPTHS, (RECEIVED, HOOK))}
+    runs = grid(run_depth, cases, scope.seeds, label="context-depth")
     faster = {docs: _faster(runs, docs) for docs in DEPTHS}
     rows: list[tuple[Value, ...]] = [
         (
             f"{docs}, {way}",
-            *(estimate([one[name] for one in runs[docs, way]]) for name in _FIGURES),
+            *means(runs[docs, way], _FIGURES),
             faster[docs] if way == HOOK else "",
         )
-        for docs, way in keys
+        for docs, way in cases
     ]
     return Report(
         tables=[
@@ -94,7 +94,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.3, figure 9",
+        paper="ContextPilot, section 7.3, figure 9",
         published="1.5 to 2.0 times (MultihopRAG), 1.3 to 1.6 times (NarrativeQA)",
     ),
 )
@@ -103,8 +103,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-depth",
         minutes=0.5,
-        claim="The hook's gain holds from 3 documents a prompt to 15",
-        source="ContextPilot, section 7.3 and figure 9",
+        about="The hook's gain holds from 3 documents a prompt to 15",
+        source="ContextPilot, section 7.3, figure 9",
         run=run,
         claims=CLAIMS,
         seeds=3,

@@ -12,8 +12,8 @@ from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import means
+from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS
 from laar.sim.fleet import Arrival, Exchange
@@ -29,13 +29,9 @@ def run(scope: Scope) -> Report:
     """The same load as received and with the hook."""
     requests = 500 if scope.quick else 5000
     ways = (RECEIVED, HOOK)
-    cases = [(way, requests, seed) for way in ways for seed in scope.seeds]
-    results = iter(sweep(run_way, cases, label="context-drift"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in ways}
-    shares = {
-        way: [estimate([one[str(fifth)] for one in runs[way]]) for fifth in range(FIFTHS)]
-        for way in ways
-    }
+    cases = {way: (way, requests) for way in ways}
+    runs = grid(run_way, cases, scope.seeds, label="context-drift")
+    shares = {way: means(runs[way], map(str, range(FIFTHS))) for way in ways}
     names = [f"fifth {fifth + 1}" for fifth in range(FIFTHS)]
     rows: list[tuple[Value, ...]] = [(way, *shares[way]) for way in ways]
     return Report(
@@ -93,7 +89,7 @@ CLAIMS = (
         direction="above",
         bound=MORE,
         seeds=5,
-        paper="ContextPilot C.1, figure 12",
+        paper="ContextPilot, appendix C.1, figure 12",
         published="about 5 times (34 % for 7 %), from the beginning to the end; topics stay",
     ),
     Claim(
@@ -104,7 +100,7 @@ CLAIMS = (
         direction="above",
         bound=KEPT,
         seeds=5,
-        paper="ContextPilot C.1, figure 12",
+        paper="ContextPilot, appendix C.1, figure 12",
         published="the gain is no effect of the warm-up",
     ),
 )
@@ -113,8 +109,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-drift",
         minutes=1.0,
-        claim="The hook's gain lasts while topics come and go",
-        source="ContextPilot, appendix C.1 and figure 12",
+        about="The hook's gain lasts while topics come and go",
+        source="ContextPilot, appendix C.1, figure 12",
         run=run,
         claims=CLAIMS,
         seeds=5,

@@ -7,12 +7,14 @@ room for the others.
 
 from __future__ import annotations
 
+from itertools import product
+
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_hits import LOADS, WORST_SKEW
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 
 __all__ = ["EXPERIMENTS"]
@@ -33,10 +35,8 @@ _Runs = dict[_Key, list[tuple[float, float]]]
 def run(scope: Scope) -> Report:
     """Replays both loads on all fleets, four ways."""
     fleets = _FLEETS[:1] if scope.quick else _FLEETS
-    keys = [(load, fleet, way) for load in _LOADS for fleet in fleets for way in _WAYS]
-    cases = [(*key, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_fleet, cases, label="context-endpoints"))
-    runs: _Runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: key for key in product(_LOADS, fleets, _WAYS)}
+    runs = grid(run_fleet, cases, scope.seeds, label="context-endpoints")
     return Report(tables=[_table(runs, fleets)], evidence=_evidence(runs, fleets))
 
 
@@ -113,7 +113,7 @@ EXPERIMENTS = (
     Experiment(
         name="context-endpoints",
         minutes=0.15,
-        claim="Reordering pays most where requests are routed by prefix",
+        about="Reordering pays most where requests are routed by prefix",
         source="ContextPilot, section 4, for several endpoints",
         run=run,
         claims=CLAIMS,

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 
 from laar.context.offline import plan
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads import rag
 
 __all__ = ["CASES", "EXPERIMENTS", "LOADS"]
@@ -64,19 +65,11 @@ WORST_SKEW = 1.3
 
 def run(scope: Scope) -> Report:
     """Replays the loads online, and plans them offline."""
-    online = [
-        (case, reorder, seed) for case in CASES for reorder in (False, True) for seed in scope.seeds
-    ]
-    hits = iter(sweep(replayed, online, label="context-hits"))
-    runs = {
-        (case, reorder): [next(hits) for _ in scope.seeds]
-        for case in CASES
-        for reorder in (False, True)
-    }
+    online = {key: key for key in product(CASES, (False, True))}
+    runs = grid(replayed, online, scope.seeds, label="context-hits")
     capacities = _CAPACITIES[:1] if scope.quick else _CAPACITIES
-    batches = [(load, c, seed) for load in _OFFLINE for c in capacities for seed in scope.seeds]
-    found = iter(sweep(planned, batches, label="context-hits, offline"))
-    plans = {(load, c): [next(found) for _ in scope.seeds] for load in _OFFLINE for c in capacities}
+    batches = {key: key for key in product(_OFFLINE, capacities)}
+    plans = grid(planned, batches, scope.seeds, label="context-hits, offline")
     return Report(tables=[_online(runs), _offline(plans)], evidence=_evidence(runs, plans))
 
 
@@ -208,7 +201,7 @@ CLAIMS = (
             direction="above",
             bound=times,
             seeds=5,
-            paper="ContextPilot 7.1",
+            paper="ContextPilot, section 7.1",
             published=published,
         )
         for (load, times), published in zip(
@@ -223,8 +216,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-hits",
         minutes=0.12,
-        claim="Reordering lets prompts find a multiple of their documents cached",
-        source="ContextPilot, sections 4 to 5",
+        about="Reordering lets prompts find a multiple of their documents cached",
+        source="ContextPilot, sections 4 and 5",
         run=run,
         claims=CLAIMS,
         seeds=5,

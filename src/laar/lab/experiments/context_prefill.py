@@ -14,14 +14,15 @@ two thirds of the fleet's capacity as it is. The paper knows its requests before
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, repeat
+from itertools import accumulate, product, repeat
 
 from laar.context.offline import plan
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.suite.fleets import workers
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads import rag
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
@@ -30,8 +31,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     generator,
     replay_open,
@@ -59,11 +58,8 @@ _Runs = dict[tuple[str, str], list[dict[str, float]]]
 def run(scope: Scope) -> Report:
     """Runs each load three ways."""
     requests = 600 if scope.quick else 2000
-    cases = [(load, way, requests, seed) for load in LOADS for way in WAYS for seed in scope.seeds]
-    results = iter(sweep(run_load, cases, label="context-prefill"))
-    runs: _Runs = {
-        (load, way): [next(results) for _ in scope.seeds] for load in LOADS for way in WAYS
-    }
+    cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
+    runs = grid(run_load, cases, scope.seeds, label="context-prefill")
     return Report(
         tables=[_table(runs)],
         evidence=_evidence(runs),
@@ -107,11 +103,7 @@ def replay(
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
     """Sends all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)
     tally = Tally()
@@ -187,7 +179,7 @@ CLAIMS = (
         direction="above",
         bound=FASTER,
         seeds=3,
-        paper="ContextPilot 7.1, table 4",
+        paper="ContextPilot, section 7.1, table 4",
         published="1.5 to 3 times; DeepSeek-R1 on MultihopRAG 1.81 times",
     ),
     Claim(
@@ -214,8 +206,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-prefill",
         minutes=0.6,
-        claim="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
-        source="ContextPilot, section 7.1 and table 4",
+        about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
+        source="ContextPilot, section 7.1, table 4",
         run=run,
         claims=CLAIMS,
         seeds=3,

@@ -11,7 +11,7 @@ All rows hold requests in slack order; four engines, routed by cost.
 
 from __future__ import annotations
 
-from itertools import accumulate
+from itertools import accumulate, product
 
 from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
@@ -19,8 +19,9 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_prefill import ENGINE, LOADS, OUTPUT_TOKENS, WORKERS
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import means
+from laar.lab.suite.fleets import workers
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 from laar.sim.engine import load_profile
@@ -28,8 +29,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     generator,
     replay_open,
@@ -50,21 +49,15 @@ _Runs = dict[tuple[str, str, str], list[dict[str, float]]]
 def run(scope: Scope) -> Report:
     """Both loads, both paces, each way."""
     requests = 200 if scope.quick else 600
-    keys = [(load, pace, way) for load in RATES for pace in (BATCH, OVERLOAD) for way in WAYS]
-    cases = [(*key, requests, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_load, cases, label="context-queue"))
-    runs: _Runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: (*key, requests) for key in product(RATES, (BATCH, OVERLOAD), WAYS)}
+    runs = grid(run_load, cases, scope.seeds, label="context-queue")
     return Report(tables=[_table(runs, pace) for pace in (BATCH, OVERLOAD)], evidence=_seen(runs))
 
 
 def run_load(load: str, pace: str, way: str, requests: int, seed: int) -> dict[str, float]:
     """One load on a fresh fleet."""
     contexts = LOADS[load](seed, requests)
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     hold_s = 3580.0 if pace == BATCH else Limits().max_hold_s
     limits = Limits(together=way == SCHEDULE, max_hold_s=hold_s)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed, flow=FlowSettings(limits=limits))
@@ -100,15 +93,12 @@ def run_load(load: str, pace: str, way: str, requests: int, seed: int) -> dict[s
     }
 
 
+_FIGURES = ("hit_rate", "tokens_per_s", "ttft_s", "within", "shed")
+
+
 def _table(runs: _Runs, pace: str) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (
-            f"{load}, {way}",
-            *(
-                estimate([one[name] for one in runs[load, pace, way]])
-                for name in ("hit_rate", "tokens_per_s", "ttft_s", "within", "shed")
-            ),
-        )
+        (f"{load}, {way}", *means(runs[load, pace, way], _FIGURES))
         for load in RATES
         for way in WAYS
     ]
@@ -150,7 +140,7 @@ CLAIMS = (
         direction="above",
         bound=2.4,
         seeds=3,
-        paper="ContextPilot 7.3, figure 8",
+        paper="ContextPilot, section 7.3, figure 8",
         published="8.49 to 20.56 % (2.4 times, SGLang), 10.7 to 30.8 % (2.9 times, vLLM)",
     ),
     Claim(
@@ -161,7 +151,7 @@ CLAIMS = (
         direction="above",
         bound=1.4,
         seeds=3,
-        paper="ContextPilot 7.3, figure 8",
+        paper="ContextPilot, section 7.3, figure 8",
         published="20.56 to 33.97 % (1.65 times, SGLang), 30.8 to 43.2 % (1.4 times, vLLM)",
     ),
     Claim(
@@ -188,8 +178,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-queue",
         minutes=1.5,
-        claim="Held requests that leave in the order of their contexts find more cached",
-        source="ContextPilot, section 5.2, algorithm 5 and figure 8",
+        about="Held requests that leave in the order of their contexts find more cached",
+        source="ContextPilot, section 5.2, algorithm 5, figure 8",
         run=run,
         claims=CLAIMS,
         seeds=3,

@@ -8,14 +8,15 @@ and 1.49 times with 32.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from laar.context import ContextHook
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import estimate, means
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, conversations
 from laar.sim.engine import load_profile
@@ -41,17 +42,12 @@ _TURNS = 5
 def run(scope: Scope) -> Report:
     """Each number of sessions, as received and with order and notes."""
     sessions = SESSIONS[::4] if scope.quick else SESSIONS
-    keys = [(at_once, way) for at_once in sessions for way in (RECEIVED, NOTES)]
-    cases = [(*key, seed) for key in keys for seed in scope.seeds]
-    results = iter(sweep(run_sessions, cases, label="context-sessions"))
-    runs = {key: [next(results) for _ in scope.seeds] for key in keys}
+    cases = {key: key for key in product(sessions, (RECEIVED, NOTES))}
+    runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")
     rows: list[tuple[Value, ...]] = [
         (
             f"{at_once} sessions, {way}",
-            *(
-                estimate([one[name] for one in runs[at_once, way]])
-                for name in ("hit_rate", "ttft_s")
-            ),
+            *means(runs[at_once, way], ("hit_rate", "ttft_s")),
             estimate(
                 [
                     theirs["ttft_s"] / ours["ttft_s"]
@@ -61,7 +57,7 @@ def run(scope: Scope) -> Report:
                 ]
             ),
         )
-        for at_once, way in keys
+        for at_once, way in cases
     ]
     return Report(
         tables=[
@@ -119,7 +115,7 @@ CLAIMS = tuple(
         direction="above",
         bound=times,
         seeds=3,
-        paper="ContextPilot 7.1, table 3b",
+        paper="ContextPilot, section 7.1, table 3b",
         published=f"{times} times RadixCache",
     )
     for at_once, times in ((SESSIONS[0], FEWEST), (SESSIONS[-1], MOST))
@@ -129,8 +125,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-sessions",
         minutes=0.5,
-        claim="Order and notes make 2 to 32 sessions at once faster",
-        source="ContextPilot, section 7.1 and table 3b",
+        about="Order and notes make 2 to 32 sessions at once faster",
+        source="ContextPilot, section 7.1, table 3b",
         run=run,
         claims=CLAIMS,
         seeds=3,

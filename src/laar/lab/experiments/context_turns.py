@@ -13,13 +13,15 @@ bullets in the system prompt. The paper has 1.23 and 1.83 times (0.101 to 0.055 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from laar.context import ContextHook, ContextSettings
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import Estimate, estimate, means
+from laar.lab.suite.fleets import workers
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.rag_turns import HookedBodies, Turn, conversations, document, memories
 from laar.sim.engine import load_profile
@@ -27,8 +29,6 @@ from laar.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
-    LinkProfile,
-    Site,
     VirtualFleet,
     replay_open,
 )
@@ -52,9 +52,8 @@ _Messages = list[dict[str, str]]
 def run_turns(scope: Scope) -> Report:
     """Each way on the same conversations."""
     count = 30 if scope.quick else 120
-    cases = [(way, count, seed) for way in WAYS for seed in scope.seeds]
-    results = iter(sweep(run_conversations, cases, label="context-turns"))
-    runs = {way: [next(results) for _ in scope.seeds] for way in WAYS}
+    cases = {way: (way, count) for way in WAYS}
+    runs = grid(run_conversations, cases, scope.seeds, label="context-turns")
     return Report(
         tables=[_table("8 documents of 1,024 tokens a turn, 5 turns, 40 % repeated", runs)],
         evidence={"ttft": {"": paired(runs[RECEIVED], runs[NOTES], "ttft_s")}},
@@ -64,16 +63,12 @@ def run_turns(scope: Scope) -> Report:
 def run_memories(scope: Scope) -> Report:
     """Both numbers of memories, as received and ordered."""
     questions = 15 if scope.quick else 40
-    cases = [
-        (way, k, questions, seed)
-        for k in MEMORIES_FASTER
-        for way in (RECEIVED, ORDER)
-        for seed in scope.seeds
-    ]
-    results = iter(sweep(run_questions, cases, label="context-memories"))
+    ways = (RECEIVED, ORDER)
+    cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES_FASTER, ways)}
+    found = grid(run_questions, cases, scope.seeds, label="context-memories")
     tables, evidence = [], {}
     for k in MEMORIES_FASTER:
-        runs = {way: [next(results) for _ in scope.seeds] for way in (RECEIVED, ORDER)}
+        runs = {way: found[k, way] for way in ways}
         tables.append(_table(f"{k} memories of {MEMORY_TOKENS} tokens", runs))
         evidence[f"memories-{k}"] = {"": paired(runs[RECEIVED], runs[ORDER], "ttft_s")}
     return Report(tables=tables, evidence=evidence)
@@ -132,11 +127,7 @@ def run_questions(way: str, k: int, questions: int, seed: int) -> dict[str, floa
 def _replay(
     load: Sequence[Turn], way: str, messages: Callable[[Turn], _Messages], seed: int
 ) -> dict[str, float]:
-    engine = load_profile(ENGINE)
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(WORKERS)
-    ]
+    sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     settings = WAYS[way]
     bodies = HookedBodies(ContextHook(settings) if settings else None, output_tokens=32)
@@ -171,10 +162,7 @@ def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
     rows: list[tuple[Value, ...]] = [
         (
             way,
-            *(
-                estimate([run[name] for run in found])
-                for name in ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")
-            ),
+            *means(found, ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")),
             _faster(found, runs[RECEIVED]),
         )
         for way, found in runs.items()
@@ -195,7 +183,7 @@ TURNS = (
         direction="above",
         bound=TURNS_FASTER,
         seeds=3,
-        paper="ContextPilot 7.2, table 3a",
+        paper="ContextPilot, section 7.2, table 3a",
         published="about 2 times as fast as RadixCache on MT-RAG",
         why="Four of five turns lose 40 % of their documents: prefill falls to 0.68 at best, which "
         "alone is 1.47 times as fast.",
@@ -210,7 +198,7 @@ MEMORIES = tuple(
         direction="above",
         bound=times,
         seeds=3,
-        paper="ContextPilot 7.2 (Mem0 on LoCoMo)",
+        paper="ContextPilot, section 7.2, Mem0 on LoCoMo",
         published=f"{times} times",
         why="An order by how often each memory will be asked for, which is not known beforehand, "
         "would find 0.66 of 20 memories cached and 0.46 of 100; the hook finds 0.65 and 0.39, and "
@@ -223,8 +211,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-turns",
         minutes=0.2,
-        claim="Over several turns with 40 % repeats the hook halves the TTFT",
-        source="ContextPilot, section 7.2 and table 3a",
+        about="Over several turns with 40 % repeats the hook halves the TTFT",
+        source="ContextPilot, section 7.2, table 3a",
         run=run_turns,
         claims=TURNS,
         seeds=3,
@@ -233,8 +221,8 @@ EXPERIMENTS = (
     Experiment(
         name="context-memories",
         minutes=0.1,
-        claim="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
-        source="ContextPilot, section 7.2 (Mem0 on LoCoMo)",
+        about="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
+        source="ContextPilot, section 7.2, Mem0 on LoCoMo",
         run=run_memories,
         claims=MEMORIES,
         seeds=3,

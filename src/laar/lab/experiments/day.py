@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,11 @@ from laar.health import HealthSettings
 from laar.lab.claims import Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Numbers
 from laar.lab.suite.real import day_agents, day_chats
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.tally import Tally
 from laar.lab.workloads.day import HOURS, KINDS, Day, Visit, visits
 from laar.policies import parse_policy
@@ -232,17 +233,16 @@ def run_day(scope: Scope) -> Report:
     ours, *others = policies = scope.policies or (OURS, *rivals)
     for policy in policies:
         parse_policy(policy)
-    cases = [
-        (part, traffic, policy, seed)
-        for part in ("day", "endpoints")
+    parts = product(("day", "endpoints"), policies)
+    cases = {(part, policy): (part, traffic, policy) for part, policy in parts}
+    done = grid(_one, cases, scope.seeds, label="day")
+    runs = {
+        policy: [
+            day | needed
+            for day, needed in zip(done["day", policy], done["endpoints", policy], strict=True)
+        ]
         for policy in policies
-        for seed in scope.seeds
-    ]
-    done = iter(sweep(_one, cases, label="day"))
-    runs = {policy: [next(done) for _ in scope.seeds] for policy in policies}
-    for policy in policies:
-        for run in runs[policy]:
-            run |= next(done)
+    }
     return Report(
         tables=[_table(runs), _by_kind(runs)],
         evidence=_evidence(runs, ours, others),
@@ -257,10 +257,7 @@ Runs = dict[str, list[Numbers]]
 
 
 def _table(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (policy, *(estimate([run[metric] for run in of]) for metric in _SHOWN))
-        for policy, of in runs.items()
-    ]
+    rows: list[tuple[Value, ...]] = [(policy, *means(of, _SHOWN)) for policy, of in runs.items()]
     count = sum(run["requests"] for run in next(iter(runs.values()))) / len(
         next(iter(runs.values()))
     )
@@ -274,11 +271,7 @@ def _table(runs: Runs) -> Table:
 
 def _by_kind(runs: Runs) -> Table:
     rows: list[tuple[Value, ...]] = [
-        (
-            kind,
-            policy,
-            *(estimate([run[f"k {kind} {metric}"] for run in of]) for metric in _BY_PART),
-        )
+        (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
         for kind in KINDS
         for policy, of in runs.items()
     ]
@@ -297,9 +290,7 @@ def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
         y_label=unit,
         x=[float(hour) for hour in range(HOURS)],
         series={
-            policy: [
-                estimate([run[f"h {hour:02d} {metric}"] for run in of]) for hour in range(HOURS)
-            ]
+            policy: means(of, [f"h {hour:02d} {metric}" for hour in range(HOURS)])
             for policy, of in runs.items()
         },
     )
@@ -385,8 +376,8 @@ EXPERIMENTS = (
     Experiment(
         name="day",
         minutes=3,
-        claim="A day of operation: mixed traffic, crashes, a deployment and scaling",
-        source="no paper's",
+        about="A day of operation: mixed traffic, crashes, a deployment and scaling",
+        source="no paper",
         run=run_day,
         claims=CLAIMS,
         seeds=_SEEDS,

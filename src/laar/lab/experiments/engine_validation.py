@@ -40,7 +40,7 @@ CLAIMS = (
         direction="below",
         bound=TOLERANCE,
         seeds=1,
-        paper="Medha 3.1, 6, B",
+        paper="Medha, sections 3.1 and 6, appendix B",
         published="the table of `laar lab run engine-validation`",
     ),
     Claim(
@@ -51,7 +51,7 @@ CLAIMS = (
         direction="above",
         bound=1.0,
         seeds=1,
-        paper="Medha 3.3, 6",
+        paper="Medha, sections 3.3 and 6",
         published="the same table",
     ),
 )
@@ -60,8 +60,8 @@ EXPERIMENTS = (
     Experiment(
         name="engine-validation",
         minutes=0.1,
-        claim="The engine model agrees with the figures that Medha publishes",
-        source="Medha 3.1, 6, B",
+        about="The engine model agrees with the figures that Medha publishes",
+        source="Medha, sections 3.1 and 6, appendix B",
         run=run,
         claims=CLAIMS,
         seeds=1,

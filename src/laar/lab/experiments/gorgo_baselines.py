@@ -124,8 +124,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-baselines",
         minutes=5,
-        claim="The default policy beats every baseline on conversations, and loses none elsewhere",
-        source="the baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
+        about="The default policy beats every baseline on conversations, and loses none elsewhere",
+        source="baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
         run=run,
         claims=CLAIMS,
     ),

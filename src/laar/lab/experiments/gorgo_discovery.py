@@ -131,7 +131,7 @@ CLAIMS = (
             direction="above",
             bound=_SLOWER,
             seeds=20,
-            paper="GORGO 6",
+            paper="GORGO, section 6",
             published="weights at the rail; p95 end to end 12.6 s for 2.5 s",
             why="A climb of an hour does not always arrive; those that do are the slow ones.",
         )
@@ -146,7 +146,7 @@ CLAIMS = (
             direction="below",
             bound=_HELD_BELOW,
             seeds=20,
-            paper="GORGO 6",
+            paper="GORGO, section 6",
             published="a floor under the load weight keeps it from the hack",
         )
         for name, says in (
@@ -160,8 +160,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-discovery",
         minutes=1.5,
-        claim="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
-        source="GORGO section 6",
+        about="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
+        source="GORGO, section 6",
         run=run,
         claims=CLAIMS,
         seeds=20,

@@ -87,8 +87,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-distance",
         minutes=0.9,
-        claim="A second of round trip is worth a second: no lower weight is better",
-        source="GORGO section 3, the network term; docs/decisions/0014",
+        about="A second of round trip is worth a second: no lower weight is better",
+        source="GORGO, section 3, network term; decision 14",
         run=run,
         claims=CLAIMS,
         seeds=4,

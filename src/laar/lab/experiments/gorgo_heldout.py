@@ -132,7 +132,7 @@ CLAIMS = tuple(
         direction="below",
         bound=bound,
         seeds=10,
-        paper="GORGO 5, 6 and 7 April",
+        paper="GORGO, section 5, tables of 6 and 7 April",
         published=published,
         why=why,
     )
@@ -170,8 +170,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-heldout",
         minutes=1,
-        claim="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
-        source="GORGO section 5, tables of 6 and 7 April",
+        about="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
+        source="GORGO, section 5, tables of 6 and 7 April",
         run=run,
         claims=CLAIMS,
     ),

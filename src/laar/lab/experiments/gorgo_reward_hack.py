@@ -53,7 +53,7 @@ def run(scope: Scope) -> Report:
     return Report(tables=tables, evidence=evidence)
 
 
-_PAPER = "GORGO 6, the ablation of 2 April"
+_PAPER = "GORGO, section 6, ablation of 2 April"
 CLAIMS = (
     Claim(
         name="piled-up",
@@ -105,8 +105,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-reward-hack",
         minutes=0.3,
-        claim="A zero load weight piles everything on one replica, and TTFT alone likes it",
-        source="GORGO section 6, the ablation of 2 April",
+        about="A load weight of zero sends all requests to one endpoint, and TTFT hardly shows it",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

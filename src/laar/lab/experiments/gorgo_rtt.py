@@ -211,8 +211,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-rtt",
         minutes=0.02,
-        claim="With physical weights the round trip is weighed rightly against a cached prefix",
-        source="GORGO section 3, the network term",
+        about="With physical weights the round trip is weighed rightly against a cached prefix",
+        source="GORGO, section 3, network term",
         run=run,
         claims=CLAIMS,
     ),

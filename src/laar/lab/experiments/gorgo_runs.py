@@ -18,7 +18,7 @@ from typing import cast
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
 from laar.lab.report import Table, Value
-from laar.lab.statistics import Estimate, estimate, gain
+from laar.lab.statistics import Estimate, gain, means
 from laar.lab.sweep import sweep
 from laar.lab.tally import Tally
 from laar.lab.tuning import tune
@@ -197,10 +197,7 @@ _SHOWN = {
 
 def results_table(results: Runs, title: str) -> Table:
     """One row for each contestant, means over the seeds."""
-    rows: list[tuple[Value, ...]] = [
-        (name, *(estimate([run[key] for run in runs]) for key in _SHOWN))
-        for name, runs in results.items()
-    ]
+    rows: list[tuple[Value, ...]] = [(name, *means(runs, _SHOWN)) for name, runs in results.items()]
     return Table(title=title, columns=("policy", *_SHOWN.values()), rows=rows, digits=3)
 
 

@@ -48,7 +48,7 @@ CLAIMS = (
         direction="below",
         bound=_PUBLISHED,
         seeds=10,
-        paper="GORGO 5, 5 April",
+        paper="GORGO, section 5, 5 April",
         published="8.9 s against 13.7 s",
     ),
     Claim(
@@ -59,7 +59,7 @@ CLAIMS = (
         direction="above",
         bound=1.0,
         seeds=10,
-        paper="GORGO 5, 5 April",
+        paper="GORGO, section 5, 5 April",
         published="3.5 % above",
         why="Affinity overloads a replica here; its first tokens wait for that as well.",
     ),
@@ -78,8 +78,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-saturation",
         minutes=2,
-        claim="On a saturated fleet GORGO's p95 end to end is at most 0.8 of the best baseline's",
-        source="GORGO section 5, 5 April",
+        about="On a saturated fleet GORGO's p95 end to end is at most 0.8 of the best baseline's",
+        source="GORGO, section 5, 5 April",
         run=run,
         claims=CLAIMS,
     ),

@@ -124,8 +124,8 @@ EXPERIMENTS = (
     Experiment(
         name="gorgo-tuner",
         minutes=0.004,
-        claim="The climb arrives, through noise that misleads the published one",
-        source="GORGO section 3, hill-climb",
+        about="The tuner finds good weights in noise that misleads GORGO's published climb",
+        source="GORGO, section 3, hill-climb",
         run=run,
         claims=CLAIMS,
         seeds=160,

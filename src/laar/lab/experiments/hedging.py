@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar.lab.report import Report, Table
-from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.statistics import Estimate, means
+from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.sim.fleet import FleetSettings, Question, VirtualFleet
@@ -65,16 +66,10 @@ class _Asked:
 def run(scope: Scope) -> Report:
     """Every hedge with every number of users."""
     world, users = world_of(scope), (2, 8) if scope.quick else USERS
-    keys = [(name, n) for n in users for name in HEDGES]
-    cases = [(world, *key, seed, scope.quick) for key in keys for seed in scope.seeds]
-    found = iter(sweep(run_one, cases, label="hedging"))
-    results = {key: [next(found) for _ in scope.seeds] for key in keys}
+    cases = {(name, n): (world, name, n, scope.quick) for n, name in product(users, HEDGES)}
+    results = grid(run_one, cases, scope.seeds, label="hedging")
     rows: list[tuple[str | Estimate, ...]] = [
-        (
-            f"{name}, {n} users",
-            *(estimate([run[column] for run in results[name, n]]) for column in _COLUMNS),
-        )
-        for name, n in keys
+        (f"{name}, {n} users", *means(results[name, n], _COLUMNS)) for name, n in cases
     ]
     table = Table(
         title="Shares of T, and engine seconds for each question",
@@ -88,7 +83,7 @@ def run(scope: Scope) -> Report:
 _COLUMNS = ("restricted mean time", "right within T/10", "right within T", "engine s")
 
 
-def run_one(world: World, name: str, users: int, seed: int, quick: bool) -> dict[str, float]:
+def run_one(world: World, name: str, users: int, quick: bool, seed: int) -> dict[str, float]:
     """One hedge, one number of users, one seed."""
     drawn = queries(per_cell=3 if quick else PER_CELL, seed=seed)
     random.Random(f"{seed}/order").shuffle(drawn)
@@ -251,8 +246,8 @@ EXPERIMENTS = (
     Experiment(
         name="hedging",
         minutes=0.5,
-        claim="Asking two models at once saves users time where engines are idle",
-        source="ours",
+        about="Asking two models at once saves users time where engines are idle",
+        source="no paper",
         run=run,
         claims=CLAIMS,
         seeds=10,

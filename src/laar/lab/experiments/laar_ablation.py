@@ -13,7 +13,8 @@ costs less (a remark shows how much).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
@@ -45,7 +46,7 @@ from laar.lab.experiments.lookups import (
 )
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.policies.published_cost import ExpectedTime
@@ -117,13 +118,7 @@ def run(scope: Scope) -> Report:
 def _table_of_parts(
     scope: Scope, cells: list[Cell]
 ) -> tuple[Table, list[Estimate], dict[str, Seen]]:
-    cases = [(v, cell, seed, 1) for v in VARIANTS for cell in cells for seed in scope.seeds]
-    results = iter(sweep(run_variant, cases, label="laar-ablation, parts"))
-    seconds = {
-        (v, cell): np.array([next(results).ttca_s for _ in scope.seeds])
-        for v in VARIANTS
-        for cell in cells
-    }
+    seconds = _seconds(scope, VARIANTS, cells, shared=1, label="parts")
     rows: list[tuple[Value, ...]] = []
     ratios = {v: [seconds[v, cell] / seconds["laar", cell] for cell in cells] for v in VARIANTS}
     for index, cell in enumerate(cells):
@@ -156,13 +151,7 @@ def _slug(name: str) -> str:
 
 def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, Seen]:
     variants = ("laar", "without cache")
-    cases = [(v, cell, seed, SHARED) for v in variants for cell in cells for seed in scope.seeds]
-    results = iter(sweep(run_variant, cases, label="laar-ablation, cache"))
-    seconds = {
-        (v, cell): np.array([next(results).ttca_s for _ in scope.seeds])
-        for v in variants
-        for cell in cells
-    }
+    seconds = _seconds(scope, variants, cells, shared=SHARED, label="cache")
     ratios = [seconds["without cache", cell] / seconds["laar", cell] for cell in cells]
     mean = estimate([*np.mean(ratios, axis=0)])
     rows: list[tuple[Value, ...]] = [
@@ -182,7 +171,16 @@ def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, Seen]:
     return table, _overall(ratios)
 
 
-def run_variant(variant: str, cell: Cell, seed: int, shared: int) -> CellResult:
+def _seconds(
+    scope: Scope, variants: Sequence[str], cells: Sequence[Cell], *, shared: int, label: str
+) -> dict[tuple[str, Cell], Floats]:
+    """Times to correct answer of each variant on each cell, by seed."""
+    cases = {(v, cell): (v, cell, shared) for v, cell in product(variants, cells)}
+    runs = grid(run_variant, cases, scope.seeds, label=f"laar-ablation, {label}")
+    return {key: np.array([run.ttca_s for run in found]) for key, found in runs.items()}
+
+
+def run_variant(variant: str, cell: Cell, shared: int, seed: int) -> CellResult:
     """One variant on one cell; engines keep prompts only where documents are shared."""
     surface, known = surface_of(), artifact()
     if variant == "without conditional Q":
@@ -249,9 +247,8 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     arms = [(_RIGHT, ""), *((arm, way) for way in ways for arm in (_WRONG, _ONLINE, _FIXED))]
     busy = [(_RIGHT, ""), *((_WRONG, way) for way in ways[:1])]
     runs = [(*arm, _FEW_USERS) for arm in arms] + [(*arm, USERS) for arm in busy]
-    cases = [(*each, seed, scope.quick) for each in runs for seed in scope.seeds]
-    results = iter(sweep(run_arm, cases, label="laar-ablation, wrong artifact"))
-    by_run = {each: [next(results) for _ in scope.seeds] for each in runs}
+    cases = {each: (*each, scope.quick) for each in runs}
+    by_run = grid(run_arm, cases, scope.seeds, label="laar-ablation, wrong artifact")
     slow = {each: np.array([one for one, _ in found]) for each, found in by_run.items()}
 
     right = slow[_RIGHT, "", _FEW_USERS]
@@ -308,7 +305,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     return table, evidence, remark
 
 
-def run_arm(arm: str, way: str, users: int, seed: int, quick: bool) -> tuple[float, int]:
+def run_arm(arm: str, way: str, users: int, quick: bool, seed: int) -> tuple[float, int]:
     """Queries of all cells in random order.
 
     Returns:
@@ -404,7 +401,7 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ablation",
         minutes=1.2,
-        claim="No part of the cost does harm, and a wrong artifact is corrected online",
+        about="No part of the cost does harm, and a wrong artifact is corrected online",
         source="LAAR, section 5",
         run=run,
         claims=CLAIMS,

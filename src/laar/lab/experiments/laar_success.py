@@ -95,7 +95,7 @@ def _evidence(results: _Results, cells: list[Cell], models: int) -> Evidence:
     }
 
 
-_PAPER = "LAAR 6.2, Figure 3"
+_PAPER = "LAAR, section 6.2, figure 3"
 CLAIMS = (
     Claim(
         name="attempts",
@@ -153,8 +153,8 @@ EXPERIMENTS = (
     Experiment(
         name="laar-success",
         minutes=0.25,
-        claim="LAAR reaches the highest success rate in at most five attempts",
-        source="LAAR 6.2, Figure 3",
+        about="LAAR reaches the highest success rate in at most five attempts",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
         seeds=20,

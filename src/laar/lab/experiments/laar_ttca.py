@@ -214,7 +214,7 @@ def _covered(results: _Results, cells: list[Cell]) -> list[float]:
     return [float(value) for value in np.mean(shares, axis=0)]
 
 
-_PAPER = "LAAR 6.2, Figure 4"
+_PAPER = "LAAR, section 6.2, figure 4"
 _KEPT = (
     "Who asks the model that has just been wrong finds its prompt cached and fails ten times for "
     "little: mean time to correct answer counts that in its favour, since it ends early. "
@@ -364,8 +364,8 @@ EXPERIMENTS = (
     Experiment(
         name="laar-ttca",
         minutes=0.6,
-        claim="The expected time to a correct answer beats load and session policies in every cell",
-        source=f"LAAR 6.2, Figure 4; {USERS} users, 5 models",
+        about="The expected time to a correct answer beats load and session policies in every cell",
+        source=f"{_PAPER}; {USERS} users, 5 models",
         run=run,
         claims=CLAIMS,
         seeds=20,

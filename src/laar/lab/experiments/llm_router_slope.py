@@ -16,12 +16,14 @@ for 7B. Every other part of the claim holds at 10 seeds, all of it at 40.
 
 from __future__ import annotations
 
+from itertools import product
+
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.router_sessions import PROFILES, SESSIONS, run_sessions
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 
 __all__ = ["EXPERIMENTS"]
 
@@ -52,14 +54,10 @@ def run(scope: Scope) -> Report:
     """Runs all policies at all session counts, both models."""
     counts = (SESSIONS[0], SESSIONS[-1]) if scope.quick else SESSIONS
     sizes = ("14B",) if scope.quick else tuple(PROFILES)
-    cases = [(p, z, n, s) for z in sizes for p in POLICIES for n in counts for s in scope.seeds]
-    results = iter(sweep(run_sessions, cases, label="llm-router-slope"))
-    runs: _Runs = {
-        (size, policy, n): [next(results) for _ in scope.seeds]
-        for size in sizes
-        for policy in POLICIES
-        for n in counts
+    cases = {
+        (size, policy, n): (policy, size, n) for size, policy, n in product(sizes, POLICIES, counts)
     }
+    runs = grid(run_sessions, cases, scope.seeds, label="llm-router-slope")
     return Report(
         tables=[table for size in sizes for table in _tables(runs, size, counts)],
         evidence=_evidence(runs, sizes, counts),
@@ -287,8 +285,8 @@ EXPERIMENTS = (
     Experiment(
         name="llm-router-slope",
         minutes=0.08,
-        claim="Prefix-aware routing keeps the median latency flattest as sessions grow",
-        source="llm-router, cloud validation",
+        about="Prefix-aware routing keeps the median latency flattest as sessions grow",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

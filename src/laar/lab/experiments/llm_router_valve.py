@@ -16,7 +16,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.router_sessions import run_on
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.sessions import RouterShape
 from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
 
@@ -41,9 +41,8 @@ LAPTOP = EngineProfile(
 
 def run(scope: Scope) -> Report:
     """Sweeps the threshold."""
-    cases = [(valve, seed) for valve in VALVES.values() for seed in scope.seeds]
-    results = iter(sweep(run_valve, cases, label="llm-router-valve"))
-    runs = {name: [next(results) for _ in scope.seeds] for name in VALVES}
+    cases = {name: (valve,) for name, valve in VALVES.items()}
+    runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
 
     def of(valve: str, metric: str) -> Estimate:
         return estimate([run[metric] for run in runs[valve]])
@@ -150,8 +149,8 @@ EXPERIMENTS = (
     Experiment(
         name="llm-router-valve",
         minutes=0.02,
-        claim="The valve's threshold trades throughput for cache hits",
-        source="llm-router, valve ablation",
+        about="The valve's threshold trades throughput for cache hits",
+        source=_PAPER,
         run=run,
         claims=CLAIMS,
     ),

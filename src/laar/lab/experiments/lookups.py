@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from laar.core.outlook import Outlook
 from laar.core.request import Request
 from laar.lab.experiment import Scope
 from laar.lab.measure_fleet import default_artifact, measure_fleet
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.sim.answers import AccuracySurface
@@ -217,19 +218,12 @@ def run_cells(
     scope: Scope, contestants: Sequence[str], *, cached: bool, label: str
 ) -> dict[tuple[str, Cell], list[CellResult]]:
     """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
-    cells = cells_of(scope)
-    cases = [
-        (contestant, cell, seed, cached, scope.fleet)
-        for contestant in contestants
-        for cell in cells
-        for seed in scope.seeds
-    ]
-    results = iter(sweep(run_cell, cases, label=label))
-    return {(c, cell): [next(results) for _ in scope.seeds] for c in contestants for cell in cells}
+    cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
+    return grid(run_cell, cases, scope.seeds, label=label)
 
 
 def run_cell(
-    contestant: str, cell: Cell, seed: int, cached: bool, fleet_file: Path | None = None
+    contestant: str, cell: Cell, cached: bool, fleet_file: Path | None, seed: int
 ) -> CellResult:
     """One run; see the module's text."""
     world = world_from(fleet_file)

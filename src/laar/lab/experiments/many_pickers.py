@@ -21,11 +21,11 @@ from functools import partial
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Case, Closed, Numbers, Pickers, run_case
 from laar.lab.suite.table import SUITE
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.shared_prompts import AgentShape, agents
 
 __all__ = ["EXPERIMENTS"]
@@ -70,12 +70,11 @@ def run_large(scope: Scope) -> Report:
 
 
 def _runs(scope: Scope, name: str, ways: dict[str, Pickers]) -> Results:
-    runs = [(name, seed, ways[way], scope.quick) for way in ways for seed in scope.seeds]
-    results = iter(sweep(_run, runs, label=f"many-pickers, {name}"))
-    return {way: [next(results) for _ in scope.seeds] for way in ways}
+    cases = {way: (name, pickers, scope.quick) for way, pickers in ways.items()}
+    return grid(_run, cases, scope.seeds, label=f"many-pickers, {name}")
 
 
-def _run(name: str, seed: int, pickers: Pickers, quick: bool) -> Numbers:
+def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
     share = _QUICK_SHARE if quick else 1.0
     if name == _LARGE:
         case = _large(_QUICK_ENDPOINTS if quick else _LARGE_ENDPOINTS)
@@ -98,10 +97,9 @@ def _large(endpoints: int) -> Case:
 
 
 def _table(name: str, found: Results) -> Table:
-    rows: list[tuple[Value, ...]] = []
-    for way, runs in found.items():
-        cells = [estimate([run[number] for run in runs]) for number in _SHOWN]
-        rows.append((way, *cells, _ratio(runs, found["one"])))
+    rows: list[tuple[Value, ...]] = [
+        (way, *means(runs, _SHOWN), _ratio(runs, found["one"])) for way, runs in found.items()
+    ]
     columns = ("pickers", *_SHOWN.values(), "p95 beside one")
     return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 
@@ -137,8 +135,8 @@ def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
 EXPERIMENTS = (
     Experiment(
         name="many-pickers",
-        claim="Four pickers that share decide as well as one that knows all",
-        source="docs/decisions/0016-many-pickers.md",
+        about="Four pickers that share decide as well as one that knows all",
+        source="decision 16",
         run=run_four,
         claims=(*_claims("agents", 24), *_claims("conversations", 24)),
         seeds=24,
@@ -146,8 +144,8 @@ EXPERIMENTS = (
     ),
     Experiment(
         name="many-pickers-large",
-        claim="On a thousand endpoints eight pickers decide as well as one that knows all",
-        source="docs/decisions/0016-many-pickers.md",
+        about="On a thousand endpoints eight pickers decide as well as one that knows all",
+        source="decision 16",
         run=run_large,
         claims=(
             Claim(

@@ -1,4 +1,4 @@
-"""The load a system carries until first tokens take too long: Medha section 6.2, Figure 9b.
+"""The load a system carries until first tokens take too long: Medha, section 6.2, figure 9b.
 
 Capacity is the largest rate, on a geometric grid, up to which the 90th percentile of the time to
 the first token stays within 10 s. The prompts are the same at every rate, only closer together.
@@ -18,7 +18,7 @@ from laar.lab.experiments.medha_runs import (
 )
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix
 
 __all__ = ["EXPERIMENTS"]
@@ -50,10 +50,8 @@ def capacity(profile: str, requests: int, seed: int) -> float:
 def run_capacity(scope: Scope) -> Report:
     """Every system's capacity on every seed."""
     requests = _REQUESTS // 4 if scope.quick else _REQUESTS
-    cases = [(system, requests, seed) for system in _SYSTEMS.values() for seed in scope.seeds]
-    found = sweep(capacity, cases, label="medha-capacity")
-    count = len(scope.seeds)
-    rates = {name: found[i * count : (i + 1) * count] for i, name in enumerate(_SYSTEMS)}
+    cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
+    rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
     rows: list[tuple[Value, ...]] = [
         (name, estimate(values), str(over(values, rates["medha"])))
         for name, values in rates.items()
@@ -82,7 +80,7 @@ CLAIMS = (
         direction="above",
         bound=5.0,
         seeds=10,
-        paper="Medha 6.2, Figure 9",
+        paper="Medha, section 6.2, figure 9",
         published="5 to 5.7 times LoongServe",
         why="The rival stands for LoongServe without its elastic groups.",
     ),
@@ -92,8 +90,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-capacity",
         minutes=3,
-        claim="Medha carries at least five times the load of a non-preemptive system",
-        source="Medha 6.2, Figure 9",
+        about="Medha carries at least five times the load of a non-preemptive system",
+        source="Medha, section 6.2, figure 9",
         run=run_capacity,
         claims=CLAIMS,
     ),

@@ -25,7 +25,7 @@ from laar.lab.experiments.medha_runs import (
 )
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix
 
 __all__ = ["EXPERIMENTS"]
@@ -40,24 +40,15 @@ _Runs = dict[tuple[str, float], list[Latencies]]
 def run_convoy(scope: Scope) -> Report:
     """Every system at every share of long requests."""
     duration_s = 300.0 if scope.quick else 1200.0
-    cases = [
-        (system, share, seed) for system in _SYSTEMS for share in _SHARES for seed in scope.seeds
-    ]
-    outcomes = sweep(
-        run,
-        [
-            (_SYSTEMS[system], Mix(rate=_RATE, duration_s=duration_s, long_share=share), seed)
-            for system, share, seed in cases
-        ],
-        label="medha-convoy",
-    )
-    runs: _Runs = {}
-    for (system, share, _), seen in zip(cases, outcomes, strict=True):
-        runs.setdefault((system, share), []).append(seen)
+    cases = {
+        (system, share): (profile, Mix(rate=_RATE, duration_s=duration_s, long_share=share))
+        for system, profile in _SYSTEMS.items()
+        for share in _SHARES
+    }
+    runs = grid(run, cases, scope.seeds, label="medha-convoy")
     rows: list[tuple[Value, ...]] = [
         (f"{system}, {share:.0%} long", *(_all(runs[system, share], p) for p in _PERCENTS))
-        for system in _SYSTEMS
-        for share in _SHARES
+        for system, share in cases
     ]
     return Report(
         tables=[
@@ -128,7 +119,7 @@ def _evidence(runs: _Runs) -> Evidence:
     }
 
 
-_PAPER = "Medha 1 and 6.4, Figure 1"
+_PAPER = "Medha, sections 1 and 6.4, figure 1"
 _UNSTABLE = "The rival is not stable at this load: the ratio grows with the length of the run."
 CLAIMS = (
     Claim(
@@ -172,8 +163,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-convoy",
         minutes=1,
-        claim="Without preemption a few long prompts make everybody wait; with Medha nobody",
-        source="Medha 1 and 6.4, Figure 1",
+        about="Medha keeps a few long prompts from delaying all other requests",
+        source=_PAPER,
         run=run_convoy,
         claims=CLAIMS,
     ),

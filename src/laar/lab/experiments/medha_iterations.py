@@ -1,4 +1,4 @@
-"""How long decodes wait beside a prefill of a million tokens: Medha sections 3.2 and 6.2.
+"""How long decodes wait beside a prefill of a million tokens: Medha, sections 3.2 and 6.2.
 
 A few conversations decode while one prompt of 1M tokens is prefilled, on 16 A100. Medha's chunks
 shrink so that an iteration keeps to its target; static chunks of 512 and 2,048 tokens take ever
@@ -21,7 +21,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import MEDHA, SARATHI
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.sim.engine import EngineProfile, Job, build_engine, load_profile
 
 __all__ = ["EXPERIMENTS"]
@@ -82,11 +82,8 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> _Figures:
 def run_iterations(scope: Scope) -> Report:
     """Adaptive and static chunks beside the same conversations."""
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
-    cases = [(row, prompt_tokens, seed) for row in _ROWS for seed in scope.seeds]
-    found = sweep(gaps, cases, label="medha-iterations")
-    figures: dict[str, list[_Figures]] = {}
-    for (row, _, _), one in zip(cases, found, strict=True):
-        figures.setdefault(row, []).append(one)
+    cases = {row: (row, prompt_tokens) for row in _ROWS}
+    figures = grid(gaps, cases, scope.seeds, label="medha-iterations")
 
     def of(row: str, what: int, unit: float = 1e3) -> list[float]:
         return [unit * one[what] for one in figures[row]]
@@ -115,7 +112,7 @@ def run_iterations(scope: Scope) -> Report:
 
 
 _TARGET_MS = 1e3 * load_profile(MEDHA).settings.slack.target_s
-_PAPER = "Medha 3.2 and 6.2"
+_PAPER = "Medha, sections 3.2 and 6.2"
 CLAIMS = (
     Claim(
         name="adaptive",
@@ -147,7 +144,7 @@ CLAIMS = (
         direction="below",
         bound=1.05,
         seeds=10,
-        paper="Medha 3.2, Figure 4",
+        paper="Medha, section 3.2, figure 4",
         published="better at both ends of the trade-off",
         why="Small chunks read the context once more each: here it is a trade-off.",
     ),
@@ -157,8 +154,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-iterations",
         minutes=0.05,
-        claim="Adaptive chunks keep iterations to their target whatever the context",
-        source="Medha 3.2, 4.1 and 6.2",
+        about="Adaptive chunks keep iterations to their target whatever the context",
+        source="Medha, sections 3.2, 4.1 and 6.2",
         run=run_iterations,
         claims=CLAIMS,
     ),

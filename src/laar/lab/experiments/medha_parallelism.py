@@ -25,7 +25,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import percentile, run
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix
 from laar.sim.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
 
@@ -77,24 +77,17 @@ def run_parallelism(scope: Scope) -> Report:
     high = rates[-1]
     settings = [("cycle", rate, duration_s) for rate in rates]
     settings.append(("pass", high, duration_s * _PASS_SHARE))
-    cases = [
-        (layout, target, rate, length_s, seed)
-        for target, rate, length_s in settings
-        for layout in _LAYOUTS
-        for seed in scope.seeds
-    ]
-    cases += [(_HALF, "cycle", high, duration_s, seed) for seed in scope.seeds]
-    found = sweep(
-        latencies,
-        [
-            (layout, target, Mix(rate=rate, duration_s=length_s, long_scale=_LONG_SCALE), seed)
-            for layout, target, rate, length_s, seed in cases
-        ],
-        label="medha-parallelism",
-    )
-    figures: dict[tuple[str, str, float], list[_Figures]] = {}
-    for (layout, target, rate, _, _), one in zip(cases, found, strict=True):
-        figures.setdefault((layout, target, rate), []).append(one)
+    runs = [(layout, *setting) for setting in settings for layout in _LAYOUTS]
+    runs.append((_HALF, "cycle", high, duration_s))
+    cases = {
+        (layout, target, rate): (
+            layout,
+            target,
+            Mix(rate=rate, duration_s=length_s, long_scale=_LONG_SCALE),
+        )
+        for layout, target, rate, length_s in runs
+    }
+    figures = grid(latencies, cases, scope.seeds, label="medha-parallelism")
 
     def of(layout: str, target: str, rate: float, what: int, unit: float = 1.0) -> list[float]:
         return [unit * one[what] for one in figures[layout, target, rate]]
@@ -142,7 +135,7 @@ def run_parallelism(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha 6.3, Figures 11 and 12"
+_PAPER = "Medha, section 6.3, figures 11 and 12"
 _CONFOUNDED = (
     "The published factor is that of the stages, 8 by 4, where the target is for one stage's "
     "work; four stages with a single KV group have it too. With a target for what a client waits "
@@ -211,8 +204,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-parallelism",
         minutes=4,
-        claim="KV parallelism halves decode latency beside very long prompts at like first tokens",
-        source="Medha 6.3, Figures 11 and 12",
+        about="KV parallelism halves decode latency beside very long prompts at like first tokens",
+        source=_PAPER,
         run=run_parallelism,
         claims=CLAIMS,
     ),

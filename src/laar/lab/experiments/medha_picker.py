@@ -26,7 +26,7 @@ from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import FIRST_SEED, Experiment, Scope
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.overload import (
     CLASSES,
     LOAD,
@@ -148,7 +148,7 @@ def _sampler(route: str, seed: int) -> Sampler:
     )
 
 
-def serve(route: str, seed: int, duration_s: float) -> Served:
+def serve(route: str, duration_s: float, seed: int) -> Served:
     """One minute of overload by one route."""
     fleet = _fleet(route, seed)
     load = _serve(fleet, overload(carried_per_s(), duration_s, seed), _sampler(route, seed))
@@ -170,11 +170,8 @@ def serve(route: str, seed: int, duration_s: float) -> Served:
 def run_picker(scope: Scope) -> Report:
     """The same minutes by every route."""
     duration_s = 20.0 if scope.quick else _MINUTE_S
-    cases = [(route, seed, duration_s) for route in _ROUTES for seed in scope.seeds]
-    found = sweep(serve, cases, label="medha-picker")
-    runs: dict[str, list[Served]] = {}
-    for (route, _, _), one in zip(cases, found, strict=True):
-        runs.setdefault(route, []).append(one)
+    cases = {route: (route, duration_s) for route in _ROUTES}
+    runs = grid(serve, cases, scope.seeds, label="medha-picker")
     rows: list[tuple[Value, ...]] = [
         (
             route,
@@ -283,8 +280,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-picker",
         minutes=0.06,
-        claim="Slack order in the picker's queue helps engines that know nothing of it",
-        source="Medha 4.1; laar's own set-up",
+        about="Slack order in the picker's queue helps engines that know nothing of it",
+        source="Medha, section 4.1, in laar's own set-up",
         run=run_picker,
         claims=CLAIMS,
     ),

@@ -23,6 +23,7 @@ of 1.4 at the low end of its interval.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 
 import numpy as np
 
@@ -33,7 +34,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import percentile, run, with_slack
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix, jobs
 from laar.sim.engine import EngineProfile, Work
 
@@ -93,15 +94,11 @@ def run_policies(scope: Scope) -> Report:
     """Every order at every load."""
     rates = (0.25, 1.0, 1.75) if scope.quick else _RATES
     duration_s = 300.0 if scope.quick else 900.0
-    cases = [(c, rate, seed) for c in _CONTESTANTS for rate in rates for seed in scope.seeds]
-    found = sweep(
-        outcome,
-        [(c, Mix(rate=rate, duration_s=duration_s), seed) for c, rate, seed in cases],
-        label="medha-policies",
-    )
-    runs: dict[tuple[str, float], list[_Outcome]] = {}
-    for (contestant, rate, _), one in zip(cases, found, strict=True):
-        runs.setdefault((contestant, rate), []).append(one)
+    cases = {
+        (contestant, rate): (contestant, Mix(rate=rate, duration_s=duration_s))
+        for contestant, rate in product(_CONTESTANTS, rates)
+    }
+    runs = grid(outcome, cases, scope.seeds, label="medha-policies")
 
     def figures(contestant: str, rate: float, what: str) -> list[float]:
         return [one[what] for one in runs[contestant, rate]]
@@ -160,7 +157,7 @@ def _evidence(rates: list[float], figures: Callable[[str, float, str], list[floa
     }
 
 
-_PAPER = "Medha 4.1 and 6.4, Figure 13"
+_PAPER = "Medha, sections 4.1 and 6.4, figure 13"
 _QUEUES = (
     "Arrivals last 15 minutes, the paper's an hour: on some seeds hardly a request is late by "
     "then, and EDF and LRS are as good."
@@ -195,7 +192,7 @@ CLAIMS = (
             direction="above",
             bound=0.0,
             seeds=10,
-            paper=_PAPER if rival != "srpt" else "Medha 4.1 (goodput is the aim)",
+            paper=_PAPER if rival != "srpt" else "Medha, section 4.1, goodput as the aim",
             published="LARS leads" if rival != "srpt" else "SRPT is not shown; goodput is the aim",
             why=_LATE,
         )
@@ -209,7 +206,7 @@ CLAIMS = (
         direction="above",
         bound=1.6,
         seeds=10,
-        paper="Medha 6.4",
+        paper="Medha, section 6.4",
         published="1.6 to 1.8 times",
         why=_QUEUES,
     ),
@@ -246,8 +243,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-policies",
         minutes=2.5,
-        claim="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
-        source="Medha 4.1 and 6.4, Figure 13",
+        about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
+        source=_PAPER,
         run=run_policies,
         claims=CLAIMS,
     ),

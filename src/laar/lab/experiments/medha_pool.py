@@ -20,7 +20,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix, jobs
 from laar.sim.engine import (
     EngineProfile,
@@ -81,11 +81,8 @@ def _figures(first_s: Floats, short_ttft_s: Floats, mix: Mix) -> _Figures:
 def run_pool(scope: Scope) -> Report:
     """Three arrangements of the same devices under the same requests."""
     mix = Mix(rate=_RATE, duration_s=300.0 if scope.quick else 1800.0)
-    cases = [(system, mix, seed) for system in _SYSTEMS for seed in scope.seeds]
-    found = sweep(pool, cases, label="medha-pool")
-    figures: dict[str, list[_Figures]] = {}
-    for (system, _, _), one in zip(cases, found, strict=True):
-        figures.setdefault(system, []).append(one)
+    cases = {system: (system, mix) for system in _SYSTEMS}
+    figures = grid(pool, cases, scope.seeds, label="medha-pool")
 
     def of(system: str, what: int) -> list[float]:
         return [one[what] for one in figures[system]]
@@ -125,7 +122,7 @@ CLAIMS = tuple(
         direction="below",
         bound=1.0 - published / 100.0,
         seeds=10,
-        paper="Medha 6.5, Figure 14",
+        paper="Medha, section 6.5, figure 14",
         published=f"up to {published} % fewer",
     )
     for name, called, published in (("medha", "Medha", 20), ("shared", "all eight shared", 10))
@@ -135,8 +132,8 @@ EXPERIMENTS = (
     Experiment(
         name="medha-pool",
         minutes=0.4,
-        claim="A pool reserved for short requests costs long ones their completions",
-        source="Medha 6.5, Figure 14",
+        about="A pool reserved for short requests costs long ones their completions",
+        source="Medha, section 6.5, figure 14",
         run=run_pool,
         claims=CLAIMS,
     ),

@@ -12,7 +12,7 @@ from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.medha_runs import MEDHA, SARATHI, percentile, run
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import estimate
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.medha_mix import Mix
 
 __all__ = ["EXPERIMENTS"]
@@ -35,37 +35,20 @@ def run_tpot(scope: Scope) -> Report:
     """Both systems at every load."""
     duration_s = 60.0 if scope.quick else 180.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
-    cases = [
-        (system, load, rate, seed)
-        for load in _LONG_SHARES
+    cases = {
+        (load, rate, system): (profile, Mix(rate=rate, duration_s=duration_s, long_share=share))
+        for load, share in _LONG_SHARES.items()
         for rate in rates
-        for system in _SYSTEMS
-        for seed in scope.seeds
-    ]
-    found = sweep(
-        tpot,
-        [
-            (
-                _SYSTEMS[system],
-                Mix(rate=rate, duration_s=duration_s, long_share=_LONG_SHARES[load]),
-                seed,
-            )
-            for system, load, rate, seed in cases
-        ],
-        label="medha-tpot",
-    )
-    figures: dict[tuple[str, str, float], list[_Figures]] = {}
-    for (system, load, rate, _), one in zip(cases, found, strict=True):
-        figures.setdefault((load, system, rate), []).append(one)
+        for system, profile in _SYSTEMS.items()
+    }
+    figures = grid(tpot, cases, scope.seeds, label="medha-tpot")
 
     def ms(load: str, system: str, rate: float, what: int) -> list[float]:
-        return [1e3 * one[what] for one in figures[load, system, rate]]
+        return [1e3 * one[what] for one in figures[load, rate, system]]
 
     rows: list[tuple[Value, ...]] = [
         (f"{load}, {rate:g}/s, {system}", *(estimate(ms(load, system, rate, n)) for n in range(3)))
-        for load in _LONG_SHARES
-        for rate in rates
-        for system in _SYSTEMS
+        for load, rate, system in cases
     ]
     short, long = _LONG_SHARES
     return Report(
@@ -91,7 +74,7 @@ def run_tpot(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha 6.2, Figure 10"
+_PAPER = "Medha, section 6.2, figure 10"
 CLAIMS = (
     Claim(
         name="sarathi-second",
@@ -137,7 +120,7 @@ EXPERIMENTS = (
     Experiment(
         name="medha-tpot",
         minutes=0.5,
-        claim="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
+        about="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
         source=_PAPER,
         run=run_tpot,
         claims=CLAIMS,

@@ -15,7 +15,7 @@ from dataclasses import replace
 from laar.lab.claims import Claim, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite import fleets
 from laar.lab.suite.case import Case
 from laar.lab.suite.runs import OURS, run_all
@@ -45,8 +45,7 @@ def run(scope: Scope) -> Report:
     oracle = run_all((_ORACLE,), (policies[0],), scope.seeds, "with speeds known", share=share)
     contestants = {"oracle: speeds known": oracle[_KNOWN][policies[0]], **results[_UNKNOWN.name]}
     rows: list[tuple[Value, ...]] = [
-        (name, *(estimate([one[metric] for one in runs]) for metric in _METRICS))
-        for name, runs in contestants.items()
+        (name, *means(runs, _METRICS)) for name, runs in contestants.items()
     ]
     return Report(
         tables=[
@@ -93,8 +92,8 @@ EXPERIMENTS = (
     Experiment(
         name="mixed-devices",
         minutes=0.1,
-        claim="Devices of two speeds behind one model, unlabelled, cost next to nothing",
-        source="no paper's; docs/decisions/0013",
+        about="Devices of two speeds behind one model, unlabelled, cost next to nothing",
+        source="decision 13",
         run=run,
         claims=CLAIMS,
         takes=frozenset({"policies"}),

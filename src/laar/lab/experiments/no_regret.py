@@ -213,7 +213,7 @@ def _regrets(results: Results, policies: Sequence[str]) -> Table:
     )
 
 
-_SOURCE = "docs/decisions/0013"
+_SOURCE = "decision 13"
 
 
 def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
@@ -269,7 +269,7 @@ EXPERIMENTS = (
     Experiment(
         name="suite",
         minutes=2,
-        claim="Policies by workload, to choose with; nothing is claimed",
+        about="Policies by workload, to choose with; nothing is claimed",
         source=_SOURCE,
         run=run_suite,
         seeds=4,
@@ -280,7 +280,7 @@ EXPERIMENTS = (
     Experiment(
         name="no-regret",
         minutes=7,
-        claim="On every workload the default is as good as the best policy for it",
+        about="On every workload the default is as good as the best policy for it",
         source=_SOURCE,
         run=run_no_regret,
         claims=CLAIMS,
@@ -292,7 +292,7 @@ EXPERIMENTS = (
     Experiment(
         name="agents",
         minutes=3,
-        claim="On real sessions of coding agents the default is as good as the best policy",
+        about="On real sessions of coding agents the default is as good as the best policy",
         source=_SOURCE,
         run=run_agents,
         needs_data=True,
@@ -304,7 +304,7 @@ EXPERIMENTS = (
     Experiment(
         name="conversations",
         minutes=3,
-        claim="On a real chat trace the default is as good as the best policy",
+        about="On a real chat trace the default is as good as the best policy",
         source=_SOURCE,
         run=run_conversations,
         needs_data=True,

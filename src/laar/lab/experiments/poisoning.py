@@ -195,8 +195,8 @@ EXPERIMENTS = (
     Experiment(
         name="poisoning",
         minutes=0.2,
-        claim="Reports that lie hardly move the choice of a model",
-        source="ours; decision 11",
+        about="Reports that lie hardly move the choice of a model",
+        source="decision 11",
         run=run,
         claims=CLAIMS,
         seeds=10,

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
+from itertools import product
 from random import Random
 
 import numpy as np
@@ -29,9 +30,9 @@ from laar.core.apart import ApartRule
 from laar.lab.claims import Claim, Evidence, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite.fleets import coarse
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.sessions import WILDCHAT, ChatShape, chats
 from laar.sim.engine import load_profile
 from laar.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
@@ -125,7 +126,7 @@ LOADS = {
 }
 
 
-def run_one(load: Load, rule: str, seed: int, seconds: float) -> dict[str, float]:
+def run_one(load: Load, rule: str, seconds: float, seed: int) -> dict[str, float]:
     """One load under one rule, once."""
     apart, tokens = RULES[rule]
     settings = FleetSettings(apart=apart, apart_tokens=tokens)
@@ -161,17 +162,13 @@ def run(scope: Scope) -> Report:
     """Every load under every rule."""
     seconds = 10.0 if scope.quick else SECONDS
     names = ("half",) if scope.quick else tuple(LOADS)
-    keys = [(name, rule) for name in names for rule in RULES]
-    cases = [(LOADS[name], rule, seed, seconds) for name, rule in keys for seed in scope.seeds]
-    found = iter(sweep(run_one, cases, label="prefill-decode"))
-    results: _Results = {name: {} for name in names}
-    for name, rule in keys:
-        results[name][rule] = [next(found) for _ in scope.seeds]
+    cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}
+    found = grid(run_one, cases, scope.seeds, label="prefill-decode")
+    results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
     tables = []
     for name in names:
         rows: list[tuple[Value, ...]] = [
-            (rule, *(estimate([one[key] for one in runs]) for key in _SHOWN))
-            for rule, runs in results[name].items()
+            (rule, *means(runs, _SHOWN)) for rule, runs in results[name].items()
         ]
         title = f"{name}; apart is a share of the requests"
         tables.append(Table(title=title, columns=("rule", *_SHOWN.values()), rows=rows, digits=3))
@@ -233,8 +230,8 @@ EXPERIMENTS = (
     Experiment(
         name="prefill-decode",
         minutes=2.0,
-        claim="By cost, prompts are read where that is best: beside the answers or apart",
-        source="ours; llm-d's decider for the threshold",
+        about="By cost, prompts are read where that is best: beside the answers or apart",
+        source="no paper; thresholds as in llm-d",
         run=run,
         claims=CLAIMS,
         seeds=5,

@@ -21,13 +21,14 @@ from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.core.policy import Policy
+from laar.lab.suite.fleets import workers
 from laar.lab.tally import Tally
 from laar.lab.workloads.sessions import RouterShape, router_sessions
 from laar.policies import build_policies
 from laar.policies.llm_router import LONGEST, REASONS, PrefixAware
 from laar.policies.ranking import ranks
 from laar.sim.engine import EngineProfile, load_profile
-from laar.sim.fleet import FleetSettings, LinkProfile, Site, VirtualFleet, converse, generator
+from laar.sim.fleet import FleetSettings, VirtualFleet, converse, generator
 
 __all__ = ["PROFILES", "SESSIONS", "WORKERS", "run_on", "run_sessions"]
 
@@ -58,23 +59,22 @@ def run_sessions(policy: str, size: str, sessions: int, seed: int) -> dict[str, 
 
 def run_on(
     engine: EngineProfile,
-    workers: int,
+    count: int,
     policy: str,
     shape: RouterShape,
     seed: int,
     valve: int,
 ) -> dict[str, float]:
     """Sessions on several endpoints of one engine; `routing_hits`: share routed by a prefix."""
-    sites = [
-        Site(name=f"worker-{n}", model="model", engine=engine, link=LinkProfile(rtt_s=0.0004))
-        for n in range(workers)
-    ]
     scorer = PrefixAware(saturation_inflight=valve, shuffle_fallback=False)
     policies = build_policies(CostWeights())
     policies["llm-router"] = Policy(name="llm-router", scorers=[(scorer, 1.0)])
     policies["least-loaded"] = Policy(name="least-loaded", scorers=[(_FirstLeastLoaded(), 1.0)])
     fleet = VirtualFleet(
-        sites, FleetSettings(policy=policy, sample_answers=0.0), seed=seed, policies=policies
+        workers(engine, count),
+        FleetSettings(policy=policy, sample_answers=0.0),
+        seed=seed,
+        policies=policies,
     )
     tally = Tally()
     sessions = router_sessions(shape, generator(seed, f"workload {shape.sessions}"))

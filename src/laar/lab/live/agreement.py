@@ -27,7 +27,7 @@ from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.lab.experiments.lookups import artifact, sites_of, surface_of, uncached
 from laar.lab.live.comparison import MAX_ATTEMPTS, Tally
 from laar.lab.statistics import CONFIDENCE, one_more
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import Query
 from laar.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
@@ -111,22 +111,17 @@ def in_lab(
         keep_prompts: engines keep the prompts of earlier requests.
     """
     known = read_capability(capability) if capability else CapabilityModel(artifact())
-    cases = [
-        (policy, asked, seed, known, concurrency, keep_prompts)
-        for policy in policies
-        for seed in range(runs)
-    ]
-    results = iter(sweep(_run, cases, label="the same in the lab"))
-    return {policy: [next(results) for _ in range(runs)] for policy in policies}
+    cases = {policy: (policy, asked, known, concurrency, keep_prompts) for policy in policies}
+    return grid(_run, cases, range(runs), label="the same in the lab")
 
 
 def _run(
     policy: str,
     asked: Sequence[Query],
-    seed: int,
     known: CapabilityModel,
     concurrency: int,
     keep_prompts: bool,
+    seed: int,
 ) -> Figures:
     surface = surface_of()
     questions = as_questions(in_order(asked, str(seed)), surface, seed=seed)

@@ -1,4 +1,4 @@
-"""The fleets of the suite, and the faults of some of its worlds."""
+"""The fleets of the suite and of some experiments, and the faults of some of its worlds."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ __all__ = [
     "regions",
     "superlinear",
     "two_names",
+    "workers",
 ]
 
 BLOCK_TOKENS = 128
@@ -54,6 +55,12 @@ def of_one(
     if slots is not None:
         engine = replace(engine, settings=replace(engine.settings, max_num_seqs=slots))
     return _sites([engine] * count)
+
+
+def workers(engine: EngineProfile, count: int, name: str = "worker") -> list[Site]:
+    """`count` endpoints of one engine, in the picker's own zone."""
+    link = LinkProfile(rtt_s=0.0004)
+    return [Site(name=f"{name}-{n}", model="model", engine=engine, link=link) for n in range(count)]
 
 
 def _sites(engines: Sequence[EngineProfile]) -> list[Site]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from laar.errors import SettingError, unknown
 from laar.lab.report import Table, Value
-from laar.lab.statistics import estimate
+from laar.lab.statistics import means
 from laar.lab.suite.case import Case, Numbers, run_case
 from laar.lab.suite.verdict import contenders
-from laar.lab.sweep import sweep
+from laar.lab.sweep import grid
 from laar.policies import parse_policy
 
 __all__ = ["BASELINES", "OURS", "Results", "chosen", "run_all", "run_screened", "table_of"]
@@ -87,11 +88,9 @@ def run_all(
     """
     for policy in policies:
         parse_policy(policy)
-    runs = [(case, policy, seed, share) for case in cases for policy in policies for seed in seeds]
-    results = iter(sweep(_run, runs, label=label))
-    return {
-        case.name: {policy: [next(results) for _ in seeds] for policy in policies} for case in cases
-    }
+    runs = {(case.name, policy): (case, policy, share) for case, policy in product(cases, policies)}
+    found = grid(_run, runs, seeds, label=label)
+    return {case.name: {policy: found[case.name, policy] for policy in policies} for case in cases}
 
 
 def run_screened(
@@ -104,27 +103,25 @@ def run_screened(
     """
     ours, *baselines = policies
     results = run_all(cases, policies, seeds[:SCREENED], label)
-    runs = [
-        (case, policy, seed, 1.0)
+    runs = {
+        (case.name, policy): (case, policy, 1.0)
         for case in cases
         for policy in (ours, *contenders(results[case.name], baselines))
-        for seed in seeds[SCREENED:]
-    ]
-    for (case, policy, *_), numbers in zip(
-        runs, sweep(_run, runs, label=f"{label}, contenders"), strict=True
-    ):
-        results[case.name][policy].append(numbers)
+    }
+    found = grid(_run, runs, seeds[SCREENED:], label=f"{label}, contenders")
+    for (name, policy), numbers in found.items():
+        results[name][policy] += numbers
     return results
 
 
-def _run(case: Case, policy: str, seed: int, share: float) -> Numbers:
+def _run(case: Case, policy: str, share: float, seed: int) -> Numbers:
     return run_case(case, policy, seed, share=share)
 
 
 def table_of(results: Results, title: str) -> Table:
     """One row for each workload and policy: means over its seeds with their intervals."""
     rows: list[tuple[Value, ...]] = [
-        (case, policy, *(estimate([run[key] for run in of_one]) for key in _SHOWN))
+        (case, policy, *means(of_one, _SHOWN))
         for case, runs in results.items()
         for policy, of_one in runs.items()
     ]
