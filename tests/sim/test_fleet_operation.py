@@ -43,6 +43,17 @@ def ask(fleet: VirtualFleet, number: int, ended: list[Exchange], start: int = 1)
     return fleet.send(request, prompt, ended.append)
 
 
+def test_in_the_native_shape_the_picker_sees_the_first_tokens_of_the_answers_it_reads() -> None:
+    settings = FleetSettings(first_tokens="sampled", sample_answers=0.5, sample_every_s=3600.0)
+    fleet, ended = fleet_of(settings), list[Exchange]()
+    for number in range(40):
+        fleet.clock.at(4.0 * number, ask, fleet, number, ended)
+    fleet.clock.run()
+    shown = [each.request.first_token_seen for each in ended]
+    assert 10 < sum(shown) < 30
+    assert [each.decision.flight.answering for each in ended] == shown
+
+
 def test_a_request_whose_engine_crashes_before_its_answer_is_served_by_a_fallback() -> None:
     fleet, ended = fleet_of(), list[Exchange]()
     sent = ask(fleet, 1, ended)

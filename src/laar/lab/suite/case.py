@@ -99,6 +99,7 @@ class Case:
         minutes: minutes of virtual time.
         knowledge: the picker's knowledge of the models.
         like: another workload, the requests of which it gets for a seed.
+        first_tokens: whether the picker sees all, as in `laar.sim.fleet.FleetSettings`.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Case:
     minutes: float = 3.0
     knowledge: Knowledge = nothing
     like: str = ""
+    first_tokens: Literal["seen", "sampled"] = "seen"
 
 
 class Pickers(NamedTuple):
@@ -220,7 +222,11 @@ def _fleet(case: Case, policy: str, seed: int, pickers: Pickers | None) -> Virtu
     sites = case.fleet()
     many, delay_s = pickers or Pickers()
     settings = FleetSettings(
-        policy=name, parameters=parameters, pickers=many, share_delay_s=delay_s
+        policy=name,
+        parameters=parameters,
+        first_tokens=case.first_tokens,
+        pickers=many,
+        share_delay_s=delay_s,
     )
     return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
 

@@ -163,6 +163,7 @@ class VirtualFleet:
             RequestError: the picker has no endpoint for it.
         """
         now = self.clock.now
+        self._choose_to_read(request)
         number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
         self._prefixes[number].upcoming = prompt
         exchange = Exchange(
@@ -193,6 +194,8 @@ class VirtualFleet:
             except RequestError as error:
                 on_refused(error)
             return
+
+        self._choose_to_read(request)
 
         def decided(decision: Decision) -> None:
             exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=sent_s)
@@ -234,6 +237,11 @@ class VirtualFleet:
         )
 
     # -- a request's life ----------------------------------------------------------------------
+
+    def _choose_to_read(self, request: Request) -> None:
+        """Chooses whether the answer is read, where its first token would not be seen otherwise."""
+        if self.settings.first_tokens == "sampled":
+            request.first_token_seen = self._sampler.draw(self.clock.now)
 
     def _forward(self, exchange: Exchange, on_end: OnEnd, normal: float | None) -> None:
         now = self.clock.now
@@ -342,7 +350,9 @@ class VirtualFleet:
         exchange.end_s = now
         ok, decided_s = exchange.status == 200, exchange.decision.now
         seen = ok and exchange.request.first_token_seen
-        sampled = self._sampler.draw(now) and ok
+        sampled = (
+            seen if self.settings.first_tokens == "sampled" else self._sampler.draw(now) and ok
+        )
         broke_off = not ok and exchange.first_s > 0.0
         end = Completion(
             status=200 if broke_off else exchange.status,

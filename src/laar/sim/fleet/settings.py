@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from laar.core.apart import ApartRule
 from laar.core.cost import CostWeights
@@ -32,6 +33,8 @@ class FleetSettings:
         retries: whether the policy or the picker places a retry.
         quadratic_tokens: prompt length at which attention costs as much as all else; None: never.
         sample_answers: share of answers whose usage is read; 0 reads none.
+        first_tokens: `seen` where the picker sees that of every answer, as in the gateway shape;
+            `sampled` where it sees those of the answers that it reads, as in the native one.
         fallbacks: endpoints that Envoy may turn to where one refuses or breaks off before its first
             byte.
         health: rules for leaving endpoints out; None: all are believed to answer.
@@ -56,6 +59,7 @@ class FleetSettings:
     health: HealthSettings | None = None
     sample_answers: float = Bodies().sample_answers
     sample_every_s: float = Bodies().sample_every_s
+    first_tokens: Literal["seen", "sampled"] = "seen"
     apart: ApartRule = DirectorSettings().apart
     apart_tokens: int = DirectorSettings().apart_tokens
     pickers: int = 1
