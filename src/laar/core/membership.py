@@ -6,7 +6,7 @@ adapters to its names, but takes no name that the configuration gives to another
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 __all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
@@ -103,8 +103,8 @@ class Membership:
     def __init__(self) -> None:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
-        self.reserved: frozenset[str] = frozenset()
-        """Names that stand for several models: no endpoint may call an adapter so."""
+        self.aliases: Mapping[str, Sequence[str]] = {}
+        """Names that stand for others: no endpoint may call an adapter so."""
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Makes `specs` all that `source` knows."""
@@ -122,7 +122,7 @@ class Membership:
         for known in self._sources.values():
             for address, spec in known.items():
                 found.setdefault(address, spec)
-        configured = dict.fromkeys(self.reserved, "")
+        configured = dict.fromkeys(self.aliases, "")
         for spec in found.values():
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
