@@ -1,5 +1,6 @@
 """Request bodies: fields that are read, refusals, and the splice of the model's name."""
 
+import base64
 import json
 
 import orjson
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol.openai import api_of, read_body, splice_model
+from laar.protocol.openai import Body, api_of, read_body, splice_model
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
 JSON = st.recursive(
@@ -139,6 +140,34 @@ def test_the_models_own_reasoning_is_part_of_the_prompt_and_no_question():
     assert body.question == "Which bird?"
     assert "Let me think." in body.spans
     assert any("a wren" in span for span in body.spans)
+
+
+DATA = "A" * 1_000_000
+IMAGE_ITEMS = [
+    {"type": "function_call_output", "call_id": "x", "output": [{"image_url": DATA}]},
+    {"type": "computer_call_output", "output": {"type": "screenshot", "image_url": DATA}},
+    {"type": "image_generation_call", "id": "x", "result": DATA},
+]
+
+
+@pytest.mark.parametrize("item", IMAGE_ITEMS, ids=lambda item: item["type"])
+def test_an_image_inside_an_item_is_no_text_of_its_length(item):
+    def read(data: str) -> Body:
+        text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
+        return read_body(Api.RESPONSES, text.encode())
+
+    assert read(DATA).chars < 200
+    assert read(DATA).spans == read(DATA).spans != read(DATA + "A").spans
+
+
+@pytest.mark.parametrize("more", [{}, {"prompt": "and a text"}])
+def test_embeddings_count_as_the_tokens_that_they_stand_for(more):
+    data = base64.b64encode(bytes(2000 * 8192)).decode()
+    for embeds in (data, [data]):
+        body = orjson.dumps({"model": "m", "prompt_embeds": embeds, **more})
+        read = read_body(Api.COMPLETIONS, body)
+        assert read.chars / 4 == pytest.approx(2000, rel=0.02)
+        assert read.question == more.get("prompt", "")
 
 
 def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():

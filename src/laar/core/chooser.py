@@ -146,8 +146,8 @@ class Chooser:
             new_id: makes the decision's id; called once a choice stands. Empty by default.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model, 400 when the prompt is longer than
-                any candidate takes, 503 when no endpoint can be chosen.
+            RequestError: 404 when no endpoint serves the model, 400 when none is named and the
+                endpoints have several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
         group = self._group(request, now)
