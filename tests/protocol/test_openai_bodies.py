@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol.openai import Body, api_of, read_body, splice_model
+from laar.protocol.openai import Body, api_of, model_of, read_body, splice_model
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
 JSON = st.recursive(
@@ -250,3 +250,58 @@ def test_the_splice_changes_the_top_level_model_and_no_other_byte(
     spliced = splice_model(body, "new-name")
     assert json.loads(spliced) == {**json.loads(body), "model": "new-name"}
     assert len(spliced) - len(body) == len("new-name") - len("old")
+
+
+def form(*fields: tuple[str, bytes], boundary: bytes = b"----x") -> bytes:
+    parts = (
+        b'--%b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+        % (boundary, name.encode(), b'; filename="a.wav"' if name == "file" else b"", value)
+        for name, value in fields
+    )
+    return b"".join(parts) + b"--%b--\r\n" % boundary
+
+
+AUDIO = bytes(range(256)) * 5000 + b'\r\n--other\r\n"model"\r\n\r\nnone\r\n----'
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (form(("model", b"whisper"), ("file", AUDIO)), "whisper"),
+        (
+            form(("file", AUDIO), ("prompt", b""), ("model", "wh\u00efsper".encode())),
+            "wh\u00efsper",
+        ),
+        (form(("model", b"other"), ("file", AUDIO), ("model", b"whisper")), "whisper"),
+        (form(("file", AUDIO), ("models", b"whisper")), ""),
+        (form(("model", b"\xff\xfe")), ""),
+        (form(("model", b"")), ""),
+        (form(("file", AUDIO), ("model", b"cut short"))[:-20], ""),
+        (b"--" + b"x" * 500, ""),
+        (b"--\r\n" * 5000, ""),
+        (b"--x\r\n\r\n" * 5000, ""),
+    ],
+)
+def test_a_forms_model_is_read_wherever_it_stands_and_spliced(body, model):
+    read = read_body(Api.OPAQUE, body)
+    assert read.model == model
+    if model:
+        spliced = splice_model(body, "tiny")
+        last = body.rindex(model.encode())
+        assert spliced == body[:last] + b"tiny" + body[last + len(model.encode()) :]
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v1/realtime?model=whisper", "whisper"),
+        ("/v1/realtime/?a=b&model=org%2Fwhisper&model=x", "org/whisper"),
+        ("/v1/realtime", ""),
+        ("/v1/models/whisper", "whisper"),
+        ("/v1/models/org/whisper?x=1", "org/whisper"),
+        ("/v1/models/", ""),
+        ("/health?model=whisper", ""),
+    ],
+)
+def test_a_path_may_name_the_model(path, model):
+    assert model_of(path) == model

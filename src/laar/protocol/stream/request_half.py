@@ -29,13 +29,21 @@ from laar.protocol.events import (
     RequestTrailers,
     WholeRequest,
 )
-from laar.protocol.openai import ASIDE_BYTES, Body, api_of, set_priority, splice_model, try_read
+from laar.protocol.openai import (
+    ASIDE_BYTES,
+    Body,
+    api_of,
+    model_of,
+    set_priority,
+    splice_model,
+    try_read,
+)
 from laar.protocol.paths import denied_path_error
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
-from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
+from laar.protocol.stream.request import forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.shared import Shared
 from laar.protocol.stream.told import (
@@ -151,7 +159,7 @@ class RequestHalf:
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Asks for an endpoint by the headers alone."""
         self._shared.api = Api.OPAQUE
-        return self._ask(NOTHING_READ, now, out)
+        return self._ask(Body(model=model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
         """Reads the headers, and settles the steps that depend on them alone."""
