@@ -138,6 +138,19 @@ async def test_audio_images_and_speech_reach_the_model_that_they_name(gateway, h
     assert all(FILE + b"\r\n" in r.body for r in forms)
 
 
+async def test_a_form_beyond_the_limit_on_bodies_passes_unread_where_envoy_holds_none(
+    gateway, http
+):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "org/whisper"))
+    await gateway.picker(bodies={"max_body_bytes": 1 << 20})
+    envoy = await gateway.envoy("gateway", max_body_bytes=1 << 20)
+    await ask_all(
+        http, envoy.url(), [("POST", "/v1/audio/transcriptions", lambda: audio("org/whisper"))]
+    )
+    assert all(FILE in r.body for r in upstream.asked)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):

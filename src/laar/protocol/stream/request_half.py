@@ -55,6 +55,9 @@ from laar.protocol.stream.told import (
 __all__ = ["REQUEST_HANDLERS", "RequestHalf"]
 
 _NO_HEAD = names.read_head({})
+_MAX_DIGITS = 20
+"""Digits of a length in bytes; Python refuses to read thousands."""
+
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -119,7 +122,8 @@ class RequestHalf:
         if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
             out.append(Immediate(200, [("content-type", "application/json")], listed))
             return RequestPhase.OVER
-        if event.end or self._is_opaque() or self._head.upgrade:
+        unread = self._is_opaque() or self._is_long_form(event.headers)
+        if event.end or unread or self._head.upgrade:
             return self._ask_unread(now, out)
         self._shared.dialect.await_body(out)
         return RequestPhase.BODY
@@ -155,6 +159,17 @@ class RequestHalf:
     def _is_opaque(self) -> bool:
         """Whether the settings leave the path's bodies unread."""
         return self._head.path.startswith(self._shared.settings.opaque_paths)
+
+    def _is_long_form(self, headers: Mapping[str, str]) -> bool:
+        """Whether it is a form beyond the limit: audio, images. A gateway sends those on unread."""
+        length = headers.get("content-length", "")
+        return (
+            self._shared.api is Api.OPAQUE
+            and headers.get("content-type", "").startswith("multipart/")
+            and length.isdecimal()
+            and len(length) < _MAX_DIGITS
+            and int(length) > self._shared.settings.max_body_bytes
+        )
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Asks for an endpoint by the headers alone."""
