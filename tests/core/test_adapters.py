@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,17 @@ ADDRESSES = ("a:1", "b:1", "c:1")
 NAMES = ("sql", "law", "med", "poem")
 
 
-def fleet(*addresses: str, load_s: float = 0.25) -> Director:
+def fleet(*addresses: str, load_s: float = 0.25, **settings: Any) -> Director:
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
     for address in addresses:
         table.served(address, Served(weights={"m": "m"}, adapters=dict.fromkeys(NAMES, "m")))
-    settings = DirectorSettings(adapter_load_s=load_s)
-    return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(adapter_load_s=load_s, **settings),
+        rng=random.Random(1),
+    )
 
 
 def ask(director: Director, model: str, now: float, chars: int = 100) -> Decision:
@@ -124,3 +129,35 @@ def test_an_endpoint_that_leaves_takes_its_adapters_along() -> None:
     for decision in decisions:
         finish(d, decision)
     assert d.adapters._endpoints == {}
+
+
+ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
+def test_an_alias_for_an_adapter_asks_for_the_adapter(api: Api) -> None:
+    d = fleet("a:1", "b:1", load_s=0.0, aliases=ALIASES)
+    d.table.served("b:1", Served(weights={"m": "m"}))
+    for alias, name in (("support", "sql"), ("any", "law"), ("auto", "m")):
+        found = set()
+        for turn in range(8):
+            request = Request(id="r", api=api, model=alias, spans=("x",), chars=1)
+            decision = d.decide(request, float(turn))
+            found.add((decision.address, decision.rewrite))
+            finish(d, decision)
+        at_b = {("b:1", "m")} if alias != "support" else set()
+        assert found <= {("a:1", name)} | at_b, alias
+        assert ("a:1", name) in found, alias
+
+
+def test_an_alias_for_an_adapter_has_its_price_its_count_and_its_prefixes() -> None:
+    d = fleet("a:1", "b:1", aliases=ALIASES)
+    for address in ("a:1", "b:1"):
+        page(d, address, *(["sql"] if address == "b:1" else []))
+    decision = ask(d, "support", 0.0)
+    assert decision.address == "b:1"
+    assert decision.flight.adapter == "sql"
+    assert d.table.weights("support") == "sql"
+    assert d.table.weights("auto") == ""
+    d.table.served("b:1", Served(weights={"m": "m"}))
+    assert d.table.weights("any") == "any"  # an adapter's at one endpoint, a model's at the other

@@ -38,6 +38,21 @@ def test_an_adapter_names_its_model_and_the_longest_context_counts():
     }
 
 
+def test_what_an_engine_lists_is_listed():
+    fleet = table(spec("a:1", "m"), spec("b:1", "m", max_model_len=20), spec("c:1", "z", "auto"))
+    fleet.use_aliases({"virtual": ()})
+    weights = dict.fromkeys(("m", "other", "virtual", "z"), "/m") | {"stranger": "/x"}
+    fleet.served("a:1", Served(weights=weights, max_model_len=10))
+    fleet.served("b:1", Served(weights={"m": "/m"}, max_model_len=10))
+    fleet.served("c:1", Served(weights={"z": "/z"}, max_model_len=99))
+    assert ids(fleet, ["virtual"]) == ["auto", "m", "other", "z", "virtual"]
+    assert fleet.serving("other").tolist() == [fleet.slot("a:1")]
+    assert fleet.weights("other") == ""
+    assert fleet.serving("z").tolist() == [fleet.slot("c:1")]
+    lengths = {e["id"]: e.get("max_model_len") for e in catalog(fleet, [])["data"]}
+    assert lengths == {"auto": 99, "m": 20, "other": 10, "z": 99}
+
+
 def test_a_pool_has_its_own():
     labels = {POOL_LABEL: "p"}
     fleet = table(spec("a:1", "m"), spec("b:1", "inside", labels=labels))

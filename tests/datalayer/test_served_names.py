@@ -130,6 +130,30 @@ async def test_an_engine_that_wants_a_key_tells_nothing(
     assert (recorder.names, recorder.past_problems) == ([], [])
 
 
+async def test_a_list_of_too_many_names_is_a_problem(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
+    listed = [BASE, *({**LORA, "id": f"l{n}"} for n in range(MAX_NAMES))]
+
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"object": "list", "data": listed})
+        return web.Response(status=405)
+
+    start(names(recorder, await serve(engine)).run())
+    await until(lambda: recorder.past_problems)
+    assert f"only the first {MAX_NAMES} names count" in recorder.past_problems[0]
+    assert len(recorder.names[0][1].adapters) == MAX_NAMES - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"), [(8192, 8192), (None, None), (True, None), (-1, None), (1e9, None)]
+)
+def test_the_longest_prompt_that_an_engine_takes_is_on_its_list(given: Any, taken: Any) -> None:
+    entries = [{**BASE, "max_model_len": given}, {**LORA, "max_model_len": None}]
+    assert read_served(orjson.dumps({"data": entries})).max_model_len == taken
+
+
 def test_strange_entries_are_left_out_and_many_are_cut() -> None:
     entries = [7, {}, {"id": 1}, {"id": "a,b"}, {"id": "x", "parent": 3}, BASE, LORA]
     served = read_served(orjson.dumps({"data": entries}))

@@ -146,6 +146,26 @@ def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
     assert reader.response_id == name
 
 
+@pytest.mark.parametrize("events", [False, True])
+@pytest.mark.parametrize("cut", [50_000, 3_000_000])
+def test_the_id_of_a_stored_answer_is_read_however_long_the_answer_is(events, cut):
+    answer = {
+        "id": "resp_9",
+        "object": "response",
+        "output": [{"id": "x", "text": "a" * 2_000_000}],
+    }
+    event = {"type": "response.created", "response": answer}
+    text = b"data: %s\n\n" % orjson.dumps(event) if events else orjson.dumps(answer)
+    reader = UsageReader(events=events, stored=True)
+    for at in range(0, len(text), cut):
+        reader.feed(text[at : at + cut])
+    reader.end()
+    assert reader.response_id == "resp_9"
+    other = UsageReader(events=events)
+    other.feed(text)
+    assert other.response_id == ""
+
+
 ERRORS = [
     (True, b'data: {"error": {"message": "x", "code": 500}}\n\ndata: [DONE]\n\n'),
     (True, b'data: {"choices": []}\n\ndata: {"error":{"message":"later"}}\n\n'),

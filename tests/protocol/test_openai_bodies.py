@@ -1,5 +1,6 @@
 """Request bodies: fields that are read, refusals, and the splice of the model's name."""
 
+import base64
 import json
 
 import orjson
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol.openai import api_of, read_body, splice_model
+from laar.protocol.openai import Body, api_of, model_of, read_body, splice_model
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
 JSON = st.recursive(
@@ -141,6 +142,34 @@ def test_the_models_own_reasoning_is_part_of_the_prompt_and_no_question():
     assert any("a wren" in span for span in body.spans)
 
 
+DATA = "A" * 1_000_000
+IMAGE_ITEMS = [
+    {"type": "function_call_output", "call_id": "x", "output": [{"image_url": DATA}]},
+    {"type": "computer_call_output", "output": {"type": "screenshot", "image_url": DATA}},
+    {"type": "image_generation_call", "id": "x", "result": DATA},
+]
+
+
+@pytest.mark.parametrize("item", IMAGE_ITEMS, ids=lambda item: item["type"])
+def test_an_image_inside_an_item_is_no_text_of_its_length(item):
+    def read(data: str) -> Body:
+        text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
+        return read_body(Api.RESPONSES, text.encode())
+
+    assert read(DATA).chars < 200
+    assert read(DATA).spans == read(DATA).spans != read(DATA + "A").spans
+
+
+@pytest.mark.parametrize("more", [{}, {"prompt": "and a text"}])
+def test_embeddings_count_as_the_tokens_that_they_stand_for(more):
+    data = base64.b64encode(bytes(2000 * 8192)).decode()
+    for embeds in (data, [data]):
+        body = orjson.dumps({"model": "m", "prompt_embeds": embeds, **more})
+        read = read_body(Api.COMPLETIONS, body)
+        assert read.chars / 4 == pytest.approx(2000, rel=0.02)
+        assert read.question == more.get("prompt", "")
+
+
 def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
     def spans(url: str) -> tuple[str, ...]:
         part = {"type": "image_url", "image_url": {"url": url}}
@@ -221,3 +250,58 @@ def test_the_splice_changes_the_top_level_model_and_no_other_byte(
     spliced = splice_model(body, "new-name")
     assert json.loads(spliced) == {**json.loads(body), "model": "new-name"}
     assert len(spliced) - len(body) == len("new-name") - len("old")
+
+
+def form(*fields: tuple[str, bytes], boundary: bytes = b"----x") -> bytes:
+    parts = (
+        b'--%b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+        % (boundary, name.encode(), b'; filename="a.wav"' if name == "file" else b"", value)
+        for name, value in fields
+    )
+    return b"".join(parts) + b"--%b--\r\n" % boundary
+
+
+AUDIO = bytes(range(256)) * 5000 + b'\r\n--other\r\n"model"\r\n\r\nnone\r\n----'
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (form(("model", b"whisper"), ("file", AUDIO)), "whisper"),
+        (
+            form(("file", AUDIO), ("prompt", b""), ("model", "wh\u00efsper".encode())),
+            "wh\u00efsper",
+        ),
+        (form(("model", b"other"), ("file", AUDIO), ("model", b"whisper")), "whisper"),
+        (form(("file", AUDIO), ("models", b"whisper")), ""),
+        (form(("model", b"\xff\xfe")), ""),
+        (form(("model", b"")), ""),
+        (form(("file", AUDIO), ("model", b"cut short"))[:-20], ""),
+        (b"--" + b"x" * 500, ""),
+        (b"--\r\n" * 5000, ""),
+        (b"--x\r\n\r\n" * 5000, ""),
+    ],
+)
+def test_a_forms_model_is_read_wherever_it_stands_and_spliced(body, model):
+    read = read_body(Api.OPAQUE, body)
+    assert read.model == model
+    if model:
+        spliced = splice_model(body, "tiny")
+        last = body.rindex(model.encode())
+        assert spliced == body[:last] + b"tiny" + body[last + len(model.encode()) :]
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/v1/realtime?model=whisper", "whisper"),
+        ("/v1/realtime/?a=b&model=org%2Fwhisper&model=x", "org/whisper"),
+        ("/v1/realtime", ""),
+        ("/v1/models/whisper", "whisper"),
+        ("/v1/models/org/whisper?x=1", "org/whisper"),
+        ("/v1/models/", ""),
+        ("/health?model=whisper", ""),
+    ],
+)
+def test_a_path_may_name_the_model(path, model):
+    assert model_of(path) == model

@@ -6,8 +6,10 @@ import asyncio
 import itertools
 from io import BytesIO
 
+import aiohttp
 import orjson
 import pytest
+import yaml
 
 from support import Answer
 
@@ -27,6 +29,7 @@ PATHS = [
     "/v1/score",
     "/pooling",
     "/v1/audio/transcriptions",
+    "/v1/files",
 ]
 PROMPT = {
     "messages": [{"role": "user", "content": "hello"}],
@@ -63,9 +66,89 @@ async def test_each_path_reaches_an_endpoint_with_the_name_it_knows(
             assert (answer.status, await answer.read()) == (200, b"{}"), (path, model, in_chunks)
             assert "x-laar-reason" in answer.headers, (path, model, in_chunks)
         sent = orjson.loads(upstream.asked[-1].body)
-        spliced = not path.startswith("/v1/audio/")  # whose bodies are never read
+        spliced = path != "/v1/files"  # whose bodies are never read
         assert sent["model"] == ("m" if spliced else model), (path, model, in_chunks)
         assert sent | {"model": ""} == PROMPT | {"model": ""}
+
+
+async def ask_all(http, url, asked):
+    """Sends each request several times; all are answered."""
+    for _, (method, path, body) in itertools.product(range(6), asked):
+        data = body() if callable(body) else body
+        async with http.request(method, url + path, data=data) as answer:
+            assert answer.status == 200, path
+            await answer.read()
+
+
+def two_names(gateway, *addresses_and_names, labels=()):
+    """An endpoints file of engines of two kinds."""
+    entries = [{"address": a, "models": [name]} for a, name in addresses_and_names]
+    entries[-1]["labels"] = dict(labels)
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": entries}))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_vectors_and_scores_are_for_the_engines_that_make_them(gateway, http, shape):
+    writes, encodes = await gateway.upstream(), await gateway.upstream()
+    labels = {"laar.dev/task": "embed"}
+    two_names(gateway, (writes.address, "llm"), (encodes.address, "emb"), labels=labels)
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    paths = ("/rerank", "/v1/rerank", "/score", "/v1/score", "/pooling", "/classify", "/v2/embed")
+    bodies = [orjson.dumps({"model": "auto", "input": "a"}), b'{"query":"q","documents":["d"]}']
+    await ask_all(http, envoy.url(), [("POST", p, b) for p in paths for b in bodies])
+    assert not writes.asked
+    named = orjson.dumps({"model": "llm", "input": "a"})
+    await ask_all(http, envoy.url(), [("POST", "/pooling", named)])
+    assert {r.path for r in writes.asked} == {"/pooling"}
+
+
+FILE = bytes(range(256)) * 5000
+
+
+def audio(model):
+    form = aiohttp.FormData()
+    form.add_field("file", BytesIO(FILE), filename="a.wav")
+    form.add_field("model", model)
+    return form
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_audio_images_and_speech_reach_the_model_that_they_name(gateway, http, shape):
+    llm, whisper = await gateway.upstream(), await gateway.upstream()
+    two_names(gateway, (llm.address, "llm"), (whisper.address, "org/whisper"))
+    await gateway.picker(routing={"aliases": {"auto": [], "listens": ["org/whisper"]}})
+    envoy = await gateway.envoy(shape)
+    named = orjson.dumps({"model": "org/whisper", "input": "a", "prompt": "a"})
+    asked = [
+        ("POST", "/v1/audio/transcriptions", lambda: audio("org/whisper")),
+        ("POST", "/v1/audio/transcriptions", lambda: audio("listens")),
+        ("POST", "/v1/audio/speech", named),
+        ("POST", "/v1/images/generations", named),
+        ("GET", "/v1/models/org/whisper", None),
+    ]
+    await ask_all(http, envoy.url(), asked)
+    for _ in range(6):
+        async with http.ws_connect(f"{envoy.url()}/v1/realtime?model=org%2Fwhisper") as socket:
+            await socket.send_str("a")
+            assert await socket.receive_str() == "a"
+    assert not llm.asked
+    forms = [r for r in whisper.asked if r.path == "/v1/audio/transcriptions"]
+    assert all(b'name="model"\r\n\r\norg/whisper\r\n' in r.body for r in forms)
+    assert all(FILE + b"\r\n" in r.body for r in forms)
+
+
+async def test_a_form_beyond_the_limit_on_bodies_passes_unread_where_envoy_holds_none(
+    gateway, http
+):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "org/whisper"))
+    await gateway.picker(bodies={"max_body_bytes": 1 << 20})
+    envoy = await gateway.envoy("gateway", max_body_bytes=1 << 20)
+    await ask_all(
+        http, envoy.url(), [("POST", "/v1/audio/transcriptions", lambda: audio("org/whisper"))]
+    )
+    assert all(FILE in r.body for r in upstream.asked)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

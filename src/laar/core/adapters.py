@@ -55,7 +55,8 @@ class Adapters:
 
     def named(self, slot: int, name: str) -> str:
         """The adapter that a model name means at an endpoint; empty for none."""
-        return name if name and name in self._table.spec(slot).adapters else ""
+        name = self._table.sent_name(slot, name)
+        return name if name in self._table.spec(slot).adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
         """Seconds until an adapter is at hand at some endpoints; None where the name is none.
@@ -72,7 +73,8 @@ class Adapters:
         return np.array(prices) if any(prices) else None
 
     def _price(self, slot: int, name: str, load_s: float, answer_s: float) -> float:
-        if not self.named(slot, name):
+        name = self.named(slot, name)
+        if not name:
             return 0.0
         known = self._endpoints.get(slot)
         if known is None:

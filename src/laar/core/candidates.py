@@ -14,7 +14,7 @@ import numpy as np
 from laar.core.apart import Prefillers, kin_of
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
-from laar.core.request import Api, Request
+from laar.core.request import Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing
@@ -84,14 +84,7 @@ class Candidates:
         Raises:
             RequestError: as `group`.
         """
-        api = request.api
-        return self.group(
-            request.model,
-            subset,
-            now,
-            request.pool,
-            generates=None if api is Api.OPAQUE else api is not Api.EMBEDDINGS,
-        )
+        return self.group(request.model, subset, now, request.pool, generates=request.generates)
 
     def group(
         self,

@@ -112,7 +112,7 @@ class Chooser:
         self.settings = self._views.settings = settings
         self.policies = policies
         self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
-        self._table.keep_names(settings.aliases)
+        self._table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Takes the weights of the settings' policy from a tuner; None for the policy's own."""
@@ -146,8 +146,8 @@ class Chooser:
             new_id: makes the decision's id; called once a choice stands. Empty by default.
 
         Raises:
-            RequestError: 404 when no endpoint serves the model, 400 when the prompt is longer than
-                any candidate takes, 503 when no endpoint can be chosen.
+            RequestError: 404 when no endpoint serves the model, 400 when none is named and the
+                endpoints have several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
         group = self._group(request, now)
@@ -177,7 +177,7 @@ class Chooser:
         slot = group.slots.item(at)
         spec = self._table.spec(slot)
         model = spec.models[0]
-        served = request.model if request.model in spec.models else model
+        served = self._table.sent_name(slot, request.model)
         tokens = view.tokens.item(at)
         tried = with_model(earlier.models, model)
         exhausted = self._exhausted(policy, view, group, tried)
@@ -271,7 +271,8 @@ class Chooser:
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
         model = spec.models[0]
-        rewrite = model if request.model and request.model not in spec.models else None
+        served = self._table.sent_name(slot, request.model)
+        rewrite = served if request.model and served != request.model else None
         return Decision(
             id=new_id(),
             request=request,

@@ -342,7 +342,8 @@ class Director:
 
     def _count_adapter(self, decision: Decision) -> None:
         flight = decision.flight
-        flight.adapter = self.adapters.named(flight.slot, decision.request.model)
+        name = decision.rewrite or decision.request.model
+        flight.adapter = self.adapters.named(flight.slot, name)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
 

@@ -1,7 +1,8 @@
 """The candidates that a request may go to: masks by cause, and the rest after all of them.
 
-The prompt's length and flow control are binding. The retry rule and a policy's filters are not:
-their masks are dropped where no candidate would be left.
+Flow control is binding, and so is the prompt's length, except that the largest endpoints take what
+seems to fit none. The retry rule and a policy's filters are not: their masks are dropped where no
+candidate would be left.
 """
 
 from __future__ import annotations
@@ -13,13 +14,8 @@ import numpy as np
 
 from laar.core.endpoints import Mask
 from laar.core.interfaces import Fits, NoRoomError, View
-from laar.errors import RequestError
 
 __all__ = ["Cause", "Eligible", "able_to_take", "prefer"]
-
-_WINDOW_MARGIN = 2.0
-"""Lengths are estimates, and token ids or dense scripts err most, by up to this factor: only beyond
-it is a prompt refused here, and the engine judges the rest."""
 
 Cause = Literal["window", "room", "tried", "policy"]
 """The prompt is too long; flow control sees no room; the retry rule; a filter of the policy."""
@@ -51,7 +47,6 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
     """The candidates where the prompt fits, and that have room; None where nothing is asked.
 
     Raises:
-        RequestError: the request fits no candidate.
         NoRoomError: no candidate where it fits has room.
     """
     windowed = view.table.windowed
@@ -78,17 +73,13 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible |
 
 
 def _fits_window(view: View) -> Mask:
-    """The endpoints with room for the prompt; the largest, if its length may be overestimated."""
+    """The endpoints with room for the prompt, by its estimated length; else the largest.
+
+    None is refused here. The length is an estimate, and the engine may cut the prompt short, or
+    take the texts of one body as many prompts: only the engine can tell.
+    """
     windows = view.table.window_tokens[view.slots]
     fits: Mask = view.tokens <= windows
-    if fits.any():
-        return fits
-    if (view.tokens > _WINDOW_MARGIN * windows).all():
-        raise RequestError(
-            400,
-            "context-too-long",
-            f"the prompt has about {view.tokens.min():.0f} tokens; the longest context that "
-            f"any endpoint for this model takes is {windows.max():.0f} tokens",
-        )
-    largest: Mask = windows == windows.max()
-    return largest
+    if not fits.any():
+        fits = windows == windows.max()
+    return fits

@@ -141,7 +141,7 @@ class EndpointTable:
         self._specs: list[EndpointSpec | None] = []
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
-        self._names = Names((), self._members.reserved)
+        self._names = Names((), self._members.aliases)
         self.models: list[str] = []
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
@@ -181,9 +181,9 @@ class EndpointTable:
         if any(news):
             self._merge()
 
-    def keep_names(self, names: Iterable[str]) -> None:
-        """Names that stand for several models: no endpoint may call an adapter so."""
-        self._members.reserved = frozenset(names)
+    def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
+        """Takes names that stand for others: no endpoint may call an adapter so."""
+        self._members.aliases = aliases
         self._merge()
         self._reindex()
 
@@ -240,7 +240,7 @@ class EndpointTable:
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
-        self._names = Names(specs, self._members.reserved)
+        self._names = Names(specs, self._members.aliases)
         self.models = self._names.models
         ids = {name: at for at, name in enumerate(self.models)}
         self.model_id.fill(-1)
@@ -302,9 +302,14 @@ class EndpointTable:
     def weights(self, name: str) -> str:
         """The group of cached prefixes that a model name shares: names with the same result.
 
-        Empty for the endpoints' own models, whatever they are called; else the name.
+        Empty for the endpoints' own models, whatever they are called; else an adapter's name, or an
+        alias's for several of these.
         """
-        return name if name in self._names.adapted else ""
+        return self._names.weights.get(name, "")
+
+    def sent_name(self, slot: int, name: str) -> str:
+        """The name that an endpoint is sent where a client asked for `name`."""
+        return self._names.sent(self.spec(slot), name)
 
     def in_pool(self, name: str) -> Slots:
         """Endpoints labelled with a pool."""

@@ -1,12 +1,12 @@
 """The set of endpoints: as every source describes them, and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own report adds
-adapters to its names, but takes no name that the configuration gives to another model.
+Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own report adds its
+model's other names and adapters, but takes no name that the configuration gives to another model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 __all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
@@ -90,11 +90,13 @@ class Served:
         weights: names of whole models, and for each the source it was loaded from.
         adapters: names of loaded LoRA adapters, and the model that each belongs to.
         generates: whether it writes texts; None when that is not known.
+        max_model_len: longest prompt and answer together; None when it does not report it.
     """
 
     weights: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     generates: bool | None = None
+    max_model_len: int | None = None
 
 
 class Membership:
@@ -103,8 +105,8 @@ class Membership:
     def __init__(self) -> None:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
-        self.reserved: frozenset[str] = frozenset()
-        """Names that stand for several models: no endpoint may call an adapter so."""
+        self.aliases: Mapping[str, Sequence[str]] = {}
+        """Names that stand for others: no endpoint may call an adapter so."""
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
         """Makes `specs` all that `source` knows."""
@@ -122,7 +124,7 @@ class Membership:
         for known in self._sources.values():
             for address, spec in known.items():
                 found.setdefault(address, spec)
-        configured = dict.fromkeys(self.reserved, "")
+        configured = dict.fromkeys(self.aliases, "")
         for spec in found.values():
             for name in spec.models:
                 configured.setdefault(name, spec.models[0])
@@ -133,22 +135,21 @@ class Membership:
 
 
 def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
-    """The endpoint with its adapters among its names.
+    """The endpoint with its adapters, and its model's other names, among its names.
 
     A name that the configuration gives to another model is not an endpoint's to take.
     """
     own = spec.models[0]
     root = served.weights.get(own)
     same = [own, *(name for name, other in served.weights.items() if root and other == root)]
-    adapters = [
-        name
-        for name, parent in served.adapters.items()
-        if parent in same and configured.get(name, own) == own
-    ]
+    adapters = [name for name, parent in served.adapters.items() if parent in same]
+    free = [name for name in (*same, *adapters) if configured.get(name, own) == own]
+    models = tuple(dict.fromkeys((*spec.models, *free)))
     return replace(
         spec,
-        models=tuple(dict.fromkeys((*spec.models, *adapters))),
-        adapters=frozenset(adapters),
-        same_weights=tuple(name for name in spec.models if name in same),
+        models=models,
+        adapters=frozenset(adapters).intersection(free),
+        same_weights=tuple(name for name in models if name in same),
         generates=served.generates is not False,
+        max_model_len=spec.max_model_len or served.max_model_len,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,14 +19,17 @@ class Names:
         models: the distinct first names, in the order of the slots.
         serving: slots of the endpoints that answer to a model name, ascending.
         pools: slots of the endpoints labelled with a pool, by its name.
-        adapted: names whose results differ from those of the endpoint's own model.
+        weights: the group of cached prefixes that a name shares; only names whose results differ
+            from those of the endpoint's own model have one.
 
     Args:
         specs: the endpoints by slot, ascending.
-        reserved: names that stand for several models.
+        aliases: names that stand for others, with those; for all without any.
     """
 
-    def __init__(self, specs: Iterable[tuple[int, EndpointSpec]], reserved: frozenset[str]) -> None:
+    def __init__(
+        self, specs: Iterable[tuple[int, EndpointSpec]], aliases: Mapping[str, Sequence[str]]
+    ) -> None:
         models: dict[str, None] = {}
         serving: dict[str, list[int]] = {}
         pools: dict[str, list[int]] = {}
@@ -41,7 +44,7 @@ class Names:
             adapted.update(
                 name
                 for name in others
-                if name not in reserved and (name in spec.adapters or (first, name) not in same)
+                if name not in aliases and (name in spec.adapters or (first, name) not in same)
             )
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
@@ -52,8 +55,27 @@ class Names:
         self.models = list(models)
         self.serving = _arrays(serving)
         self.pools = _arrays(pools)
-        self.adapted = frozenset(adapted)
+        self.weights = {name: name for name in adapted}
+        self._aliases = aliases
         self._named = named
+        by_slot = dict(specs)
+        for alias, names in aliases.items():
+            groups = {
+                self.weights.get(self.sent(by_slot[slot], alias), "")
+                for name in names
+                for slot in serving.get(name, ())
+            }
+            if group := alias if len(groups) > 1 else "".join(groups):
+                self.weights[alias] = group
+
+    def sent(self, spec: EndpointSpec, name: str) -> str:
+        """The name that an endpoint is sent where a client asked for `name`.
+
+        The same if the endpoint has it, else the first of an alias's names that it has, else its
+        model's.
+        """
+        known = (each for each in (name, *self._aliases.get(name, ())) if each in spec.models)
+        return next(known, spec.models[0])
 
     def named(self, item: str) -> list[int] | None:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""

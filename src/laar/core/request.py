@@ -48,7 +48,8 @@ class Request:
     Args:
         id: the ``x-request-id``, from the client or from the picker.
         api: body format.
-        model: name that the client asked for; empty when it named none (opaque requests only).
+        model: name that the client asked for; empty when it named none.
+        encodes: it is opaque, and its path asks for vectors, scores or labels.
         spans: the prompt's text in the order the engine will see it: role markers, tools, texts,
             digests of images. Prefixes are hashed over these.
         question: the last user message's text; language and task are read from it.
@@ -91,6 +92,7 @@ class Request:
     id: str
     api: Api
     model: str = ""
+    encodes: bool = False
     spans: tuple[str, ...] = ()
     question: str = ""
     system: str = ""
@@ -120,3 +122,10 @@ class Request:
     first_token_seen: bool = True
     whole: bool = False
     trace: Trace | None = None
+
+    @property
+    def generates(self) -> bool | None:
+        """Whether it is for an engine that writes texts; None where that is not known."""
+        if self.encodes or self.api is Api.EMBEDDINGS:
+            return False
+        return None if self.api is Api.OPAQUE else True

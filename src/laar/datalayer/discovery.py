@@ -7,17 +7,18 @@ untrusted: it is bounded in size and read defensively.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
-import orjson
 
+from laar.core.endpoints import Served
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
-from laar.datalayer.served_names import MAX_NAMES, read_served
+from laar.datalayer.served_names import read_served
 from laar.errors import SettingError
 
 __all__ = ["Engine", "address_of", "look_at"]
@@ -104,31 +105,18 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
         remarks.insert(0, "/v1/models needs a key; clients must send it, laar forwards it")
     elif status != 200:
         remarks.insert(0, f"/v1/models answers {status}")
-    models, adapters, longest = _models(body if status == 200 else b"")
+    served = Served()
+    if status == 200:
+        with contextlib.suppress(ValueError):
+            served = read_served(body)
     return Engine(
         address=address,
-        models=models,
-        adapters=adapters,
+        models=tuple(served.weights),
+        adapters=tuple(served.adapters),
         kind=kind,
-        max_model_len=longest,
+        max_model_len=served.max_model_len,
         remarks=tuple(remarks),
     )
-
-
-def _models(body: bytes) -> tuple[tuple[str, ...], tuple[str, ...], int | None]:
-    """Names, adapters and the longest context from the body of ``GET /v1/models``."""
-    try:
-        served = read_served(body)
-    except ValueError:
-        return (), (), None
-    lengths = [
-        entry["max_model_len"]
-        for entry in orjson.loads(body)["data"][:MAX_NAMES]
-        if isinstance(entry, dict)
-        and isinstance(entry.get("max_model_len"), int)
-        and entry["max_model_len"] > 0
-    ]
-    return tuple(served.weights), tuple(served.adapters), min(lengths, default=None)
 
 
 async def _get(http: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:

@@ -115,8 +115,8 @@ class Endpoint(BaseModel):
     """Whether laar adds the ``priority`` field to bodies of requests that name an objective, and
     with flow control to all. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Limit of prompt and answer together, in tokens, as the engine was started with. None:
-    requests of any length are sent."""
+    """Limit of prompt and answer together, in tokens, as the engine was started with. None: as
+    the engine lists it; requests of any length where it does not."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:

@@ -107,7 +107,9 @@ class ServedNames:
             self._generates.pop(address, None)
             return  # scrapes and probes report it
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
-        self._sink.problem(source, None)
+        full = len(served.weights) + len(served.adapters) >= MAX_NAMES
+        remark = f"http://{address}/v1/models: only the first {MAX_NAMES} names count"
+        self._sink.problem(source, remark if full else None)
 
     async def _writes_texts(self, address: str) -> bool:
         """False only where the engine's routes leave no doubt."""
@@ -126,7 +128,9 @@ class ServedNames:
 
 
 def read_served(body: bytes) -> Served:
-    """The names in the body of ``GET /v1/models``; entries that can't be used are left out.
+    """The names and the shortest limit in the body of ``GET /v1/models``.
+
+    Entries that can't be used are left out.
 
     Raises:
         ValueError: it is no such list.
@@ -139,6 +143,7 @@ def read_served(body: bytes) -> Served:
         raise ValueError("the answer is no list of models")
     weights: dict[str, str] = {}
     adapters: dict[str, str] = {}
+    longest: list[int] = []
     for entry in entries[:MAX_NAMES]:
         if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
             continue
@@ -146,9 +151,11 @@ def read_served(body: bytes) -> Served:
             name = check_model_name(entry["id"])
         except ValueError:
             continue
-        parent, root = entry.get("parent"), entry.get("root")
+        parent, root, length = entry.get("parent"), entry.get("root"), entry.get("max_model_len")
+        if isinstance(length, int) and 1 < length < 1 << 40:
+            longest.append(length)
         if not parent:
             weights[name] = root if isinstance(root, str) else ""
         elif isinstance(parent, str):
             adapters[name] = parent
-    return Served(weights=weights, adapters=adapters)
+    return Served(weights=weights, adapters=adapters, max_model_len=min(longest, default=None))

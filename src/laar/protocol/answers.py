@@ -73,6 +73,10 @@ class Usage:
 MAX_ID_CHARS = 256
 """Longest id of a stored answer that is remembered."""
 
+_FIRST_ID = re.compile(rb'"id"[ ]?:[ ]?"([!#-\[\]-~]{1,%d})"' % MAX_ID_CHARS)
+_ID_BYTES = 4096
+"""Bytes at the beginning of an answer too long to be kept, among which its id is looked for."""
+
 
 class UsageReader:
     """Reads usage out of an answer that passes in pieces.
@@ -104,6 +108,9 @@ class UsageReader:
         elif self._events or not self._too_long:
             self._kept += piece
         if len(self._kept) > MAX_ANSWER_BYTES:
+            first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
+            if first and self._wants_id:
+                self.response_id = first[1].decode()
             self._too_long = True
             self._kept.clear()
 

@@ -21,13 +21,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote
 
 import numpy as np
 import orjson
 
 from laar.core.request import Api
 from laar.errors import RequestError
+from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, member_spans
 from laar.protocol.prompt import Spans, UnknownPromptError, read_prompt
 from laar.protocol.sessions import session_of_body
@@ -44,7 +45,9 @@ __all__ = [
     "SUFFIXES",
     "Body",
     "api_of",
+    "encodes",
     "marks_of",
+    "model_of",
     "read_body",
     "response_of",
     "set_priority",
@@ -111,14 +114,40 @@ class Body:
 
 def api_of(path: str) -> Api:
     """The body format that a request path stands for; unknown paths are opaque."""
-    path = path.partition("?")[0]
-    if "%" in path:  # as the engine will see it, lest a spelling go round the queue
-        path = unquote(path)
-    path = path.rstrip("/")
+    path = _plain(path)
     for suffix, api in SUFFIXES:
         if path.endswith(suffix):
             return api
     return Api.OPAQUE
+
+
+_ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
+
+
+def encodes(path: str) -> bool:
+    """Whether an unread path asks for vectors, scores or labels, and not for a text."""
+    return _plain(path).endswith(_ENCODE)
+
+
+_MODELS = "/v1/models/"
+
+
+def model_of(path: str) -> str:
+    """The model that a path names, for a request whose body is not read; empty for none."""
+    plain = _plain(path)
+    if plain.startswith(_MODELS):
+        return plain.removeprefix(_MODELS)
+    if plain.endswith("/realtime"):
+        return parse_qs(path.partition("?")[2]).get("model", [""])[0]
+    return ""
+
+
+def _plain(path: str) -> str:
+    """The path as the engine will see it, lest a spelling go round the queue."""
+    path = path.partition("?")[0]
+    if "%" in path:
+        path = unquote(path)
+    return path.rstrip("/")
 
 
 _STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
@@ -138,6 +167,9 @@ def read_body(api: Api, body: bytes) -> Body:
             body.
     """
     if api is Api.OPAQUE:
+        span = field_span(body, "model")
+        if span is not None:
+            return Body(model=_field(body, span), model_span=span)
         return Body(model=_peek(body))
     document, is_whole = _document(body)
     model = document.get("model")
@@ -196,6 +228,15 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
         return read_body(api, body)
     except RequestError as error:
         return error
+
+
+def _field(body: bytes, span: Span) -> str:
+    """A form's value; empty for one that is no name."""
+    value = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def _peek(body: bytes) -> str:

@@ -26,6 +26,9 @@ MAX_NESTED = 4
 DIGEST = "\x1d"
 """Before the digest of a part that is no text."""
 
+_EMBEDDING_CHARS = 8192 * 4 // 3
+"""A token's embedding in base64: 4,096 numbers of 16 bits, as an 8B model has them."""
+
 _SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
 
 
@@ -63,6 +66,12 @@ class Spans:
         if role in ("user", None):
             read = (text for text in reversed(texts) if not text.startswith(DIGEST))
             self.question = next(read, self.question)
+
+    def embeddings(self, data: str) -> None:
+        """Embeddings in place of a text: their digest, as long as a text of as many tokens."""
+        digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
+        times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
+        self.add([digest * times])
 
     def json(self, value: object) -> None:
         """Anything structured that engines render into the prompt, such as tools."""
@@ -149,7 +158,12 @@ def _line_off(text: str) -> str:
 
 
 def _completions(document: dict[str, Any], spans: Spans) -> None:
-    _prompt(document, "prompt", spans)
+    given = document.get("prompt_embeds")
+    for data in given if isinstance(given, list) else [given]:
+        if isinstance(data, str):
+            spans.embeddings(data)
+    if document.get("prompt") or not spans.texts:
+        _prompt(document, "prompt", spans)
 
 
 def _embeddings(document: dict[str, Any], spans: Spans) -> None:
@@ -162,7 +176,7 @@ def _embeddings(document: dict[str, Any], spans: Spans) -> None:
 def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
     prompt = document.get(key)
     if not isinstance(prompt, str | list) or not prompt:
-        raise UnknownPromptError  # such as `prompt_embeds`
+        raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits are as good a prefix as their text
     else:
@@ -183,11 +197,16 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         spans.message("user", given)
         return
     for item in given:
+        kind = item.get("type") if isinstance(item, dict) else None
         if isinstance(item, dict) and "content" in item:
-            kind = item.get("type")
             # The model's reasoning has content and no role, but is no message.
             role = item.get("role") if kind in (None, "message") else kind
             spans.message(role, item["content"])
+        elif kind == "image_generation_call":
+            spans.message(kind, [item])
+        elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
+            output = item["output"]  # of a tool: texts, images, a screenshot
+            spans.message(kind, output if isinstance(output, list) else [output])
         else:
             spans.json(item)
 

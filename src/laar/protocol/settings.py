@@ -27,8 +27,9 @@ class StreamSettings:
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
     """Longest request body in the gateway shape; 413 above it. In the native shape Envoy's buffer
     limit does the same, so keep both equal."""
-    opaque_paths: tuple[str, ...] = ("/v1/audio/", "/v1/images/", "/v1/files")
-    """Path prefixes whose bodies are never read; their requests go to any endpoint."""
+    opaque_paths: tuple[str, ...] = ("/v1/files",)
+    """Path prefixes whose bodies are never read; their requests go to any endpoint. Of bodies on
+    other paths that laar does not know (audio, images, rerank) it reads the model's name alone."""
     denied_paths: Annotated[tuple[str, ...], MaxLen(1000)] = DENIED_PATHS
     """Ends of paths that get 403, in any spelling. The default lists the paths of vLLM and SGLang
     that put an engine to sleep, load weights, empty caches or show its internals. An empty list

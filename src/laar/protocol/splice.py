@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from laar.errors import RequestError
+from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, member_spans
 
 __all__ = ["BYTE_ORDER_MARK", "model_span", "set_priority", "splice_model", "utf8_of"]
@@ -39,13 +40,16 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     added.
 
     Args:
-        body: read by `read_body`, so it is an object.
+        body: read by `read_body`, so it is an object, or a form with that field.
         name: the new model name.
         span: span of the value, where it is known.
 
     Raises:
-        ValueError: the body is no object.
+        ValueError: the body is neither.
     """
+    field = field_span(body, "model")
+    if field is not None:
+        return b"%b%b%b" % (body[: field[0]], name.encode(), body[field[1] :])
     span = span or model_span(body)
     if span is None:
         return _with_member(body, b'"model":%b' % orjson.dumps(name))

@@ -293,7 +293,7 @@ def test_unfinished_bodies_of_all_streams_share_one_limit():
 
 def test_an_opaque_upload_passes_while_the_answer_already_comes():
     driver = Driver()
-    opaque = {":path": "/v1/audio/transcriptions", ":method": "POST"}
+    opaque = {":path": "/v1/files", ":method": "POST"}
     (first,) = driver.feed(RequestHeaders(opaque, False, Shape.GATEWAY))
     assert first.destination
     driver.feed(RequestBody(b"\x00\xff", False))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from laar.core.request import Api, Request, Trace
 from laar.protocol.headers import Head
-from laar.protocol.openai import Body, response_of
+from laar.protocol.openai import Body, encodes, response_of
 from laar.protocol.ports import GatewayRules
 
-__all__ = ["NOTHING_READ", "forget_prompt", "model_wanted", "request_of"]
-
-NOTHING_READ = Body(model="")
-"""Stands for a body that laar does not read."""
+__all__ = ["forget_prompt", "model_wanted", "request_of"]
 
 _KEPT_CHARS = 500
 """Characters of a question's head and of its tail that are kept once the request is decided: whole
@@ -45,7 +42,7 @@ def request_of(
 
     Args:
         head: the request's headers.
-        read: its body, or `NOTHING_READ`.
+        read: its body, or the model that the path names where it is not read.
         request_id: the client's, or laar's where it gave none.
         api: the body's format.
         rules: the cluster's rules.
@@ -65,6 +62,7 @@ def request_of(
         id=request_id,
         api=api,
         model=model_wanted(api, read.model, head, rules),
+        encodes=api is Api.OPAQUE and encodes(head.path),
         spans=read.spans,
         question=read.question,
         system=read.system,

@@ -29,13 +29,21 @@ from laar.protocol.events import (
     RequestTrailers,
     WholeRequest,
 )
-from laar.protocol.openai import ASIDE_BYTES, Body, api_of, set_priority, splice_model, try_read
+from laar.protocol.openai import (
+    ASIDE_BYTES,
+    Body,
+    api_of,
+    model_of,
+    set_priority,
+    splice_model,
+    try_read,
+)
 from laar.protocol.paths import denied_path_error
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
-from laar.protocol.stream.request import NOTHING_READ, forget_prompt, request_of
+from laar.protocol.stream.request import forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.shared import Shared
 from laar.protocol.stream.told import (
@@ -47,6 +55,9 @@ from laar.protocol.stream.told import (
 __all__ = ["REQUEST_HANDLERS", "RequestHalf"]
 
 _NO_HEAD = names.read_head({})
+_MAX_DIGITS = 20
+"""Digits of a length in bytes; Python refuses to read thousands."""
+
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -111,7 +122,8 @@ class RequestHalf:
         if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
             out.append(Immediate(200, [("content-type", "application/json")], listed))
             return RequestPhase.OVER
-        if event.end or self._is_opaque() or self._head.upgrade:
+        unread = self._is_opaque() or self._is_long_form(event.headers)
+        if event.end or unread or self._head.upgrade:
             return self._ask_unread(now, out)
         self._shared.dialect.await_body(out)
         return RequestPhase.BODY
@@ -148,10 +160,21 @@ class RequestHalf:
         """Whether the settings leave the path's bodies unread."""
         return self._head.path.startswith(self._shared.settings.opaque_paths)
 
+    def _is_long_form(self, headers: Mapping[str, str]) -> bool:
+        """Whether it is a form beyond the limit: audio, images. A gateway sends those on unread."""
+        length = headers.get("content-length", "")
+        return (
+            self._shared.api is Api.OPAQUE
+            and headers.get("content-type", "").startswith("multipart/")
+            and length.isdecimal()
+            and len(length) < _MAX_DIGITS
+            and int(length) > self._shared.settings.max_body_bytes
+        )
+
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Asks for an endpoint by the headers alone."""
         self._shared.api = Api.OPAQUE
-        return self._ask(NOTHING_READ, now, out)
+        return self._ask(Body(model=model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
         """Reads the headers, and settles the steps that depend on them alone."""
