@@ -22,7 +22,7 @@ from laar.settings import Settings
 __all__ = ["AdminPort"]
 
 TOKENS_S = 5.0
-"""A token that has leaked is replaced in its file; until then whoever found it can use it."""
+"""Between two looks at the files of tokens: a token that was replaced is good for that long."""
 
 
 class AdminPort:
