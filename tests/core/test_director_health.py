@@ -8,7 +8,7 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import explained
@@ -433,3 +433,42 @@ def test_empty_answers_that_all_give_are_asked_for():
                 Completion(status=200, cause="complete", latency_s=0.1, completion_tokens=0),
             )
     assert not d.health.of(d.table.slot(A)).failures
+
+
+@pytest.mark.parametrize(
+    "broken", ["sent", "replied", "passed_over", "gone", "answering", "ended", "wants_read"]
+)
+@pytest.mark.parametrize("roles", [("", "", ""), ("prefill", "decode", "decode")])
+def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
+    def fault(*_args, **_fields):
+        raise OSError
+
+    table = EndpointTable()
+    table.replace(
+        "test",
+        [
+            EndpointSpec(address=a, models=("m",), labels={ROLE_LABEL: role} if role else {})
+            for a, role in zip((A, B, C), roles, strict=True)
+        ],
+    )
+    health = type("Broken", (Health,), {broken: fault})(
+        HealthSettings(probe=False), rng=random.Random(4)
+    )
+    d = Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(apart="always"),
+        rng=random.Random(3),
+        health=health,
+    )
+    decision = d.decide(request(stream=True), 0.0)
+    assert (decision.prefiller is None) is (not roles[0])
+    d.replied(decision, Reply(status=200), 0.1)
+    d.attempted(decision, decision.fallbacks[-1:], 0.1)
+    d.served_by(decision, decision.fallbacks[0], 0.1)
+    d.answering(decision, 0.2)
+    d.settle(decision, end())
+    assert not table.counted.any()
+    assert d.degraded["health"] >= 1
+    d.settle(d.decide(request(), 1.0), end())
+    assert not table.counted.any()

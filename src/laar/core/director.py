@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
+from laar.core.attempts import Attempts
 from laar.core.candidates import Candidates
 from laar.core.chooser import Chooser, Priority
 from laar.core.decision import (
@@ -26,7 +27,6 @@ from laar.core.decision import (
 )
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
-from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import (
     Assessor,
@@ -112,27 +112,26 @@ class Director:
         self._lessons = Lessons(
             table,
             engines=self.engines,
-            health=health,
             assessor=self.assessor,
             prefixes=self.prefixes,
             lengths=lengths,
             faults=faults,
         )
+        self._attempts = Attempts(health, table, faults)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         self._on_decided = guarded(on_decided, "watching", faults)
         self._on_settled = guarded(on_settled, "watching", faults)
         self._insert = guarded(self.prefixes.insert, "prefixes", faults)
-        self._watch = guarded(self._begin_watching, "health", faults)
+        self._retract = guarded(self.prefixes.retract, "prefixes", faults)
         # A part that fails must not leave the table half changed.
         self._drops = [
             guarded(self.prefixes.drop, "prefixes", faults),
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
+            self._attempts.drop,
         ]
-        if health is not None:
-            self._drops.append(guarded(health.drop, "health", faults))
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -188,8 +187,7 @@ class Director:
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
         self._count_adapter(decision)
-        if self.health is not None and decision.view is not None and not request.shadow:
-            self._watch(self.health, decision, now)
+        self._attempts.begin(decision, now)
         self._on_decided(decision)
         return decision
 
@@ -209,14 +207,7 @@ class Director:
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """The endpoint's status came, or an error later; `read` if its body is seen."""
-        flight = decision.flight
-        if self.health is None:
-            return
-        if flight.attempt is not None:
-            self.health.replied(flight.attempt, reply, now, read=read)
-        # No answer shows which of the two is at fault: it is the one with more errors.
-        if flight.prefilling is not None and flight.prefilling.attempt is not None:
-            self.health.replied(flight.prefilling.attempt, reply, now)
+        self._attempts.replied(decision, reply, now, read=read)
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
         """Notes that Envoy tried these endpoints, in this order, before the one that answers."""
@@ -224,13 +215,8 @@ class Director:
         if flight.settled or decision.request.shadow:
             return
         flight.failed = failed
-        if self.health is None or now is None:
-            return
-        for address in failed:
-            attempt = flight.attempt if address == flight.address else None
-            self.health.passed_over(self.table.slot_counted(address), now, attempt)
-            if attempt is not None:
-                flight.attempt = None  # if the same one answers after all, that is another attempt
+        if now is not None:
+            self._attempts.passed_over(decision, failed, now)
 
     def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
         """Moves the reservation to the endpoint that serves, if it isn't the one picked.
@@ -245,17 +231,17 @@ class Director:
         flight.served = True
         if slot == flight.slot:
             if flight.attempt is None:  # in shadow: it serves after all
-                self._watch_server(decision, now)
+                self._attempts.begin_at_server(decision, now)
             return
         named = (flight.address, *decision.fallbacks)
         if not flight.failed and not decision.request.shadow and address in named:
             self.attempted(decision, named[: named.index(address)], now)
-        if self.health is not None and now is not None and flight.attempt is not None:
-            self.health.gone(flight.attempt, now)
+        if now is not None:
+            self._attempts.gone(decision, now)
         self._release(decision)
         if flight.receipt is not None:
-            self.prefixes.retract(flight.receipt)
-        _answered_by(flight, self.table.spec(slot).models[0])
+            self._retract(flight.receipt)
+        _move_to_model(flight, self.table.spec(slot).models[0])
         flight.slot = slot
         flight.address = address
         flight.receipt = self._note_prefix(decision, decision.now)
@@ -264,7 +250,7 @@ class Director:
             slot, _weight(decision), decision.uncached_tokens, answering=flight.answering
         )
         self._count_adapter(decision)
-        self._watch_server(decision, now)
+        self._attempts.begin_at_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
         """The first byte of the answer was seen: its prefill is done.
@@ -272,14 +258,14 @@ class Director:
         `ok` when it is no refusal; `now` is for health, None where it is not kept.
         """
         flight = decision.flight
-        if ok and now is not None and self.health is not None and flight.attempt is not None:
-            self.health.answering(flight.attempt, now)
+        if ok and now is not None:
+            self._attempts.answering(decision, now)
         if not flight.settled and not flight.answering:
             flight.answering = True
             self._end_prefill(decision, now, ok=ok)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and now is not None and flight.began is not None:
-                self.engines.answering(flight.began, now)
+                self._lessons.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
         """The endpoint keeps the answer under this id, which a client may name before its end."""
@@ -298,6 +284,7 @@ class Director:
         self._release(decision)
         if end.response_id:
             self.keeps(decision, end.response_id)
+        self._attempts.ended(decision, end)
         self._lessons.ended(decision, end)
         self._on_settled(decision, end)
 
@@ -315,17 +302,7 @@ class Director:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
         self._lessons.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
-        if self.health is not None:
-            held.attempt = self.health.sent(
-                prefiller.slot,
-                decision.model,
-                stream=decision.request.stream,
-                predicted_s=usual_s(decision),
-                tokens=decision.tokens,
-                now=now,
-                trial=prefiller.trial,
-                timed=False,
-            )
+        self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
         """Takes the prompt out of the counts where it is read: it is, or never will be."""
@@ -335,9 +312,8 @@ class Director:
         held.done = True
         if ok and now is not None:
             if held.began is not None:
-                self.engines.answering(held.began, now)
-            if self.health is not None and held.attempt is not None:
-                self.health.answering(held.attempt, now)
+                self._lessons.answering(held.began, now)
+            self._attempts.prefilled(decision, now)
         self.table.leave(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
 
     def _count_adapter(self, decision: Decision) -> None:
@@ -355,36 +331,13 @@ class Director:
             self.table.release_prefill(flight.slot, uncached_tokens)
         self.table.release(flight.slot, _weight(decision), uncached_tokens)
 
-    def _begin_watching(
-        self, health: Health, decision: Decision, now: float, *, timed: bool = True
-    ) -> None:
-        """Begins health's record of a request at its endpoint."""
-        flight = decision.flight
-        flight.attempt = health.sent(
-            flight.slot,
-            flight.model,
-            stream=decision.request.stream,
-            predicted_s=usual_s(decision),
-            tokens=decision.tokens,
-            now=now,
-            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
-            trial=decision.trial and timed,
-            timed=timed,
-        )
-        flight.read = health.wants_read(flight.slot, now)
-
-    def _watch_server(self, decision: Decision, now: float | None) -> None:
-        """The same for the endpoint that served, as Envoy reports it."""
-        if self.health is not None and now is not None and decision.view is not None:
-            self._watch(self.health, decision, now, timed=False)
-
 
 def _weight(decision: Decision) -> float:
     """The weight of its prompt in the queue, in tokens of a short one."""
     return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
 
 
-def _answered_by(flight: InFlight, model: str) -> None:
+def _move_to_model(flight: InFlight, model: str) -> None:
     """Notes which model answers: retries and outcomes are about it, not about the chosen one."""
     if model == flight.model:
         return

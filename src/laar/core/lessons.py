@@ -9,7 +9,6 @@ from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Prefixes, WeightSource
-from laar.health import Health
 from laar.prefix.lengths import PromptLengths, kind_of
 from laar.tuning import Observed
 
@@ -22,7 +21,6 @@ class Lessons:
     Args:
         table: the endpoints.
         engines: learn the time of answers.
-        health: learns which endpoints answer; None where it is not kept.
         assessor: learns the length of prompts.
         prefixes: learn the prefixes that engines had cached.
         lengths: learn the tokens of prompts, by conversation.
@@ -34,7 +32,6 @@ class Lessons:
         table: EndpointTable,
         *,
         engines: Engines,
-        health: Health | None,
         assessor: Assessor,
         prefixes: Prefixes,
         lengths: PromptLengths,
@@ -44,7 +41,6 @@ class Lessons:
         self._engines = engines
         self._prefixes = prefixes
         self._faults = faults
-        self._health_ended = guarded(health.ended, "learning", faults) if health else None
         self._usage = guarded(assessor.usage, "learning", faults)
         self._learn_length = guarded(lengths.learn, "learning", faults)
         self._observe: Callable[[Observed, float], None] | None = None
@@ -52,6 +48,8 @@ class Lessons:
         """Begins the engines' record of a request, before it is counted at its endpoint."""
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
         """The same where another endpoint reads its prompt."""
+        self.answering = guarded(engines.answering, "learning", faults)
+        """Gives the engines the first byte of an answer."""
         self.engine_ended = guarded(self._engine_ended, "learning", faults)
         """Gives the engines the end of a request, before it is taken out of the table's counts."""
         self._learn_prefix = guarded(self._settle_prefix, "learning", faults)
@@ -135,15 +133,8 @@ class Lessons:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Gives health, the tuner, the assessor and the prefixes the end of a request."""
+        """Gives the tuner, the assessor and the prefixes the end of a request."""
         flight, now = decision.flight, decision.now + end.latency_s
-        if self._health_ended is not None and flight.attempt is not None:
-            self._health_ended(
-                flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens
-            )
-        held = flight.prefilling
-        if held is not None and held.attempt is not None and self._health_ended is not None:
-            self._health_ended(held.attempt, end.status, end.cause, now)
         if self._observe is not None and decision.weights_version:
             sample = Observed(
                 version=decision.weights_version,

@@ -1,0 +1,142 @@
+"""Health's records of requests in flight: where each was sent, and what it met there.
+
+A fault in health costs its record, never the request or its reservation: each call is guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec
+
+from laar.core.apart import Prefiller
+from laar.core.decision import Completion, Decision
+from laar.core.endpoints import EndpointTable
+from laar.core.expected import usual_s
+from laar.core.guards import Faults, guarded
+from laar.health import Health, Reply
+
+__all__ = ["Attempts"]
+
+P = ParamSpec("P")
+
+
+class Attempts:
+    """Begins, follows and ends the attempts of a request. Without health no call does anything.
+
+    Args:
+        health: learns which endpoints answer; None where it is not kept.
+        table: the endpoints.
+        faults: counts the calls that failed.
+    """
+
+    def __init__(self, health: Health | None, table: EndpointTable, faults: Faults) -> None:
+        self._table = table
+
+        def part(call: Callable[Concatenate[Health, P], None]) -> Callable[P, None]:
+            if health is None:
+                return lambda *_args, **_kwargs: None
+
+            def of_health(*args: P.args, **kwargs: P.kwargs) -> None:
+                call(health, *args, **kwargs)
+
+            return guarded(of_health, "health", faults)
+
+        self.begin = part(self._begin)
+        """Begins the attempt at the endpoint of a decision."""
+        self.begin_prefill = part(self._begin_prefill)
+        """Begins the attempt at the endpoint that reads its prompt, if that is another."""
+        self.begin_at_server = part(self._begin_at_server)
+        """Begins the attempt at the endpoint that serves, as Envoy reports it."""
+        self.replied = part(self._replied)
+        """Notes the status of the answer, or a later error."""
+        self.passed_over = part(self._passed_over)
+        """Notes that Envoy tried these endpoints before the one that answers."""
+        self.gone = part(self._gone)
+        """Ends the attempt at an endpoint that does not answer after all."""
+        self.answering = part(self._answering)
+        """Notes the first byte of an answer that is no refusal."""
+        self.prefilled = part(self._prefilled)
+        """Notes that the prompt was read where another endpoint answers."""
+        self.ended = part(self._ended)
+        """Ends all attempts of a request."""
+        self.drop = part(Health.drop)
+        """Forgets a slot: its endpoint left."""
+
+    def _begin(self, health: Health, decision: Decision, now: float) -> None:
+        if decision.view is not None and not decision.request.shadow:
+            self._send(health, decision, now, timed=True)
+
+    def _begin_at_server(self, health: Health, decision: Decision, now: float | None) -> None:
+        if decision.view is not None and now is not None:
+            self._send(health, decision, now, timed=False)
+
+    def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
+        flight = decision.flight
+        flight.attempt = health.sent(
+            flight.slot,
+            flight.model,
+            stream=decision.request.stream,
+            predicted_s=usual_s(decision),
+            tokens=decision.tokens,
+            now=now,
+            rtt_s=float(decision.view.rtt_s[decision.position]) if decision.view else 0.0,
+            trial=decision.trial and timed,
+            timed=timed,
+        )
+        flight.read = health.wants_read(flight.slot, now)
+
+    def _begin_prefill(
+        self, health: Health, decision: Decision, prefiller: Prefiller, now: float
+    ) -> None:
+        held = decision.flight.prefilling
+        if held is not None:
+            held.attempt = health.sent(
+                prefiller.slot,
+                decision.model,
+                stream=decision.request.stream,
+                predicted_s=usual_s(decision),
+                tokens=decision.tokens,
+                now=now,
+                trial=prefiller.trial,
+                timed=False,
+            )
+
+    def _replied(
+        self, health: Health, decision: Decision, reply: Reply, now: float, *, read: bool
+    ) -> None:
+        flight = decision.flight
+        if flight.attempt is not None:
+            health.replied(flight.attempt, reply, now, read=read)
+        # No answer shows which of the two is at fault: it is the one with more errors.
+        if flight.prefilling is not None and flight.prefilling.attempt is not None:
+            health.replied(flight.prefilling.attempt, reply, now)
+
+    def _passed_over(
+        self, health: Health, decision: Decision, failed: tuple[str, ...], now: float
+    ) -> None:
+        flight = decision.flight
+        for address in failed:
+            attempt = flight.attempt if address == flight.address else None
+            health.passed_over(self._table.slot_counted(address), now, attempt)
+            if attempt is not None:
+                flight.attempt = None  # if the same one answers after all, that is another attempt
+
+    def _gone(self, health: Health, decision: Decision, now: float) -> None:
+        if decision.flight.attempt is not None:
+            health.gone(decision.flight.attempt, now)
+
+    def _answering(self, health: Health, decision: Decision, now: float) -> None:
+        if decision.flight.attempt is not None:
+            health.answering(decision.flight.attempt, now)
+
+    def _prefilled(self, health: Health, decision: Decision, now: float) -> None:
+        held = decision.flight.prefilling
+        if held is not None and held.attempt is not None:
+            health.answering(held.attempt, now)
+
+    def _ended(self, health: Health, decision: Decision, end: Completion) -> None:
+        flight, now = decision.flight, decision.now + end.latency_s
+        if flight.attempt is not None:
+            health.ended(flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens)
+        if flight.prefilling is not None and flight.prefilling.attempt is not None:
+            health.ended(flight.prefilling.attempt, end.status, end.cause, now)
