@@ -17,6 +17,7 @@ from laar.datalayer.kubernetes import (
 )
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
+    Objective,
     parse,
     pod_endpoints,
     rewrites_of,
@@ -179,6 +180,48 @@ def test_exact_beats_generic_then_the_oldest_then_the_first() -> None:
     assert rewrite_target(rules, "other", rng) == "any"
     assert rewrite_target((), "m", rng) is None
     assert rewrite_target(rewrites_of([rewrite("r", "", rule(["m"]))]), "m", rng) is None
+
+
+@pytest.mark.parametrize(
+    ("pools", "mine"),
+    [
+        ({"poolRef": {"name": "fleet"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "inference.networking.k8s.io"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "llm-d.ai"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "example.org"}}, False),
+        ({"poolRefs": [{"name": "a"}, {"name": "fleet"}]}, True),
+        ({"poolRefs": [{"name": "a"}]}, False),
+        ({"poolSelector": {"matchLabels": {"tier": "gold"}}}, True),
+        ({"poolSelector": {"matchLabels": {"tier": "gold", "team": "b"}}}, False),
+        ({"poolSelector": {}}, False),
+        ({"poolRefs": [{"name": "a"}], "poolSelector": {"matchLabels": {"tier": "gold"}}}, True),
+        *(
+            ({"poolSelector": {"matchExpressions": [{"key": key, "operator": how, **values}]}}, is_)
+            for key, how, values, is_ in (
+                ("tier", "In", {"values": ["iron", "gold"]}, True),
+                ("team", "In", {"values": ["a"]}, False),
+                ("tier", "NotIn", {"values": ["gold"]}, False),
+                ("team", "NotIn", {"values": ["a"]}, True),
+                ("tier", "Exists", {}, True),
+                ("team", "Exists", {}, False),
+                ("tier", "DoesNotExist", {}, False),
+                ("team", "DoesNotExist", {}, True),
+            )
+        ),
+    ],
+)
+def test_an_object_says_its_pools_in_any_of_three_ways(pools: Any, mine: bool) -> None:
+    found = parse(Objective, {"metadata": {"name": "o"}, "spec": pools})
+    assert isinstance(found, Objective)
+    assert found.spec.of("fleet", {"tier": "gold"}) is mine
+
+
+def test_an_object_without_a_pool_is_a_fault() -> None:
+    found = parse(Objective, {"metadata": {"name": "o"}, "spec": {"priority": 1}})
+    assert (
+        found
+        == "o is ignored: spec: Value error, names no pool by poolRef, poolRefs or poolSelector"
+    )
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,13 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     assert len(built["profile-default"].scorers) == 3
 
 
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
+def test_every_version_of_the_configuration_is_read_alike(tmp_path, version):
+    text = WHOLE.replace("llm-d.ai/v1alpha1", version)
+    assert text != WHOLE
+    assert converted(tmp_path, text).output == converted(tmp_path, WHOLE).output
+
+
 def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
     got = converted(tmp_path, HEAD)
     assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}

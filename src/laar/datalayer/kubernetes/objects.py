@@ -14,12 +14,13 @@ import ipaddress
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 
 __all__ = [
     "ModelRewrite",
@@ -212,11 +213,59 @@ class Pool(BaseModel):
 
 class _PoolRef(BaseModel):
     name: str
-    group: str = "inference.networking.k8s.io"
+    group: str = ""
+
+    def names(self, pool: str) -> bool:
+        """Whether it names the pool; some of llm-d's versions say their own group by default."""
+        return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
-class _ObjectiveSpec(BaseModel):
-    poolRef: _PoolRef  # noqa: N815
+class _Expression(BaseModel):
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        if self.operator in ("In", "NotIn"):
+            return (labels.get(self.key) in (self.values or ())) == (self.operator == "In")
+        return (self.key in labels) == (self.operator == "Exists")
+
+
+class _PoolSelector(BaseModel):
+    matchLabels: dict[str, str] = {}  # noqa: N815
+    matchExpressions: list[_Expression] = []  # noqa: N815
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pool's labels match; an empty selector matches none, as in llm-d."""
+        if not self.matchLabels and not self.matchExpressions:
+            return False
+        return self.matchLabels.items() <= labels.items() and all(
+            one.matches(labels) for one in self.matchExpressions
+        )
+
+
+class _OfPools(BaseModel):
+    """The pools of an object: one in the old versions, several or a selector in llm-d's v1."""
+
+    poolRef: _PoolRef | None = None  # noqa: N815
+    poolRefs: list[_PoolRef] = Field([], max_length=256)  # noqa: N815
+    poolSelector: _PoolSelector | None = None  # noqa: N815
+
+    @model_validator(mode="after")
+    def _of_some_pool(self) -> _OfPools:
+        if not (self.poolRef or self.poolRefs or self.poolSelector):
+            raise ValueError("names no pool by poolRef, poolRefs or poolSelector")
+        return self
+
+    def of(self, pool: str, labels: Mapping[str, str]) -> bool:
+        """Whether the object is one of the pool's, by the pool's name and labels."""
+        refs = [*self.poolRefs, *([self.poolRef] if self.poolRef else [])]
+        if any(ref.names(pool) for ref in refs):
+            return True
+        return self.poolSelector is not None and self.poolSelector.matches(labels)
+
+
+class _ObjectiveSpec(_OfPools):
     priority: int = 0
 
 
@@ -246,8 +295,7 @@ class _Rule(BaseModel):
     targets: list[_Target] = []
 
 
-class _RewriteSpec(BaseModel):
-    poolRef: _PoolRef  # noqa: N815
+class _RewriteSpec(_OfPools):
     rules: list[_Rule] = Field(max_length=1024)
 
 
