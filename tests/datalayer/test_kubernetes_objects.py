@@ -116,11 +116,11 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
     assert kept.specs[0].models == ("a/b", "auto")
 
 
-def test_a_pod_without_a_model_is_a_fault_and_no_endpoint() -> None:
+def test_a_pod_without_a_model_is_to_be_asked_for_it() -> None:
     kept = pod_endpoints(pod("a", annotations={}), (8000,), RULES)
     assert kept is not None
-    assert kept.specs == ()
-    assert "ml/a names no model: annotate it with laar.dev/model" in kept.fault
+    assert [spec.models for spec in kept.specs] == [()]
+    assert not kept.fault
 
 
 @pytest.mark.parametrize(

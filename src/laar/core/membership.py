@@ -33,6 +33,7 @@ class EndpointSpec:
         address: ``ip:port``, IPv6 in brackets. It goes to Envoy, and is the endpoint's identity.
         models: model names it answers to. The first is the name of the model for accuracy and
             latency, and the name a body is rewritten to when the client's name is not among them.
+            Empty only between a source and `laar.server.own_names`.
         region: free text for the page and for metrics.
         engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
             ``tensorrt-llm`` or ``llama.cpp``.

@@ -53,7 +53,8 @@ class PodRules:
     """The fields of pods from the settings, for pods that don't set them themselves.
 
     Args:
-        models: the models of pods without `model_key`.
+        models: the models of pods without `model_key`. Without either a pod's endpoints have no
+            models, until it is asked for its own.
         model_key: annotation or label with a pod's models, separated by commas. Model names with
             a slash fit an annotation only.
         region: region of pods that have none of their own.
@@ -148,9 +149,6 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
             check_model_name(model)
     except ValueError as error:
         return PodEndpoints(specs=(), created="", fault=f"{name}: {rules.model_key}: {error}")
-    if not models:
-        active = set()
-        fault = f"{name} names no model: annotate it with {rules.model_key}, or set `models`"
     ip = pod.status.podIP
     labels = pod.metadata.labels or {}
     if rules.pool:

@@ -32,7 +32,9 @@ class KubernetesSource(BaseModel):
     )
     namespace: str = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
-        (), description="Models of pods without `model_key`; the first is the main one."
+        (),
+        description="Models of pods without `model_key`; the first is the main one. Empty: each "
+        "pod is asked for its own, by `/v1/models`.",
     )
     model_key: str = Field(
         "laar.dev/model",
