@@ -116,6 +116,25 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
     assert kept.specs[0].models == ("a/b", "auto")
 
 
+@pytest.mark.parametrize(
+    ("path", "engine", "page"),
+    [
+        (None, "vllm", "http://10.0.0.1:8000/metrics"),
+        (None, "trtllm-serve", "http://10.0.0.1:8000/prometheus/metrics"),
+        ("/other", "trtllm-serve", "http://10.0.0.1:8000/other"),
+        ("", "vllm", ""),
+    ],
+)
+def test_a_pods_metrics_page_is_its_engines_or_the_settings(
+    path: str | None, engine: str, page: str
+) -> None:
+    rules = KubernetesSource(pool="fleet", metrics_path=path).rules
+    item = pod("a", annotations={"llm-d.ai/engine-type": engine})
+    kept = pod_endpoints(item, (8000,), rules)
+    assert kept is not None
+    assert kept.specs[0].metrics_page == page
+
+
 def test_a_pod_without_a_model_is_to_be_asked_for_it() -> None:
     kept = pod_endpoints(pod("a", annotations={}), (8000,), RULES)
     assert kept is not None
@@ -243,6 +262,7 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
         ({"selector": {"a": "b"}}, "`ports` belong to `selector`"),
         ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
         ({"pool": "p", "colour": "red"}, "colour"),
+        ({"pool": "p", "metrics_path": "metrics"}, "is no path such as /metrics"),
     ],
 )
 def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault: str) -> None:

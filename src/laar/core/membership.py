@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-__all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
+__all__ = [
+    "METRICS_PATHS",
+    "POOL_LABEL",
+    "ROLE_LABEL",
+    "TASK_LABEL",
+    "EndpointSpec",
+    "Membership",
+    "Served",
+]
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
@@ -19,6 +27,9 @@ TASK_LABEL = "laar.dev/task"
 
 ROLE_LABEL = "llm-d.ai/role"
 """Label of an endpoint where prefill and decode are apart; values are llm-d's."""
+
+METRICS_PATHS = ("/metrics", "/prometheus/metrics")
+"""Where engines have their metrics page: the second is TensorRT-LLM's, with JSON at the first."""
 
 _READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
 _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
@@ -37,7 +48,7 @@ class EndpointSpec:
         region: free text for the page and for metrics.
         engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
             ``tensorrt-llm`` or ``llama.cpp``.
-        metrics_url: page to scrape; None for ``http://address/metrics``, empty for none.
+        metrics_url: page to scrape; None for the engine's usual one, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
         priority_field: splice the ``priority`` field into the body (the engine runs with
@@ -61,6 +72,13 @@ class EndpointSpec:
     same_weights: tuple[str, ...] = ()
     adapters: frozenset[str] = frozenset()
     generates: bool = True
+
+    @property
+    def metrics_page(self) -> str:
+        """URL of the page to scrape; empty for none."""
+        if self.metrics_url is not None:
+            return self.metrics_url
+        return f"http://{self.address}{METRICS_PATHS[self.engine == 'tensorrt-llm']}"
 
     @property
     def role(self) -> str:

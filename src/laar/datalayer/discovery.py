@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
+from laar.core.membership import METRICS_PATHS
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import MAX_NAMES, read_served
@@ -84,7 +85,8 @@ async def look_at(addresses: Sequence[str]) -> list[Engine]:
 
 async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
     status, body = await _get(http, f"http://{address}/v1/models")
-    _, page = await _get(http, f"http://{address}/metrics")
+    pages = [(await _get(http, f"http://{address}{path}"))[1] for path in METRICS_PATHS]
+    page = b"".join(pages)
     kind = next((name for name, mark in _MARKS if mark in page), "")
     remarks = []
     if not page:

@@ -107,7 +107,8 @@ class Endpoint(BaseModel):
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"
     """Engine whose metric names the endpoint's page uses."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
-    """URL of the metrics page. Default: ``http://address/metrics``. Empty: no page is read."""
+    """URL of the metrics page. Default: ``http://address/metrics``, and for tensorrt-llm
+    ``http://address/prometheus/metrics``. Empty: no page is read."""
     labels: dict[str, str] = {}
     """Labels of the endpoint, free names and values."""
     priority_field: bool = False

@@ -34,7 +34,7 @@ class Scraper:
     """The collector: a `Reading` for each endpoint, about once in `interval_s`.
 
     Args:
-        targets: the endpoints to scrape now; those with an empty `metrics_url` are skipped.
+        targets: the endpoints to scrape now; those with an empty `metrics_page` are skipped.
         sink: takes readings and problems.
         clock: monotonic seconds.
         rng: spreads the visits.
@@ -74,14 +74,14 @@ class Scraper:
             await self._visits.run()
 
     def _scraped(self) -> list[EndpointSpec]:
-        return [spec for spec in self._targets() if spec.metrics_url != ""]
+        return [spec for spec in self._targets() if spec.metrics_page]
 
     def _left(self, address: str) -> None:
         self._before.pop(address, None)
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
-        url = spec.metrics_url or f"http://{spec.address}/metrics"
+        url = spec.metrics_page
         source = f"scrape {spec.address}"
         assert self._session is not None
         try:

@@ -271,13 +271,13 @@ async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Fin
                 f"--served-model-name {' '.join(spec.models)}",
             )
         )
-    if spec.metrics_url != "":
+    if spec.metrics_page:
         found += await _metrics(http, spec, where)
     if served is None:
         seen = f"lists no models (it answers {models.status} at /v1/models)"
     else:
         seen = f"serves {', '.join(spec.models)}"
-    read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
+    read = "its metrics can be read" if spec.metrics_page else "it has no metrics page"
     return found or [_fine(where, f"{seen}; {read}")]
 
 
@@ -289,7 +289,7 @@ def _names(models: _Answer) -> list[str] | None:
 
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
-    url = spec.metrics_url or f"http://{spec.address}/metrics"
+    url = spec.metrics_page
     page = await _get(http, url)
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"

@@ -59,6 +59,7 @@ class PodRules:
             a slash fit an annotation only.
         region: region of pods that have none of their own.
         engine: engine of pods that have none of their own.
+        metrics_path: path of the metrics page; None for the engine's usual one, empty for none.
         priority_field: as in `EndpointSpec`.
         pool: name of the pool; empty for pods that no pool chose.
     """
@@ -67,6 +68,7 @@ class PodRules:
     model_key: str = "laar.dev/model"
     region: str = ""
     engine: str = "vllm"
+    metrics_path: str | None = None
     priority_field: bool = False
     pool: str = ""
 
@@ -153,9 +155,12 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
     labels = pod.metadata.labels or {}
     if rules.pool:
         labels = {**labels, POOL_LABEL: rules.pool}
+    host = f"[{ip}]" if ":" in ip else ip
+    path = rules.metrics_path
     specs = tuple(
         EndpointSpec(
-            address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
+            address=f"{host}:{port}",
+            metrics_url=f"http://{host}:{port}{path}" if path else path,
             models=tuple(models),
             region=_first(said, REGION_KEYS) or rules.region,
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS), rules.engine),
