@@ -1,14 +1,20 @@
 """The demands on an endpoint picker in the Gateway API Inference Extension's conformance tests.
 
 One test for a case, named as theirs are (v1.6.0). Theirs drive a gateway in a cluster; here Envoy
-in the shape that gateways speak stands for it. The cases about a gateway's own work (weights
-between pools, statuses of objects, a picker that is missing) have no counterpart.
+in the shape that gateways speak stands for it. docs/reference/conformance.md has every case, those
+about a gateway's own work too.
 """
+
+import asyncio
+import re
+from pathlib import Path
 
 import grpc
 import orjson
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from support.waiting import free_ports
 
 pytestmark = pytest.mark.envoy
 
@@ -33,24 +39,61 @@ async def ask(http, envoy, **headers):
         return answer.status, dict(answer.headers)
 
 
+async def served(http, envoy, selection):
+    """A hundred requests, ten at a time, as theirs; returns who answered."""
+    at_once = asyncio.Semaphore(10)
+
+    async def one():
+        async with at_once:
+            status, headers = await ask(http, envoy, **{SELECTION: ",".join(selection)})
+        assert status == 200
+        return headers["x-upstream"]
+
+    return set(await asyncio.gather(*(one() for _ in range(100))))
+
+
 async def test_gateway_following_epp_routing(gateway, http):
     addresses, envoy = await pool(gateway)
     for address in addresses:
-        status, headers = await ask(http, envoy, **{SELECTION: address})
-        assert (status, headers["x-upstream"]) == (200, address)
-    for _ in range(10):
-        _, headers = await ask(http, envoy, **{SELECTION: ",".join(addresses[:2])})
-        assert headers["x-upstream"] in addresses[:2]
+        assert await served(http, envoy, [address]) == {address}
+    for chosen in (addresses[:2], addresses):
+        assert await served(http, envoy, chosen) <= set(chosen)
 
 
 async def test_gateway_following_epp_routing_with_data_parallelism(gateway, http):
     """Each port of an address is an endpoint; the address alone means all of them."""
-    addresses, envoy = await pool(gateway, policy="round-robin")
-    seen = set()
-    for _ in range(9):
-        _, headers = await ask(http, envoy, **{SELECTION: "127.0.0.1"})
-        seen.add(headers["x-upstream"])
-    assert seen == set(addresses)
+    hosts, ports = [f"127.0.0.{n}" for n in (2, 3, 4)], free_ports(3)
+    ranks = {host: [f"{host}:{port}" for port in ports] for host in hosts}
+    for host in hosts:
+        for port in ports:
+            await gateway.upstream(host, port)
+    a, b, c = hosts
+    gateway.members(*((one, "conformance-fake-model") for host in hosts for one in ranks[host]))
+    await gateway.picker(routing={"conformance_headers": True, "policy": "round-robin"})
+    envoy = await gateway.envoy("gateway")
+    for selection, wanted in (
+        ([b], ranks[b]),
+        ([a, ranks[c][1]], [*ranks[a], ranks[c][1]]),
+        ([a, ranks[b][0], ranks[b][2], c], [*ranks[a], ranks[b][0], ranks[b][2], *ranks[c]]),
+    ):
+        assert await served(http, envoy, selection) == set(wanted)
+
+
+async def test_epp_unavailable_fail_open(gateway, http):
+    addresses, envoy = await pool(gateway)
+    assert await served(http, envoy, addresses[:1]) == set(addresses[:1])
+    await gateway.stop_picker()
+    assert await served(http, envoy, addresses[:1]) <= set(addresses)
+
+
+async def test_each_of_two_weighted_pools_keeps_to_its_own_endpoints(gateway, http):
+    """The picker's half of GatewayWeightedAcrossTwoInferencePools; the weights are a gateway's.
+
+    Theirs names the endpoints of both pools to each picker.
+    """
+    addresses, envoy = await pool(gateway)
+    other = [(await gateway.upstream()).address for _ in range(3)]
+    assert await served(http, envoy, [*other, *addresses]) <= set(addresses)
 
 
 async def test_an_endpoint_that_is_not_in_the_pool_gets_an_error(gateway, http):
@@ -85,3 +128,12 @@ async def test_epp_health_services(gateway, service):
         stub = health_pb2_grpc.HealthStub(channel)
         answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_the_report_names_each_test_here_and_no_other():
+    report = (Path(__file__).parents[2] / "docs/reference/conformance.md").read_text()
+    source = Path(__file__).read_text()
+    here = set(re.findall(r"^(?:async )?def (test_\w+)", source, re.MULTILINE))
+    assert set(re.findall(r"test_\w+", report)) == here - {
+        "test_the_report_names_each_test_here_and_no_other"
+    }

@@ -348,6 +348,76 @@ async def test_the_kinds_of_llm_d_are_followed_beside_the_old_ones(
     assert sink.problems == {}
 
 
+def objective(name: str, priority: int, **pools: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, "spec": {"priority": priority, **pools}}
+
+
+async def test_an_object_of_llm_ds_v1_counts_by_list_and_by_selector(
+    cluster: Any, sink: Any, until: Any
+) -> None:
+    fleet = pool()
+    fleet["metadata"]["labels"] = {"tier": "gold"}
+    await cluster.put("inferencepools", fleet)
+    v1 = "inferenceobjectives.v1.llm-d.ai"
+    listed = objective("listed", 1, poolRefs=[{"name": "other"}, {"name": "fleet"}])
+    await cluster.put(v1, listed)
+    # The older version shows the same object, without what it has no field for.
+    await cluster.put("inferenceobjectives.llm-d.ai", objective("listed", 1))
+    gold = {"matchLabels": {"tier": "gold"}}
+    await cluster.put(v1, objective("gold", 2, poolSelector=gold))
+    await cluster.put(v1, objective("foreign", 3, poolRefs=[{"name": "other"}]))
+    old = objective("old", 4, poolRef={"name": "fleet", "group": "llm-d.ai"})
+    await cluster.put("inferenceobjectives.llm-d.ai", old)
+    rewrite = {
+        "metadata": {"name": "r"},
+        "spec": {"poolRefs": [{"name": "fleet"}], "rules": [{"targets": [{"modelRewrite": "v2"}]}]},
+    }
+    await cluster.put("inferencemodelrewrites.v1.llm-d.ai", rewrite)
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    await until(lambda: sink.priorities.get(source) == {"listed": 1, "gold": 2, "old": 4})
+    await until(lambda: rewrite_target(sink.rules, "v1", random.Random(1)) == "v2")
+    assert sink.problems == {}
+    fleet["metadata"]["labels"] = {"tier": "iron"}
+    await cluster.put("inferencepools", fleet)
+    await until(lambda: sink.priorities[source] == {"listed": 1, "old": 4})
+
+
+async def test_a_version_that_is_served_no_more_loses_nothing_that_another_has(
+    cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_module, "ABSENT_WAIT_S", 0.2)
+    v1, v1alpha2 = "inferenceobjectives.v1.llm-d.ai", "inferenceobjectives.llm-d.ai"
+    cluster.absent = {v1}
+    await cluster.put("inferencepools", pool())
+    for name, priority in (("urgent", 10), ("batch", -1)):
+        await cluster.put(v1alpha2, objective(name, priority, poolRef={"name": "fleet"}))
+    cluster.follow(PoolName("fleet"))
+    source = "kubernetes ml/fleet"
+    seen: list[dict[str, int]] = []
+    take = sink.objectives
+
+    def watched(of: str, known: dict[str, int]) -> None:
+        seen.append(dict(known))
+        take(of, known)
+
+    sink.objectives = watched
+    await until(lambda: sink.priorities.get(source) == {"urgent": 10, "batch": -1})
+    seen.clear()
+    await cluster.put(v1, objective("urgent", 10, poolRefs=[{"name": "fleet"}]))
+    cluster.absent = {v1alpha2}
+    cluster.disconnect()
+    read = f"{source} objectives read"
+    await until(lambda: read in sink.problems)
+    message = "no longer serves inferenceobjectives.v1alpha2.llm-d.ai; gone with it: batch"
+    assert message in sink.problems[read]
+    assert sink.priorities[source] == {"urgent": 10}
+    assert all("urgent" in known for known in seen)
+    cluster.absent = set()
+    await until(lambda: sink.priorities[source] == {"urgent": 10, "batch": -1})
+    assert sink.problems == {}
+
+
 async def test_kinds_that_are_not_installed_are_no_problem_unless_needed(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,10 +17,12 @@ from laar.datalayer.kubernetes import (
 )
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
+    Objective,
     parse,
     pod_endpoints,
     rewrites_of,
 )
+from laar.datalayer.metrics_page import page_url
 from laar.errors import SettingError
 from support.kube_api_server import pod
 
@@ -115,11 +117,30 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
     assert kept.specs[0].models == ("a/b", "auto")
 
 
-def test_a_pod_without_a_model_is_a_fault_and_no_endpoint() -> None:
+@pytest.mark.parametrize(
+    ("path", "engine", "page"),
+    [
+        (None, "vllm", "http://10.0.0.1:8000/metrics"),
+        (None, "trtllm-serve", "http://10.0.0.1:8000/prometheus/metrics"),
+        ("/other", "trtllm-serve", "http://10.0.0.1:8000/other"),
+        ("", "vllm", ""),
+    ],
+)
+def test_a_pods_metrics_page_is_its_engines_or_the_settings(
+    path: str | None, engine: str, page: str
+) -> None:
+    rules = KubernetesSource(pool="fleet", metrics_path=path).rules
+    item = pod("a", annotations={"llm-d.ai/engine-type": engine})
+    kept = pod_endpoints(item, (8000,), rules)
+    assert kept is not None
+    assert page_url(kept.specs[0]) == page
+
+
+def test_a_pod_without_a_model_is_to_be_asked_for_it() -> None:
     kept = pod_endpoints(pod("a", annotations={}), (8000,), RULES)
     assert kept is not None
-    assert kept.specs == ()
-    assert "ml/a names no model: annotate it with laar.dev/model" in kept.fault
+    assert [spec.models for spec in kept.specs] == [()]
+    assert not kept.fault
 
 
 @pytest.mark.parametrize(
@@ -182,6 +203,48 @@ def test_exact_beats_generic_then_the_oldest_then_the_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pools", "mine"),
+    [
+        ({"poolRef": {"name": "fleet"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "inference.networking.k8s.io"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "llm-d.ai"}}, True),
+        ({"poolRef": {"name": "fleet", "group": "example.org"}}, False),
+        ({"poolRefs": [{"name": "a"}, {"name": "fleet"}]}, True),
+        ({"poolRefs": [{"name": "a"}]}, False),
+        ({"poolSelector": {"matchLabels": {"tier": "gold"}}}, True),
+        ({"poolSelector": {"matchLabels": {"tier": "gold", "team": "b"}}}, False),
+        ({"poolSelector": {}}, False),
+        ({"poolRefs": [{"name": "a"}], "poolSelector": {"matchLabels": {"tier": "gold"}}}, True),
+        *(
+            ({"poolSelector": {"matchExpressions": [{"key": key, "operator": how, **values}]}}, is_)
+            for key, how, values, is_ in (
+                ("tier", "In", {"values": ["iron", "gold"]}, True),
+                ("team", "In", {"values": ["a"]}, False),
+                ("tier", "NotIn", {"values": ["gold"]}, False),
+                ("team", "NotIn", {"values": ["a"]}, True),
+                ("tier", "Exists", {}, True),
+                ("team", "Exists", {}, False),
+                ("tier", "DoesNotExist", {}, False),
+                ("team", "DoesNotExist", {}, True),
+            )
+        ),
+    ],
+)
+def test_an_object_says_its_pools_in_any_of_three_ways(pools: Any, mine: bool) -> None:
+    found = parse(Objective, {"metadata": {"name": "o"}, "spec": pools})
+    assert isinstance(found, Objective)
+    assert found.spec.of("fleet", {"tier": "gold"}) is mine
+
+
+def test_an_object_without_a_pool_is_a_fault() -> None:
+    found = parse(Objective, {"metadata": {"name": "o"}, "spec": {"priority": 1}})
+    assert (
+        found
+        == "o is ignored: spec: Value error, names no pool by poolRef, poolRefs or poolSelector"
+    )
+
+
+@pytest.mark.parametrize(
     ("weights", "shares"), [((3, 1), (0.75, 0.25)), ((0, 0), (0.5, 0.5)), ((0, 5), (0.0, 1.0))]
 )
 def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, float]) -> None:
@@ -200,6 +263,7 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
         ({"selector": {"a": "b"}}, "`ports` belong to `selector`"),
         ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
         ({"pool": "p", "colour": "red"}, "colour"),
+        ({"pool": "p", "metrics_path": "metrics"}, "is no path such as /metrics"),
     ],
 )
 def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault: str) -> None:

@@ -254,6 +254,7 @@ async def test_engines_of_several_kinds_are_read_side_by_side(
         async def metrics(
             request: web.Request, page: bytes = page, path: str = path
         ) -> web.Response:
+            # TensorRT-LLM's other page is JSON, and another engine has none there.
             return web.Response(body=page if request.path == path else b"[]")
 
         specs.append(spec(await serve(metrics), engine=engine))

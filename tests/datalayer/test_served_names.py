@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from laar.core.endpoints import EndpointSpec, Served
-from laar.datalayer import ServedNames
+from laar.datalayer import ServedNames, served_names
 from laar.datalayer.served_names import MAX_NAMES, read_served
 
 BASE = {"id": "m", "root": "org/m", "parent": None}
@@ -152,6 +152,54 @@ async def test_a_list_of_too_many_names_is_a_problem(
 def test_the_longest_prompt_that_an_engine_takes_is_on_its_list(given: Any, taken: Any) -> None:
     entries = [{**BASE, "max_model_len": given}, {**LORA, "max_model_len": None}]
     assert read_served(orjson.dumps({"data": entries})).max_model_len == taken
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (web.Response(status=401), "answers 401"),
+        (web.Response(text="hello"), "is no list of models"),
+        (web.json_response({"data": [LORA]}), "lists no model"),
+        (None, "does not answer"),
+    ],
+)
+async def test_a_pod_without_a_model_that_names_none_is_asked_every_second(
+    answer: web.Response | None,
+    reason: str,
+    recorder: Any,
+    start: Any,
+    until: Any,
+    serve: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_names, "NAMELESS_INTERVAL_S", 0.02)
+    listed: list[dict[str, Any]] = []
+
+    async def engine(request: web.Request) -> web.Response:
+        if request.path != "/v1/models":
+            return web.Response(status=405)
+        if listed:
+            return web.json_response({"data": listed})
+        if answer is None:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        return web.Response(status=answer.status, body=answer.body)
+
+    address = await serve(engine)
+    spec = EndpointSpec(address=address, models=(), labels={"laar.dev/pod": "ml/a-rank-0"})
+    looks = ServedNames(
+        lambda: [spec], recorder, clock=time.monotonic, rng=random.Random(1), interval_s=3600
+    )
+    start(looks.run())
+    source = f"models {address}"
+    await until(lambda: len(recorder.names) > 2)
+    assert recorder.names[0] == (address, Served())
+    assert "ml/a-rank-0 names no model" in recorder.problems[source]
+    assert f"{reason}" in recorder.problems[source]
+    listed.append(BASE)
+    await until(lambda: recorder.names[-1][1].weights == {"m": "org/m"})
+    assert source not in recorder.problems
 
 
 def test_strange_entries_are_left_out_and_many_are_cut() -> None:

@@ -97,9 +97,101 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     assert len(built["profile-default"].scorers) == 3
 
 
+@pytest.mark.parametrize("version", ["llm-d.ai/v1", "inference.networking.x-k8s.io/v1alpha1"])
+def test_every_version_of_the_configuration_is_read_alike(tmp_path, version):
+    text = WHOLE.replace("llm-d.ai/v1alpha1", version)
+    assert text != WHOLE
+    assert converted(tmp_path, text).output == converted(tmp_path, WHOLE).output
+
+
 def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
     got = converted(tmp_path, HEAD)
     assert yaml.safe_load(got.output) == {"kubernetes": [{"pool": "p"}]}
+    assert "each pod is asked for /v1/models" in got.output
+
+
+@pytest.mark.parametrize(
+    ("plugin", "rule"),
+    [
+        ("{type: pd-profile-handler, parameters: {threshold: 0}}", "{apart: always}"),
+        ("{type: always-disagg-pd-decider}", "{apart: always}"),
+        ("{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 0}}", "{apart: never}"),
+        ("{type: prefix-based-pd-decider, parameters: {nonCachedTokens: 9}}",
+         "{apart: threshold, apart_tokens: 9}"),
+    ],
+)  # fmt: skip
+def test_the_old_rule_for_prefill_apart_is_the_one_that_their_plugin_has(tmp_path, plugin, rule):
+    got = converted(tmp_path, HEAD + f"plugins: [{plugin}]\n")
+    assert f"`routing: {rule}` is the old rule" in got.output
+
+
+@pytest.mark.parametrize(
+    ("parameters", "label"),
+    [
+        ("{matchExpressions: [{key: tier, operator: In, values: [gold]}]}", "gold"),
+        ("{matchLabels: {tier: gold}}", "gold"),
+        ("{matchExpressions: [{key: tier, operator: In, values: [gold, iron]}]}", None),
+        ("{matchExpressions: [{key: tier, operator: NotIn, values: [gold]}]}", None),
+        ("{matchExpressions: [{key: tier, operator: Exists}]}", None),
+        ("{matchExpressions: [gold], matchLabels: [gold]}", None),
+        ("{matchLabels: {tier: gold, team: a}}", None),
+        ("{matchLabels: {team: a}, matchExpressions: [{key: tier, operator: In, values: [gold]}]}",
+         None),
+        ("{}", None),
+    ],
+)  # fmt: skip
+def test_a_selector_of_one_label_with_one_value_is_taken_over(tmp_path, parameters, label):
+    text = f"""plugins:
+  - {{type: label-selector-filter, name: some, parameters: {parameters}}}
+schedulingProfiles:
+  - {{name: default, plugins: [{{pluginRef: some}}, {{pluginRef: queue-scorer}}]}}
+"""
+    got = converted(tmp_path, HEAD + text)
+    policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-default"]
+    wanted = [{"name": "label", "parameters": {"label": "tier", "value": label}}]
+    assert policy.get("filters") == (wanted if label else None)
+    assert ("takes one label with one value" in got.output) == (label is None)
+
+
+def test_a_selector_of_roles_is_what_laar_does_by_itself(tmp_path):
+    expression = "{key: llm-d.ai/role, operator: In, values: [decode, both]}"
+    text = f"""plugins:
+  - type: label-selector-filter
+    name: decoders
+    parameters: {{matchExpressions: [{expression}]}}
+schedulingProfiles:
+  - {{name: decode, plugins: [{{pluginRef: decoders}}, {{pluginRef: queue-scorer}}]}}
+"""
+    got = converted(tmp_path, HEAD + text)
+    policy = yaml.safe_load(got.output)["routing"]["policies"]["profile-decode"]
+    assert "filters" not in policy
+    assert "decoders: roles in the label" in got.output.partition("# No equal:")[0]
+
+
+def test_the_detectors_limits_are_taken_over_and_the_rest_of_them_is_named(tmp_path):
+    text = """\
+plugins:
+  - {type: utilization-detector, parameters: {headroom: 0.2}}
+  - {type: concurrency-detector, parameters: {concurrencyMode: tokens, maxTokenConcurrency: 9}}
+saturationDetector: {queueDepthThreshold: 7, metricsStalenessThreshold: 200ms}
+dataLayer: {sources: []}
+flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointRequestTTL: 5s}
+"""
+    got = converted(tmp_path, HEAD + text)
+    assert yaml.safe_load(got.output)["routing"] == {"max_waiting": 7}
+    for name in (
+        "utilization-detector.headroom",
+        "utilization-detector.metricsStalenessThreshold",
+        "concurrency-detector.maxTokenConcurrency",
+        "concurrency-detector.concurrencyMode",
+        "dataLayer",
+        "flowControl.noEndpointRequestTTL",
+    ):
+        assert f"# - {name}\n" in got.output.partition("# No equal:")[2], name
+    plain = "plugins: [{type: concurrency-detector, parameters: {maxConcurrency: 9, headroom: 0}}]"
+    got = converted(tmp_path, HEAD + plain)
+    assert yaml.safe_load(got.output)["flow"] == {"max_requests": 9}
+    assert "No equal" not in got.output
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ class KubeApiServer:
         namespace, plural = parts[-2], parts[-1]
         verb = "watch" if "watch" in request.query else "list"
         self.asked.add((verb, group, plural, namespace))
-        if group == "llm-d.ai":  # the same kinds in another group
-            plural = f"{plural}.{group}"
+        if group == "llm-d.ai":  # the same kinds in another group, and there in two versions
+            plural = f"{plural}.v1.{group}" if parts[2] == "v1" else f"{plural}.{group}"
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             return status(401, "Unauthorized")
         if plural in self.absent:

@@ -59,6 +59,8 @@ class RecordingUpstream:
         self.default_answer = Answer()
         self.chat_answer: Answer | Callable[[], Answer] | None = None  # instead, for chat
         self.models: list[dict[str, object]] = []  # told to the picker's looks at the names
+        self.lists_models = asyncio.Event()  # cleared: such a look has to wait
+        self.lists_models.set()
         self._script: deque[Answer] = deque()
 
     @property
@@ -115,6 +117,7 @@ class RecordingUpstream:
         if self.chat_answer is not None and not watched and request.path == "/v1/chat/completions":
             answer = self.chat_answer() if callable(self.chat_answer) else self.chat_answer
         if watched and request.path not in _WATCHED:
+            await self.lists_models.wait()
             if self.models and request.path == "/v1/models":
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)

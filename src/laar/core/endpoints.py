@@ -187,6 +187,11 @@ class EndpointTable:
         self._merge()
         self._reindex()
 
+    @property
+    def reserved(self) -> frozenset[str]:
+        """Names that stand for several models."""
+        return self._members.reserved
+
     def _merge(self) -> None:
         wanted = self._members.specs()
         if wanted == {spec.address: spec for spec in self.specs()}:

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
+__all__ = [
+    "POOL_LABEL",
+    "ROLE_LABEL",
+    "TASK_LABEL",
+    "EndpointSpec",
+    "Membership",
+    "Served",
+]
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
@@ -33,6 +40,7 @@ class EndpointSpec:
         address: ``ip:port``, IPv6 in brackets. It goes to Envoy, and is the endpoint's identity.
         models: model names it answers to. The first is the name of the model for accuracy and
             latency, and the name a body is rewritten to when the client's name is not among them.
+            Empty only between a source and `laar.server.own_names`.
         region: free text for the page and for metrics.
         engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
             ``tensorrt-llm`` or ``llama.cpp``.

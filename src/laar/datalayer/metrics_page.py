@@ -137,8 +137,10 @@ class Counters:
 
 
 def page_url(spec: EndpointSpec) -> str:
-    """The address of an endpoint's metrics page, for one that has a page."""
-    return spec.metrics_url or f"http://{spec.address}{ENGINES[spec.engine].path}"
+    """The address of an endpoint's metrics page; empty for one without."""
+    if spec.metrics_url is not None:
+        return spec.metrics_url
+    return f"http://{spec.address}{ENGINES[spec.engine].path}"
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:

@@ -10,6 +10,7 @@ is answered 405 where there is one, and 404 where there is none.
 
 Not promised: that an endpoint answers. One that wants a key lists nothing, and is taken as the
 configuration has it. Answers are untrusted; the table decides which names an endpoint may have.
+An endpoint without a model in the configuration is asked every second, until it has named one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from laar.datalayer.visits import Visits, visiting_session
 __all__ = ["ServedNames", "read_served"]
 
 INTERVAL_S = 30.0
+NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
@@ -45,7 +47,8 @@ class ServedNames:
 
     Args:
         targets: the endpoints to ask now.
-        sink: takes names and problems.
+        sink: takes names and problems; of an endpoint without a model also an empty `Served`, when
+            it names none.
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two looks at one endpoint.
@@ -66,8 +69,14 @@ class ServedNames:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """And the weights at that time: another engine may start at an address."""
+        nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
         self._visits = Visits(
-            targets, self._look, self._left, interval_s=interval_s, clock=clock, rng=rng
+            targets,
+            self._look,
+            self._left,
+            interval_s=lambda spec: interval_s if spec.models else nameless_s,
+            clock=clock,
+            rng=rng,
         )
         self._session: aiohttp.ClientSession | None = None
 
@@ -94,22 +103,40 @@ class ServedNames:
             if status != 200:
                 self._generates.pop(address, None)
                 self._sink.problem(source, None)
+                self._names_none(spec, f"answers {status}")
                 return
             served = read_served(body)
+            if not spec.models and not served.weights:
+                self._names_none(spec, "lists no model")
+                return
             known = self._generates.get(address)
             if known is None or known[0] != served.weights:
                 known = served.weights, await self._writes_texts(address)
                 self._generates[address] = known
         except ValueError as error:
             self._sink.problem(source, f"http://{address}/v1/models: {error}")
+            self._names_none(spec, "is no list of models")
             return
-        except (TimeoutError, aiohttp.ClientError, OSError):
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._generates.pop(address, None)
-            return  # scrapes and probes report it
+            # Scrapes and probes report it too, of an endpoint in use.
+            self._names_none(spec, f"does not answer: {type(error).__name__}")
+            return
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
         full = len(served.weights) + len(served.adapters) >= MAX_NAMES
         remark = f"http://{address}/v1/models: only the first {MAX_NAMES} names count"
         self._sink.problem(source, remark if full else None)
+
+    def _names_none(self, spec: EndpointSpec, reason: str) -> None:
+        if spec.models:
+            return
+        pod = spec.labels.get("laar.dev/pod", spec.address)
+        self._sink.problem(
+            f"models {spec.address}",
+            f"{pod} names no model, and http://{spec.address}/v1/models {reason}. It gets no "
+            "requests: annotate it with laar.dev/model, or set `models`",
+        )
+        self._sink.served(spec.address, Served())
 
     async def _writes_texts(self, address: str) -> bool:
         """False only where the engine's routes leave no doubt."""

@@ -56,7 +56,7 @@ class Visits:
         targets: returns the current targets; called at each look.
         visit: does the work; must bound its own time and catch the errors it expects.
         left: called with the address of a target that is gone.
-        interval_s: seconds between two visits of one endpoint.
+        interval_s: seconds between two visits of one endpoint, for all or by endpoint.
         clock: monotonic seconds.
         rng: spreads the visits.
     """
@@ -67,7 +67,7 @@ class Visits:
         visit: Visit,
         left: Callable[[str], None],
         *,
-        interval_s: float,
+        interval_s: float | Callable[[EndpointSpec], float],
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -122,14 +122,17 @@ class Visits:
         heapq.heappush(self._due, (at, address))
 
     def _start(self, now: float) -> None:
-        interval_s = max(self._interval_s, len(self._known) / MAX_STARTS_PER_S)
+        least_s = len(self._known) / MAX_STARTS_PER_S
+        given = self._interval_s
         while self._due and self._due[0][0] <= now and len(self._under_way) < MAX_UNDER_WAY:
             at, address = heapq.heappop(self._due)
             if self._due_at.get(address) != at:
                 continue
+            spec = self._known[address]
+            interval_s = max(given(spec) if callable(given) else given, least_s)
             self._plan(address, now + interval_s * self._rng.uniform(0.9, 1.1))
             if address not in self._under_way:
-                visit = self._visit(self._known[address])
+                visit = self._visit(spec)
                 task = asyncio.create_task(visit, name=f"visit {address}")
                 self._under_way[address] = task
                 task.add_done_callback(functools.partial(self._ended, address))

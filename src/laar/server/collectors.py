@@ -123,7 +123,7 @@ class Collectors:
         )
         tasks.spawn("scrape", scraper.run)
         names = ServedNames(
-            self._targets,
+            lambda: [*self._targets(), *self._fleet.nameless()],
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,

@@ -16,6 +16,7 @@ from laar.datalayer.kubernetes import Rewrite
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
 from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
+from laar.server.own_names import WAIT_S, OwnNames
 from laar.telemetry.problems import Problems
 
 __all__ = ["FleetState"]
@@ -65,6 +66,7 @@ class FleetState:
         self._on_empty = on_empty
         self._stale = asyncio.Event()
         self._unwritten = False
+        self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
         self._told: frozenset[str] = frozenset()
         self._reports: dict[str, Served] = {}
@@ -74,8 +76,25 @@ class FleetState:
         """Takes the full set of endpoints that `source` knows now.
 
         A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
-        sends the request to any endpoint, of whatever model.
+        sends the request to any endpoint, of whatever model. One without a model counts once it
+        has named its own.
         """
+        self._own.replace(source, specs)
+        if self._own.waits(source):
+            asyncio.get_running_loop().call_later(WAIT_S, self._wait_no_longer, source)
+        self._take(source)
+
+    def nameless(self) -> list[EndpointSpec]:
+        """Endpoints to ask for their models, since nothing else names them."""
+        return [spec for spec in self._own.nameless() if self._table.slot(spec.address) < 0]
+
+    def _wait_no_longer(self, source: str) -> None:
+        if self._own.waits(source):
+            self._own.wait_no_longer(source)
+            self._take(source)
+
+    def _take(self, source: str) -> None:
+        specs = self._own.named(source, self._table.reserved)
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
@@ -94,6 +113,8 @@ class FleetState:
         self._table.replace(source, specs)
         changed = self._table.version != version
         if changed:
+            own = self._own.reports(source).items()
+            self._table.served_all({a: served for a, served in own if a not in before})
             for address in before.difference(spec.address for spec in self._table.specs()):
                 self._reports.pop(address, None)
                 self._on_empty(address)
@@ -187,7 +208,7 @@ class FleetState:
 
     def served(self, address: str, served: Served) -> None:
         """Takes the model names that an endpoint lists: at once, or soon with those of others."""
-        if self._table.slot(address) < 0:
+        if self._table.slot(address) < 0 and not self._own.is_nameless(address):
             return
         self._reports[address] = served
         if self._gathering is None:
@@ -198,6 +219,8 @@ class FleetState:
         if self._reports:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
             reports, self._reports = self._reports, {}
+            for source in self._own.take(reports):
+                self._take(source)
             self._table.served_all(reports)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from laar.core.membership import ROLE_LABEL
 from laar.errors import SettingError
 
 __all__ = ["Moved", "PickerConfig", "move"]
 
-_API_VERSIONS = ("llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
+_API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -63,6 +64,7 @@ _BUILT_IN = {
     "passthrough-parser": "bodies on other paths are not read; see bodies.opaque_paths",
     "single-profile-handler": "each profile becomes a policy, and one of them serves",
     "anthropic-parser": "the path names the body's format",
+    "models-responder": "`GET /v1/models` lists the whole fleet",
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
@@ -71,13 +73,21 @@ _ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
 _APART = {
     "always-disagg-pd-decider": "",
     "decode-filter": "",
+    "disagg-headers-handler": "",
     "disagg-profile-handler": "",
     "pd-profile-handler": "threshold",
     "prefill-filter": "",
+    "prefill-header-handler": "",
     "prefix-based-pd-decider": "nonCachedTokens",
 }
 """Plugins that split prefill and decode, and the parameter that is their threshold in tokens."""
+_DETECTORS = {
+    "concurrency-detector": {"maxConcurrency", "concurrencyMode"},
+    "utilization-detector": {"queueDepthThreshold", "kvCacheUtilThreshold"},
+}
+"""Detectors of saturation, and their parameters that are taken over."""
 _ABSENT = {
+    "encode-filter": "laar has no encoders apart from the engines that answer",
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
     "precise-prefix-cache-producer": _PRECISE,
     "precise-prefix-cache-scorer": _PRECISE,
@@ -107,17 +117,22 @@ class _Profile(_Lenient):
     plugins: list[_Use] = Field(default=[], max_length=1000)
 
 
-class _FlowControl(_Lenient):
+class _FlowControl(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
     maxBytes: str | int | None = None  # noqa: N815
     maxRequests: str | int | None = None  # noqa: N815
     defaultRequestTTL: str | None = None  # noqa: N815
     priorityBands: list[Any] = []  # noqa: N815
     defaultPriorityBand: Any = None  # noqa: N815
     usageLimitPolicyPluginRef: str | None = None  # noqa: N815
+    saturationDetector: Any = None  # noqa: N815
 
 
-class PickerConfig(_Lenient):
-    """The parts of an EndpointPickerConfig that are looked at."""
+class PickerConfig(BaseModel):
+    """The parts of an EndpointPickerConfig that are looked at; others are named."""
+
+    model_config = ConfigDict(extra="allow")
 
     apiVersion: str  # noqa: N815
     kind: str
@@ -125,6 +140,10 @@ class PickerConfig(_Lenient):
     plugins: list[_Plugin] = Field(default=[], max_length=1000)
     schedulingProfiles: list[_Profile] = Field(default=[], max_length=1000)  # noqa: N815
     flowControl: _FlowControl | None = None  # noqa: N815
+    saturationDetector: dict[str, Any] = {}  # noqa: N815
+    metadata: Any = None
+    parser: Any = None  # which plugin it is; the plugins have remarks
+    requestHandler: Any = None  # noqa: N815
 
 
 @dataclass(slots=True)
@@ -158,6 +177,10 @@ def move(config: PickerConfig, pool: str) -> Moved:
             f"{' or '.join(_API_VERSIONS)}"
         )
     moved = Moved({"kubernetes": [{"pool": pool}]})
+    moved.taken.append(
+        "the pods' models: each pod is asked for /v1/models; `models` names them where that wants "
+        "a key"
+    )
     plugins = {plugin.name or plugin.type: plugin for plugin in config.plugins}
     composed = {}
     for number, profile in enumerate(config.schedulingProfiles, 1):
@@ -176,7 +199,11 @@ def move(config: PickerConfig, pool: str) -> Moved:
         )
     for plugin in config.plugins:
         _plugin(plugin, moved)
+    limits = {k: v for k, v in config.saturationDetector.items() if k != "pluginRef"}
+    if limits:  # its own place before there were plugins for it
+        _detector(_Plugin(type="utilization-detector", parameters=limits), moved)
     _flow(config, moved)
+    moved.absent.extend(config.model_extra or ())
     return moved
 
 
@@ -229,15 +256,26 @@ def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
 def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
     """The one label of a selector; None where it has more than laar's filter takes."""
     given = plugin.parameters or {}
-    labels = given.get("matchLabels")
+    labels, expressions = given.get("matchLabels"), given.get("matchExpressions")
+    wanted: list[tuple[Any, Any]] = []  # a label, and its values where they are listed
     if plugin.type == "by-label":
-        values = given.get("validValues")
-        if isinstance(values, list) and len(values) == 1 and not given.get("allowsNoLabel"):
-            labels = {given.get("label"): values[0]}
-    if not isinstance(labels, dict) or len(labels) != 1 or given.get("matchExpressions"):
+        values = None if given.get("allowsNoLabel") else given.get("validValues")
+        wanted.append((given.get("label"), values))
+    if isinstance(labels, dict):
+        wanted.extend((label, [value]) for label, value in labels.items())
+    if isinstance(expressions, list):
+        listed = [one if isinstance(one, dict) else {} for one in expressions]
+        wanted.extend(
+            (one.get("key"), one.get("values") if one.get("operator") == "In" else None)
+            for one in listed
+        )
+    if wanted and all(label == ROLE_LABEL for label, _ in wanted):
+        moved.taken.append(f"{plugin.name or plugin.type}: {_ROLES}")
+        return None
+    if len(wanted) != 1 or not isinstance(wanted[0][1], list) or len(wanted[0][1]) != 1:
         moved.absent.append(f"{plugin.type}: laar's filter `label` takes one label with one value")
         return None
-    ((label, value),) = labels.items()
+    ((label, (value,)),) = wanted
     return {"label": str(label), "value": str(value)}
 
 
@@ -247,32 +285,57 @@ def _as_name(text: str) -> str:
 
 
 def _plugin(plugin: _Plugin, moved: Moved) -> None:
-    kind, given = plugin.type, plugin.parameters or {}
-    if kind == "utilization-detector":
-        routing = moved.settings.setdefault("routing", {})
-        for theirs, ours in (
-            ("queueDepthThreshold", "max_waiting"),
-            ("kvCacheUtilThreshold", "max_kv_usage"),
-        ):
-            if theirs in given:
-                routing[ours] = _number(f"{kind}.{theirs}", given[theirs])
-        if not routing:
-            del moved.settings["routing"]
-    elif kind == "concurrency-detector":
-        if "maxConcurrency" in given:
-            most = int(_number(f"{kind}.maxConcurrency", given["maxConcurrency"]))
-            moved.settings.setdefault("flow", {})["max_requests"] = most
+    kind = plugin.type
+    if kind in _DETECTORS:
+        _detector(plugin, moved)
     elif kind in _APART:
         remark = f"{kind}: {_ROLES}"
-        if (threshold := given.get(_APART[kind])) is not None:
-            tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
-            rule = f"{{apart: threshold, apart_tokens: {tokens}}}" if tokens else "{apart: never}"
+        if rule := _apart(plugin):
             remark += f". What it costs decides; `routing: {rule}` is the old rule"
         moved.taken.append(remark)
     elif kind in _BUILT_IN:
         moved.taken.append(f"{kind}: {_BUILT_IN[kind]}")
     elif kind not in _PARTS:
         moved.absent.append(f"{kind}: {_ABSENT.get(kind, 'not known to laar')}")
+
+
+def _apart(plugin: _Plugin) -> str:
+    """The rule of a plugin that splits prefill and decode, as settings; empty where it has none."""
+    kind = plugin.type
+    if kind == "always-disagg-pd-decider":
+        return "{apart: always}"
+    threshold = (plugin.parameters or {}).get(_APART[kind])
+    if threshold is None:
+        return ""
+    tokens = int(_number(f"{kind}.{_APART[kind]}", threshold))
+    if tokens:
+        return f"{{apart: threshold, apart_tokens: {tokens}}}"
+    # The handler's 0 is the lowest threshold; the newer decider's turns the split off.
+    return "{apart: always}" if kind == "pd-profile-handler" else "{apart: never}"
+
+
+def _detector(plugin: _Plugin, moved: Moved) -> None:
+    """The limits of a detector of saturation."""
+    kind, given = plugin.type, plugin.parameters or {}
+    taken = _DETECTORS[kind]
+    if kind == "utilization-detector":
+        for theirs, ours in (
+            ("queueDepthThreshold", "max_waiting"),
+            ("kvCacheUtilThreshold", "max_kv_usage"),
+        ):
+            if theirs in given:
+                value = _number(f"{kind}.{theirs}", given[theirs])
+                moved.settings.setdefault("routing", {})[ours] = value
+    elif given.get("concurrencyMode", "requests") != "requests":
+        taken = set()
+    elif "maxConcurrency" in given:
+        most = int(_number(f"{kind}.maxConcurrency", given["maxConcurrency"]))
+        moved.settings.setdefault("flow", {})["max_requests"] = most
+    moved.absent.extend(
+        f"{kind}.{name}"
+        for name, value in given.items()
+        if name not in taken and not (name == "headroom" and value == 0)
+    )
 
 
 def _flow(config: PickerConfig, moved: Moved) -> None:
@@ -298,6 +361,7 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
             "limits, fairness and order of single priority bands: priorities come from "
             "InferenceObjectives, all bands share flow's limits, tenants take turns by tokens"
         )
+    moved.absent.extend(f"flowControl.{name}" for name in given.model_extra or ())
     if given.usageLimitPolicyPluginRef:
         moved.absent.append(f"usage limit policy {given.usageLimitPolicyPluginRef}")
     if not flow:

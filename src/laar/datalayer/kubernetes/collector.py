@@ -34,8 +34,7 @@ from laar.datalayer.kubernetes.objects import (
     rewrites_of,
 )
 from laar.datalayer.kubernetes.resources import (
-    LLM_D_OBJECTIVES,
-    LLM_D_REWRITES,
+    LLM_D_GROUP,
     OBJECTIVES,
     PODS,
     POOLS,
@@ -121,6 +120,8 @@ class KubernetesEndpoints:
         self._pods: Mirror[PodEndpoints] | None = None
         self._following: PodSelector | None = None
         self._pods_task: asyncio.Task[None] | None = None
+        self._labels: Mapping[str, str] = {}
+        """The pool's own."""
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -136,15 +137,22 @@ class KubernetesEndpoints:
 
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
-            known = {**objectives.objects, **llm_d_objectives.objects}
-            mine = self._mine(known, Objective, "objectives read")
+            mine = self._mine(objectives, Objective, "objectives read")
             priorities = {one.metadata.name: one.spec.priority for one in mine}
             self._sink.objectives(self.source, priorities)
 
         def rewrites_changed() -> None:
-            known = {**rewrites.objects, **llm_d_rewrites.objects}
-            mine = self._mine(known, ModelRewrite, "rewrites read")
+            mine = self._mine(rewrites, ModelRewrite, "rewrites read")
             self._sink.rewrites(self.source, rewrites_of(mine))
+
+        def pool_changed() -> None:
+            pool = pools.objects.get(name)
+            self._pool_changed(pool, api, tasks)
+            labels = self._labels if isinstance(pool, str) else _labels(pool)
+            if labels != self._labels:
+                self._labels = labels
+                objectives_changed()
+                rewrites_changed()
 
         def mirror(
             resource: Resource,
@@ -153,8 +161,9 @@ class KubernetesEndpoints:
             model: type[Object],
             optional: bool,
         ) -> Mirror[Object | str]:
-            llm_d = resource.group == LLM_D_OBJECTIVES.group
-            part = f"{resource.plural}.{resource.group}" if llm_d else resource.plural
+            part = resource.plural
+            if resource.group == LLM_D_GROUP:
+                part = resource.name if resource.version == "v1" else f"{part}.{LLM_D_GROUP}"
             made: Mirror[Object | str] = Mirror(
                 api,
                 resource,
@@ -173,26 +182,36 @@ class KubernetesEndpoints:
         following: list[tuple[str, Mirror[Any]]] = []
 
         one = {"fieldSelector": f"metadata.name={name}"}
-        pools = mirror(
-            POOLS, one, lambda: self._pool_changed(pools.objects.get(name), api, tasks), Pool, False
-        )
-        objectives = mirror(OBJECTIVES, {}, objectives_changed, Objective, True)
-        rewrites = mirror(REWRITES, {}, rewrites_changed, ModelRewrite, True)
-        # llm-d moved both kinds to a group of its own; there they win by name.
-        llm_d_objectives = mirror(LLM_D_OBJECTIVES, {}, objectives_changed, Objective, True)
-        llm_d_rewrites = mirror(LLM_D_REWRITES, {}, rewrites_changed, ModelRewrite, True)
+        pools = mirror(POOLS, one, pool_changed, Pool, False)
+        objectives = [mirror(of, {}, objectives_changed, Objective, True) for of in OBJECTIVES]
+        rewrites = [mirror(of, {}, rewrites_changed, ModelRewrite, True) for of in REWRITES]
         for part, made in following:
             tasks.create_task(made.run(), name=f"{self.source} {part}")
 
-    def _mine(self, objects: Mapping[str, Ref | str], model: type[Ref], part: str) -> list[Ref]:
-        """Those of the objects that could be read and belong to this pool."""
-        self._faults(part, [one for one in objects.values() if isinstance(one, str)])
+    def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
+        """Those of the objects that could be read and belong to this pool.
+
+        Of one name the first that can be read counts: a version may lack fields of another.
+        """
+        known: dict[str, Ref | str] = {}
+        for mirror in reversed(mirrors):
+            for name, one in mirror.objects.items():
+                if name not in known or not isinstance(one, str):
+                    known[name] = one
+        faults = [one for one in known.values() if isinstance(one, str)]
+        faults += [
+            f"the cluster no longer serves {mirror.resource.name}; gone with it: "
+            + ", ".join(sorted(lost)[:FAULTS_SHOWN])
+            for mirror in mirrors
+            if (lost := mirror.lost - known.keys())
+        ]
+        self._faults(part, faults)
         assert isinstance(self._of, PoolName)
+        pool = self._of.name
         return [
             one
-            for one in objects.values()
-            if isinstance(one, model)
-            and (one.spec.poolRef.group, one.spec.poolRef.name) == (POOLS.group, self._of.name)
+            for one in known.values()
+            if isinstance(one, model) and one.spec.of(pool, self._labels)
         ]
 
     def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:
@@ -271,6 +290,10 @@ class KubernetesEndpoints:
     def _problem(self, part: str) -> Callable[[str | None], None]:
         source = f"{self.source} {part}"
         return lambda message: self._sink.problem(source, message)
+
+
+def _labels(pool: Pool | None) -> Mapping[str, str]:
+    return (pool.metadata.labels or {}) if pool else {}
 
 
 def _query(labels: Mapping[str, str]) -> str:

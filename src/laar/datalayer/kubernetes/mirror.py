@@ -34,6 +34,9 @@ STEADY_S = 5.0
 """A watch that lasted this long and then ended was in order; shorter ones count as failures."""
 ABSENT_WAIT_S = 60.0
 """How often it is looked whether an optional kind of object has been installed meanwhile."""
+ABSENT_LOOKS = 3
+"""How many such looks must find nothing before known objects are dropped: meanwhile another version
+of the same objects is found, where the cluster went over to it."""
 
 
 class Mirror(Generic[Kept]):
@@ -50,6 +53,12 @@ class Mirror(Generic[Kept]):
         clock: monotonic seconds.
         rng: spreads the waits.
         optional: a kind of object that isn't installed is as good as none of them.
+
+    Attributes:
+        objects: the copy.
+        synced: whether the first list is in.
+        resource: the kind of object.
+        lost: names of objects that were known, of a kind that the cluster has no more.
     """
 
     def __init__(
@@ -68,8 +77,9 @@ class Mirror(Generic[Kept]):
     ) -> None:
         self.objects: dict[str, Kept] = {}
         self.synced = False
+        self.resource = resource
+        self.lost: frozenset[str] = frozenset()
         self._api = api
-        self._resource = resource
         self._namespace = namespace
         self._select = select
         self._keep = keep
@@ -80,6 +90,7 @@ class Mirror(Generic[Kept]):
         self._optional = optional
         self._version = ""  # empty: list before watching
         self._failures = 0
+        self._absent = 0
 
     async def run(self) -> None:
         """Follow the objects until cancelled."""
@@ -106,13 +117,17 @@ class Mirror(Generic[Kept]):
         if error.status == 404:
             self._version = ""
             if self._optional:
-                self._replace({})
-                self._problem(None)
+                self._absent += 1
+                if self.objects and self._absent < ABSENT_LOOKS:
+                    self._problem(f"{error}; what was known before stays in use for now")
+                else:
+                    self._replace({}, self.lost.union(self.objects))
+                    self._problem(None)
                 return ABSENT_WAIT_S * self._rng.uniform(0.5, 1.0)
-            what = f"{self._resource.plural}.{self._resource.group}"
+            what = f"{self.resource.plural}.{self.resource.group}"
             self._problem(f"the cluster doesn't have {what}: install it, or use a pod selector")
         elif error.status == 403:
-            self._problem(f"{error}; {self._resource.remedy(self._namespace)}")
+            self._problem(f"{error}; {self.resource.remedy(self._namespace)}")
         else:
             self._problem(f"{error}; what was known before stays in use")
         return 0.0
@@ -120,7 +135,7 @@ class Mirror(Generic[Kept]):
     async def _list(self) -> None:
         objects: dict[str, Kept] = {}
         query = {**self._select, "limit": str(PAGE_OBJECTS)}
-        path = self._resource.path(self._namespace)
+        path = self.resource.path(self._namespace)
         while True:
             page = await self._api.list_page(path, query)
             try:
@@ -134,17 +149,19 @@ class Mirror(Generic[Kept]):
             if not query["continue"]:
                 break
         self._version = version
-        self._replace(objects)
+        self._absent = 0
+        self._replace(objects, frozenset())
 
-    def _replace(self, objects: dict[str, Kept]) -> None:
-        if objects != self.objects or not self.synced:
+    def _replace(self, objects: dict[str, Kept], lost: frozenset[str]) -> None:
+        if objects != self.objects or lost != self.lost or not self.synced:
             self.objects = objects
+            self.lost = lost
             self.synced = True
             self._changed()
 
     async def _watch(self) -> None:
         query = {**self._select, "resourceVersion": self._version}
-        path = self._resource.path(self._namespace)
+        path = self.resource.path(self._namespace)
         opened_at = self._clock()
         async with self._api.watch(path, query) as events:
             self._problem(None)

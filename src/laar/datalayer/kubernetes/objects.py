@@ -14,12 +14,13 @@ import ipaddress
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 
 __all__ = [
     "ModelRewrite",
@@ -52,11 +53,13 @@ class PodRules:
     """The fields of pods from the settings, for pods that don't set them themselves.
 
     Args:
-        models: the models of pods without `model_key`.
+        models: the models of pods without `model_key`. Without either a pod's endpoints have no
+            models, until it is asked for its own.
         model_key: annotation or label with a pod's models, separated by commas. Model names with
             a slash fit an annotation only.
         region: region of pods that have none of their own.
         engine: engine of pods that have none of their own.
+        metrics_path: path of the metrics page; None for the engine's usual one, empty for none.
         priority_field: as in `EndpointSpec`.
         pool: name of the pool; empty for pods that no pool chose.
     """
@@ -65,6 +68,7 @@ class PodRules:
     model_key: str = "laar.dev/model"
     region: str = ""
     engine: str = "vllm"
+    metrics_path: str | None = None
     priority_field: bool = False
     pool: str = ""
 
@@ -147,16 +151,16 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
             check_model_name(model)
     except ValueError as error:
         return PodEndpoints(specs=(), created="", fault=f"{name}: {rules.model_key}: {error}")
-    if not models:
-        active = set()
-        fault = f"{name} names no model: annotate it with {rules.model_key}, or set `models`"
     ip = pod.status.podIP
     labels = pod.metadata.labels or {}
     if rules.pool:
         labels = {**labels, POOL_LABEL: rules.pool}
+    host = f"[{ip}]" if ":" in ip else ip
+    path = rules.metrics_path
     specs = tuple(
         EndpointSpec(
-            address=f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}",
+            address=f"{host}:{port}",
+            metrics_url=f"http://{host}:{port}{path}" if path else path,
             models=tuple(models),
             region=_first(said, REGION_KEYS) or rules.region,
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS), rules.engine),
@@ -212,11 +216,59 @@ class Pool(BaseModel):
 
 class _PoolRef(BaseModel):
     name: str
-    group: str = "inference.networking.k8s.io"
+    group: str = ""
+
+    def names(self, pool: str) -> bool:
+        """Whether it names the pool; some of llm-d's versions say their own group by default."""
+        return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
-class _ObjectiveSpec(BaseModel):
-    poolRef: _PoolRef  # noqa: N815
+class _Expression(BaseModel):
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    values: list[str] | None = None
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        if self.operator in ("In", "NotIn"):
+            return (labels.get(self.key) in (self.values or ())) == (self.operator == "In")
+        return (self.key in labels) == (self.operator == "Exists")
+
+
+class _PoolSelector(BaseModel):
+    matchLabels: dict[str, str] = {}  # noqa: N815
+    matchExpressions: list[_Expression] = []  # noqa: N815
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """Whether a pool's labels match; an empty selector matches none, as in llm-d."""
+        if not self.matchLabels and not self.matchExpressions:
+            return False
+        return self.matchLabels.items() <= labels.items() and all(
+            one.matches(labels) for one in self.matchExpressions
+        )
+
+
+class _OfPools(BaseModel):
+    """The pools of an object: one in the old versions, several or a selector in llm-d's v1."""
+
+    poolRef: _PoolRef | None = None  # noqa: N815
+    poolRefs: list[_PoolRef] = Field([], max_length=256)  # noqa: N815
+    poolSelector: _PoolSelector | None = None  # noqa: N815
+
+    @model_validator(mode="after")
+    def _of_some_pool(self) -> _OfPools:
+        if not (self.poolRef or self.poolRefs or self.poolSelector):
+            raise ValueError("names no pool by poolRef, poolRefs or poolSelector")
+        return self
+
+    def of(self, pool: str, labels: Mapping[str, str]) -> bool:
+        """Whether the object is one of the pool's, by the pool's name and labels."""
+        refs = [*self.poolRefs, *([self.poolRef] if self.poolRef else [])]
+        if any(ref.names(pool) for ref in refs):
+            return True
+        return self.poolSelector is not None and self.poolSelector.matches(labels)
+
+
+class _ObjectiveSpec(_OfPools):
     priority: int = 0
 
 
@@ -246,8 +298,7 @@ class _Rule(BaseModel):
     targets: list[_Target] = []
 
 
-class _RewriteSpec(BaseModel):
-    poolRef: _PoolRef  # noqa: N815
+class _RewriteSpec(_OfPools):
     rules: list[_Rule] = Field(max_length=1024)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    "LLM_D_OBJECTIVES",
-    "LLM_D_REWRITES",
+    "LLM_D_GROUP",
     "OBJECTIVES",
     "PERMISSIONS",
     "PODS",
@@ -24,6 +23,11 @@ class Resource:
     version: str
     plural: str
 
+    @property
+    def name(self) -> str:
+        """The name that kubectl takes: plural, version and group."""
+        return f"{self.plural}.{self.version}.{self.group}"
+
     def path(self, namespace: str) -> str:
         """The path at which its objects are listed and watched."""
         root = f"/apis/{self.group}" if self.group else "/api"
@@ -39,16 +43,19 @@ class Resource:
 
 PODS = Resource(group="", version="v1", plural="pods")
 POOLS = Resource(group="inference.networking.k8s.io", version="v1", plural="inferencepools")
-OBJECTIVES = Resource(
-    group="inference.networking.x-k8s.io", version="v1alpha2", plural="inferenceobjectives"
+LLM_D_GROUP = "llm-d.ai"
+_SERVED = (
+    (LLM_D_GROUP, "v1"),
+    (LLM_D_GROUP, "v1alpha2"),
+    ("inference.networking.x-k8s.io", "v1alpha2"),
 )
-REWRITES = Resource(
-    group="inference.networking.x-k8s.io", version="v1alpha2", plural="inferencemodelrewrites"
+OBJECTIVES, REWRITES = (
+    tuple(Resource(group=group, version=version, plural=plural) for group, version in _SERVED)
+    for plural in ("inferenceobjectives", "inferencemodelrewrites")
 )
-LLM_D_OBJECTIVES = Resource(group="llm-d.ai", version="v1alpha2", plural="inferenceobjectives")
-LLM_D_REWRITES = Resource(group="llm-d.ai", version="v1alpha2", plural="inferencemodelrewrites")
-"""The same kinds in the group that llm-d has kept them in since its release 0.9."""
+"""Where these kinds may be, the newest first. llm-d took them over in its release 0.9, and serves
+one object in two versions while it moves from the older to v1."""
 
-PERMISSIONS = (PODS, POOLS, OBJECTIVES, REWRITES, LLM_D_OBJECTIVES, LLM_D_REWRITES)
+PERMISSIONS = (PODS, POOLS, *OBJECTIVES, *REWRITES)
 """Listed and watched, each in one namespace; nothing is ever written. The selector form needs the
 first alone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.datalayer.endpoints_file import ModelName
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
@@ -14,6 +14,12 @@ from laar.datalayer.kubernetes.objects import PodRules
 __all__ = ["KubernetesSource"]
 
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+def _path(path: str) -> str:
+    if path and not (path.startswith("/") and path.isprintable() and " " not in path):
+        raise ValueError(f"{path[:40]!r} is no path such as /metrics; leave it empty for no page")
+    return path
 
 
 class KubernetesSource(BaseModel):
@@ -32,7 +38,9 @@ class KubernetesSource(BaseModel):
     )
     namespace: str = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
-        (), description="Models of pods without `model_key`; the first is the main one."
+        (),
+        description="Models of pods without `model_key`; the first is the main one. Empty: each "
+        "pod is asked for its own, by `/v1/models`.",
     )
     model_key: str = Field(
         "laar.dev/model",
@@ -42,6 +50,11 @@ class KubernetesSource(BaseModel):
     engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = Field(
         "vllm",
         description="Engine of pods without a label for it, which decides the metric names.",
+    )
+    metrics_path: Annotated[str, AfterValidator(_path)] | None = Field(
+        None,
+        description="Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` "
+        "for tensorrt-llm and `/metrics` for the others. Empty: no page is read.",
     )
     priority_field: bool = Field(
         False,
@@ -78,6 +91,7 @@ class KubernetesSource(BaseModel):
             model_key=self.model_key,
             region=self.region,
             engine=self.engine,
+            metrics_path=self.metrics_path,
             priority_field=self.priority_field,
             pool=self.pool,
         )
