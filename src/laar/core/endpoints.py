@@ -188,9 +188,9 @@ class EndpointTable:
         self._reindex()
 
     @property
-    def reserved(self) -> frozenset[str]:
-        """Names that stand for several models."""
-        return self._members.reserved
+    def aliases(self) -> Mapping[str, Sequence[str]]:
+        """Names that stand for others, with those."""
+        return self._members.aliases
 
     def _merge(self) -> None:
         wanted = self._members.specs()

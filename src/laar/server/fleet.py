@@ -94,7 +94,7 @@ class FleetState:
             self._take(source)
 
     def _take(self, source: str) -> None:
-        specs = self._own.named(source, self._table.reserved)
+        specs = self._own.named(source, self._table.aliases)
         before = {spec.address for spec in self._wanted.get(source, ())}
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
