@@ -83,6 +83,10 @@ async def test_epp_unavailable_fail_open(gateway, http):
     addresses, envoy = await pool(gateway)
     assert await served(http, envoy, addresses[:1]) == set(addresses[:1])
     await gateway.stop_picker()
+    async with asyncio.timeout(30):
+        # Each thread of Envoy learns it by a request, whose body went with the picker.
+        while (await ask(http, envoy))[0] != 200 or (await ask(http, envoy))[0] != 200:
+            pass
     assert await served(http, envoy, addresses[:1]) <= set(addresses)
 
 
