@@ -210,6 +210,9 @@ class FleetState:
         """Takes the model names that an endpoint lists: at once, or soon with those of others."""
         if self._table.slot(address) < 0 and not self._own.is_nameless(address):
             return
+        if self._own.is_held(address):  # costs no change of the fleet, but for the last
+            self._take_names({address: served})
+            return
         self._reports[address] = served
         if self._gathering is None:
             self._take_reports()
@@ -219,9 +222,13 @@ class FleetState:
         if self._reports:
             self._gathering = asyncio.get_running_loop().call_later(GATHER_S, self._take_reports)
             reports, self._reports = self._reports, {}
-            for source in self._own.take(reports):
-                self._take(source)
+            self._take_names(reports)
             self._table.served_all(reports)
+
+    def _take_names(self, reports: Mapping[str, Served]) -> None:
+        for source in self._own.take(reports):
+            if not self._own.waits(source):
+                self._take(source)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""

@@ -33,6 +33,7 @@ class OwnNames:
         self._nameless: dict[str, dict[str, EndpointSpec]] = {}  # by source and address
         self._served: dict[_Pod, Served] = {}
         self._silent: set[_Pod] = set()
+        self._unasked: dict[str, set[str]] = {}  # addresses by source
         self._in_use: set[str] = set()
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -42,6 +43,11 @@ class OwnNames:
         if not self._nameless[source]:
             self._in_use.discard(source)
         self._silent &= {_pod(spec) for spec in self.nameless()}
+        self._unasked[source] = {
+            address
+            for address, spec in self._nameless[source].items()
+            if _pod(spec) not in self._served and _pod(spec) not in self._silent
+        }
 
     def nameless(self) -> list[EndpointSpec]:
         """All endpoints whose models no source names."""
@@ -53,9 +59,12 @@ class OwnNames:
 
     def waits(self, source: str) -> bool:
         """Whether pods of a source that are the first are held until each of them was asked."""
-        return source not in self._in_use and any(
-            _pod(spec) not in self._served and _pod(spec) not in self._silent
-            for spec in self._nameless[source].values()
+        return source not in self._in_use and bool(self._unasked[source])
+
+    def is_held(self, address: str) -> bool:
+        """Whether an endpoint is one of those pods, and was not asked yet."""
+        return any(
+            address in self._unasked[source] for source in self._unasked if self.waits(source)
         )
 
     def wait_no_longer(self, source: str) -> None:
@@ -92,6 +101,8 @@ class OwnNames:
             of = [
                 (source, own[address]) for source, own in self._nameless.items() if address in own
             ]
+            for source, _ in of:
+                self._unasked[source].discard(address)
             news = {pod for pod in {_pod(spec) for _, spec in of} if self._is_news(pod, served)}
             changed.update(source for source, spec in of if _pod(spec) in news)
         while len(self._served) > MAX_KEPT:
