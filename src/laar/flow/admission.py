@@ -141,7 +141,7 @@ class Admission:
             item = self._item(request, full.view, now, full.fits)
             return self._hold(request, item, now, ready=True)
         except RequestError as error:
-            if not _may_come(error, request):
+            if not _waiting_can_help(error, request):
                 raise
             return self._hold(request, self._blind(request, now), now, ready=False)
         self._count(decision, now)
@@ -199,7 +199,7 @@ class Admission:
         except NoRoomError:
             return None
         except RequestError as error:
-            return None if _may_come(error, request) else error
+            return None if _waiting_can_help(error, request) else error
         self._count(decision, now)
         return decision
 
@@ -378,7 +378,7 @@ def _none(view: View) -> NDArray[np.bool_]:
     return np.zeros(len(view.slots), np.bool_)
 
 
-def _may_come(error: RequestError, request: Request) -> bool:
+def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """Whether waiting can help: no endpoint is known, and the request may go to any.
 
     An endpoint that has left does not come back with the responses that it kept.

@@ -25,10 +25,10 @@ from laar.protocol.events import (
 )
 from laar.protocol.stream.answer import Answer, attempted, made_by_envoy, no_answer_error
 from laar.protocol.stream.body import send_pieces
+from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.shared import Shared
-from laar.protocol.stream.told import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 
 __all__ = ["ANSWER_HANDLERS", "AnswerHalf"]
 

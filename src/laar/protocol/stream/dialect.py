@@ -23,8 +23,8 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.stream.body import Collected, send_pieces
+from laar.protocol.stream.contract_headers import headers_of_request
 from laar.protocol.stream.sending import Sending
-from laar.protocol.stream.told import headers_of_request
 
 __all__ = ["DIALECTS", "KEPT_HEADERS", "NATIVE", "Dialect"]
 

@@ -97,7 +97,8 @@ class Stream:
             return []
         actions: list[Action] = []
         phase = _HANDLERS[kind](half, event, now, actions)
-        assert phase in allowed, f"{kind.__name__} leads to {phase}"
+        if phase not in allowed:
+            raise RuntimeError(f"{kind.__name__} leads to {phase}, which its table does not have")
         half.phase = phase
         if phase is RequestPhase.OVER:
             if kind is Closed:

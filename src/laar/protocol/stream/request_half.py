@@ -41,16 +41,16 @@ from laar.protocol.openai import (
 from laar.protocol.paths import denied_path_error
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.stream.body import Collected, HeldBytes
+from laar.protocol.stream.contract_headers import (
+    MAX_HEADER_BYTES_TO_ADD_TO,
+    MAX_HEADERS_TO_ADD_TO,
+    refusal,
+)
 from laar.protocol.stream.dialect import DIALECTS, KEPT_HEADERS
 from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.request import forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.shared import Shared
-from laar.protocol.stream.told import (
-    MAX_HEADER_BYTES_TO_ADD_TO,
-    MAX_HEADERS_TO_ADD_TO,
-    refusal,
-)
 
 __all__ = ["REQUEST_HANDLERS", "RequestHalf"]
 
@@ -114,8 +114,8 @@ class RequestHalf:
         )
         self._body.whole = event.end
         self._begin(event, now)
-        if self._is_denied():
-            return self._refuse(denied_path_error(), out)
+        if (refused := self._refuse_denied(out)) is not None:
+            return refused
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines answer it as a plain POST, whose body was not read then.
             return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
@@ -142,19 +142,19 @@ class RequestHalf:
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
         self._shared.dialect = KEPT_HEADERS
         self._begin(event, now)
-        if self._is_denied():
-            return self._refuse(denied_path_error(), out)
+        if (refused := self._refuse_denied(out)) is not None:
+            return refused
         if self._is_opaque():
             self._body.whole = True
             return self._ask_unread(now, out)
         return self._request_body(RequestBody(event.data, True), now, out)
 
-    def _is_denied(self) -> bool:
-        """Whether the path is for an engine's operators; a request in shadow is refused as well."""
+    def _refuse_denied(self, out: list[Action]) -> RequestPhase | None:
+        """Refuses a path that is for an engine's operators; None for all others."""
         if self._head.path not in self._shared.settings.denied:
-            return False
+            return None
         self._shared.shadow = False  # no engine is to see it, wherever it is chosen
-        return True
+        return self._refuse(denied_path_error(), out)
 
     def _is_opaque(self) -> bool:
         """Whether the settings leave the path's bodies unread."""
