@@ -3,7 +3,7 @@
     cost = seconds / (A * Q) * retry_penalty ** times_tried
 
 `A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed. The
-seconds of the default policy are priced in `laar.core.outlook`, those of the papers in
+seconds of the default policy are priced in `laar.policies.laar.outlook`, those of the papers in
 `laar.policies.published_cost`. Everything is a vector over the candidates.
 """
 
@@ -107,8 +107,8 @@ class Terms:
     takes beyond its siblings, `transfer_s` the time for KV from the endpoint that reads the prompt
     (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
     `answers` is P(it answers). The default policy's sum weighs these and adds `others_s`
-    (`laar.core.outlook`); that of the papers' policies is `latency_s`, with their weights in it and
-    the delay of the others in `queue_s`. None stands for 0, and for 1 in `answers`.
+    (`laar.policies.laar.outlook`); that of the papers' policies is `latency_s`, with their weights
+    in it and the delay of the others in `queue_s`. None stands for 0, and for 1 in `answers`.
     """
 
     rtt_s: Floats

@@ -8,7 +8,6 @@ from functools import wraps
 
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Picker, Scorer
-from laar.core.outlook import Outlook
 from laar.core.policy import Policy
 from laar.policies.affinity import SessionAffinity
 from laar.policies.aibrix import LeastRequest, PrefixCache
@@ -16,6 +15,7 @@ from laar.policies.chance import Random, RoundRobin
 from laar.policies.filters import Label
 from laar.policies.gorgo import Gorgo
 from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar.policies.laar.outlook import Outlook
 from laar.policies.laar_paper import LaarPaper
 from laar.policies.llm_d import (
     ActiveRequests,

@@ -12,7 +12,7 @@ queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is
 leave out the other terms, which are laar's: `base_s` is the part of a latency that does not grow
 with the prompt, `k_delay` the prefills that a prompt holds up, and `in_flight_tokens` the answers
 that are decoded beside it. The experiments `gorgo-rtt` and `laar-ablation` measure them.
-The default policy has an engine model instead: `laar.core.outlook`.
+The default policy has an engine model instead: `laar.policies.laar.outlook`.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer
-from laar.core.outlook import Outlook
 from laar.core.policy import Policy
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
@@ -49,6 +48,7 @@ from laar.lab.statistics import Estimate, estimate
 from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
+from laar.policies.laar.outlook import Outlook
 from laar.policies.published_cost import ExpectedTime
 from laar.sim.fleet import Exchange, FleetSettings, VirtualFleet, ask_until_correct
 

@@ -30,7 +30,6 @@ from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Retries
 from laar.core.interfaces import Assessment, Assessor
-from laar.core.outlook import Outlook
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.lab.claims import Claim, Evidence, Seen
@@ -52,6 +51,7 @@ from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
 from laar.policies import build_policies
+from laar.policies.laar.outlook import Outlook
 from laar.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
 
 __all__ = ["EXPERIMENTS"]

@@ -27,13 +27,13 @@ from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessment, Assessor, View
-from laar.core.outlook import Outlook
 from laar.core.request import Request
 from laar.lab.experiment import Scope
 from laar.lab.measure_fleet import default_artifact, measure_fleet
 from laar.lab.sweep import grid
 from laar.lab.workloads.kv_questions import as_questions
 from laar.measuring.kv_lookup import queries
+from laar.policies.laar.outlook import Outlook
 from laar.sim.answers import AccuracySurface
 from laar.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar.sim.fleet import (

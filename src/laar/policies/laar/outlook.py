@@ -54,9 +54,9 @@ import numpy as np
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Demand, View
-from laar.core.pairs import read_elsewhere
-from laar.core.pricing import FIRST, Price, price, price_few
-from laar.core.scene import Scene, scene_of
+from laar.policies.laar.pairs import read_elsewhere
+from laar.policies.laar.pricing import FIRST, Price, price, price_few
+from laar.policies.laar.scene import Scene, scene_of
 
 __all__ = ["Outlook"]
 

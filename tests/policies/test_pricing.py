@@ -8,7 +8,7 @@ import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.engine_model import Constants
-from laar.core.pricing import Candidate, Fleet, _formula, price, price_few
+from laar.policies.laar.pricing import Candidate, Fleet, _formula, price, price_few
 
 NOW = 5.0
 FLEET = Fleet(weights=CostWeights(), rate=0.0, mean_work_s=0.0, ever_full=False, mean_load=0.0)

@@ -1,6 +1,6 @@
 """The formula of the cost, for one candidate or for all of them at once.
 
-See `laar.core.outlook` for the terms.
+See `laar.policies.laar.outlook` for the terms.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ def _formula(
 ) -> tuple[N, N, N, N, N, N, N, N, N, N]:
     """The fields of `Price`, in their order.
 
-    By the letters of `laar.core.outlook`: `slows` is s, `turns` is w, `again` is r, and `beside_s`
-    is 2 b.
+    By the letters of `laar.policies.laar.outlook`: `slows` is s, `turns` is w, `again` is r, and
+    `beside_s` is 2 b.
 
     To make a `Candidate` and a `Price` for each candidate takes 3 % of a decision. So here alone
     fields go by their order, those of `Constants` as well; `tests/core/test_pricing.py` checks it.

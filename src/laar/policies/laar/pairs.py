@@ -15,8 +15,8 @@ import numpy as np
 from laar.core.apart import Apart, cheapest
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats, Mask, Slots
-from laar.core.pricing import FIRST, Candidate, Price, price
-from laar.core.scene import Scene
+from laar.policies.laar.pricing import FIRST, Candidate, Price, price
+from laar.policies.laar.scene import Scene
 
 __all__ = ["read_elsewhere"]
 

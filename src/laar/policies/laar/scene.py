@@ -11,7 +11,7 @@ from laar.core.endpoints import Floats
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.pricing import Candidate, Fleet
+from laar.policies.laar.pricing import Candidate, Fleet
 
 __all__ = ["Scene", "scene_of"]
 
