@@ -22,7 +22,7 @@ from laar.sim.endpoint.echo import echo_text
 __all__ = ["BROKEN", "End", "Ended", "Names", "Question", "ask", "draw"]
 
 _WORDS = ("river", "stone", "lamp", "north", "seven", "copper", "window", "grain", "signal", "moth")
-_SIM_ERROR = "This endpoint was told to refuse."
+_SIM_ERROR = "This endpoint is set to refuse."
 _SIM_FULL = "its queue is full"
 
 
