@@ -1,5 +1,6 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
+import numpy as np
 import orjson
 import pytest
 
@@ -465,3 +466,50 @@ def test_a_damaged_snapshot_is_not_read(damage):
         data = damage
     with pytest.raises(SnapshotFault):
         read_snapshot(data, "other" if damage == "namespace" else "laar")
+
+
+def test_each_endpoint_is_the_own_one_of_one_picker():
+    addresses = [f"10.0.0.{n}:80" for n in range(1, 401)]
+    pickers = [sharing_picker(f"p/{n}", addresses) for n in range(4)]
+    net = Network(pickers)
+    net.exchange(0.0)
+    for picker in pickers:
+        for n in range(200):
+            decision = picker.director.decide(request(f"{picker.origin} {n}"), 0.1)
+            picker.director.settle(decision, OK)
+    net.exchange(0.2)
+    unseen = np.array([each.director.table.unseen[: len(addresses)] for each in pickers])
+    assert ((unseen > 0.0).sum(axis=0) == 3).all()
+    assert ((unseen == 0.0).sum(axis=1) > 60).all()  # a quarter is a hundred
+    assert (unseen.max(axis=1) > 0.5).all()  # some 27 requests a second, of three pickers of four
+
+
+def test_an_endpoint_where_others_may_just_have_sent_is_taken_only_if_it_is_cheaper():
+    p = sharing_picker("p/1", (A, B))
+    table = p.director.table
+    for theirs, own in ((A, B), (B, A)):
+        table.unseen = np.zeros(table.capacity)
+        table.unseen[table.slot(theirs)] = 0.1
+        first = p.director.decide(request(f"to {own}"), 1.0)
+        assert first.address == own
+        assert p.director.decide(request(f"after {own}"), 1.0).address == theirs
+        table.counted[:] = 0.0
+
+
+def test_a_picker_that_is_alone_expects_no_others():
+    p, q, net = pair()
+    p.director.decide(request(), 1.0)
+    net.exchange(1.01)
+    assert p.director.table.unseen is not None
+    q.leaving()
+    net.exchange(1.02)
+    p.look(1.03)
+    assert p.director.table.unseen is None
+
+
+def test_endpoints_that_join_are_priced_at_once():
+    p, _, net = pair(A)
+    net.exchange(1.0)
+    p.director.table.replace("test", specs(*(f"10.0.1.{n}:80" for n in range(200))))
+    decision = p.director.decide(request(), 1.01)
+    assert decision.reason == "laar"

@@ -145,6 +145,9 @@ class EndpointTable:
         self.models: list[str] = []
         self.counted: Floats = np.zeros((len(COUNTED), 0))
         self.elsewhere: Floats = np.zeros((len(COUNTED), 0))
+        self.unseen: Floats | None = None
+        """Requests by slot that other pickers are expected to have sent, and that are not counted
+        yet; None for a picker that is alone."""
         self.windowed = False
         """Whether any endpoint's window is known."""
         self.roles = False
@@ -237,6 +240,8 @@ class EndpointTable:
             setattr(self, name, grown)
         more = ((0, 0), (0, size - before))
         self.counted, self.elsewhere = np.pad(self.counted, more), np.pad(self.elsewhere, more)
+        if self.unseen is not None:
+            self.unseen = np.pad(self.unseen, more[1])
         for name, row in zip(COUNTED, self.counted, strict=True):
             setattr(self, name, row)
         self._free = list(range(before, size))  # in order: a heap

@@ -36,6 +36,7 @@ from laar.sharing.records import (
     Weights,
 )
 from laar.sharing.settings import SharingSettings
+from laar.sharing.unseen import Unseen
 
 __all__ = ["Champion", "Sharing"]
 
@@ -121,6 +122,7 @@ class Sharing:
             lease_s=settings.lease_s,
             entries=lambda: Entries(self.prefixes) if self.prefixes else None,
         )
+        self._unseen = Unseen(director.table, director.engines, origin)
         self.taken: Counter[str] = Counter()
         """Records by kind that were taken."""
         self.refused: Counter[str] = Counter()
@@ -143,6 +145,7 @@ class Sharing:
     def batches(self, now: float) -> list[bytes]:
         """The batches to send now; call it every `flush_ms` while there is a way to send."""
         self._at(now)
+        self._expect(now)
         made = self.outbox.batches(now, self.settings.namespace, self.key_id)
         return [write_batch(batch) for batch in made]
 
@@ -216,6 +219,7 @@ class Sharing:
         """Ends leases; call it a few times a second, whether there is a way to send or not."""
         self._at(now)
         self.peers.look(now)
+        self._expect(now)
 
     def use_key(self, key: bytes) -> None:
         """Hashes with the others' key from now on; entries made with another key are gone."""
@@ -331,6 +335,9 @@ class Sharing:
             return False
         self._add(Judged(decision_id, correct))
         return True
+
+    def _expect(self, now: float) -> None:
+        self._unseen.expect(sorted(peer.origin for peer in self.peers.known()), now)
 
     def _at(self, now: float) -> None:
         self.now = now

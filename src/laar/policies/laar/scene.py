@@ -48,10 +48,15 @@ def scene_of(view: View, weights: CostWeights) -> Scene:
     asked, mean_load = engines.traffic.asked(slots, now)
     rate, load = engines.traffic.arrivals(now)
     crowded = engines.crowded(slots, view.tokens)
+    mean_work_s = load / rate if rate > 0.0 else 0.0
+    in_flight, ahead_s = view.in_flight, asked.ahead_s
+    if view.table.unseen is not None:
+        unseen = view.table.unseen[slots]
+        in_flight, ahead_s = in_flight + unseen, ahead_s + unseen * mean_work_s
     fleet = Fleet(
         weights=weights,
         rate=rate / len(slots),
-        mean_work_s=load / rate if rate > 0.0 else 0.0,
+        mean_work_s=mean_work_s,
         ever_full=constants.ever_full or crowded is not None,
         mean_load=mean_load,
     )
@@ -59,11 +64,11 @@ def scene_of(view: View, weights: CostWeights) -> Scene:
         tokens=view.tokens,
         cached_tokens=view.cached_tokens,
         seconds_per_token=view.seconds_per_token,
-        in_flight=view.in_flight,
+        in_flight=in_flight,
         rtt_s=view.rtt_s,
         again=np.zeros(len(slots)) if view.again is None else view.again,
         crowded=np.zeros(len(slots)) if crowded is None else crowded,
-        ahead_s=asked.ahead_s,
+        ahead_s=ahead_s,
         since=asked.since,
         free_at=asked.free_at,
         load=asked.load,
