@@ -62,7 +62,8 @@ class Unseen:
         for slot in self._table.active.tolist():
             names[slot] = xxhash.xxh3_64_intdigest(self._table.spec(slot).address.encode())
         theirs = np.maximum.reduce([_draws(names, other) for other in others])
-        return (theirs > _draws(names, self._origin)).astype(float)
+        owned: Floats = (theirs > _draws(names, self._origin)).astype(float)
+        return owned
 
 
 def _draws(names: npt.NDArray[np.uint64], origin: str) -> npt.NDArray[np.uint64]:
