@@ -238,6 +238,7 @@ def _attempts(
         name: [float(np.average(each, weights=whole.weights)) for each in within]
         for name, within in right.items()
     }
+    found["questions"] = count
     gained = {str(at): right["laar"][at] - right["laar"][at - 1] for at in range(1, most)}
     found["value_of_attempt"] = {
         str(at + 1): {"value": float(np.average(gained[str(at)])), "interval": _interval(samples)}

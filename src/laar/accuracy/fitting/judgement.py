@@ -120,7 +120,10 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     if not attempts:
         return
     within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
-    console.print(f"Right within one attempt, two and three: {within}.")
+    console.print(
+        f"Right within one attempt, two and three: {within}, of the {attempts['questions']} "
+        "questions that each model answered once."
+    )
     for number, found in attempts["value_of_attempt"].items():
         low, high = (100 * edge for edge in found["interval"])
         console.print(
