@@ -1,0 +1,54 @@
+"""Options and output that commands of the lab have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+__all__ = [
+    "NOT_HELD",
+    "NO_VERDICT",
+    "Backend",
+    "Data",
+    "Jobs",
+    "Json",
+    "Keep",
+    "Plot",
+    "lab_console",
+]
+
+NOT_HELD, NO_VERDICT = 3, 4
+"""Exit statuses: a claim is not shown; the seeds are too few for a verdict."""
+
+Json = Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file (JSON).")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", help="Draw the figure to this file (.png, .svg, .pdf).")
+]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory with real traffic: agent-sessions.jsonl and "
+        "conversation-trace.jsonl, or .gz. Used by agents, conversations, day, suite "
+        "and no-regret."
+    ),
+]
+Backend = Annotated[
+    str, typer.Option(help="Backend that executes the runs: loky (this machine), dask or ray.")
+]
+Jobs = Annotated[int, typer.Option(help="Runs in progress at once; -1 for one per core.")]
+Keep = Annotated[
+    Path | None,
+    typer.Option(
+        help="Store finished runs in this directory. The same command on unchanged sources "
+        "resumes there."
+    ),
+]
+
+
+def lab_console() -> Console:
+    """A console that is wide enough for tables where it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=240)
