@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import runpy
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer.main
@@ -97,11 +99,16 @@ def test_a_source_cites_no_note_that_readers_lack():
     } == {}
 
 
+@functools.cache
+def nodes() -> list[tuple[Path, ast.AST]]:
+    """Every node of every source."""
+    return [(path, node) for path in SOURCES for node in ast.walk(ast.parse(path.read_text()))]
+
+
 def test_a_docstring_stands_alone():
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value.value}"
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, node in nodes()
         if isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
         and OPENING.match(str(node.value.value))
@@ -113,8 +120,7 @@ def test_a_source_says_nothing_to_readers_in_those_words():
     """Errors, titles and claims of experiments, docstrings: every text of several words."""
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value}"
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, node in nodes()
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and " " in node.value

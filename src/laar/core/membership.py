@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = [
-    "POOL_LABEL",
-    "ROLE_LABEL",
-    "TASK_LABEL",
-    "EndpointSpec",
-    "Membership",
-    "Served",
-]
+__all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""

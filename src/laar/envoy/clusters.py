@@ -23,7 +23,6 @@ about them.
 
 from __future__ import annotations
 
-import ipaddress
 from datetime import timedelta
 
 from betterproto2 import Message
@@ -94,6 +93,7 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
+from laar.envoy.options import is_ip
 from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED
 
@@ -205,7 +205,7 @@ def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) 
         )
     return Cluster(
         name=PICKER_CLUSTER,
-        type=ClusterDiscoveryType.STATIC if _is_ip(host) else ClusterDiscoveryType.STRICT_DNS,
+        type=ClusterDiscoveryType.STATIC if is_ip(host) else ClusterDiscoveryType.STRICT_DNS,
         connect_timeout=_CONNECT_TIMEOUT,
         load_assignment=_one_endpoint(PICKER_CLUSTER, host, port),
         circuit_breakers=_circuit_breakers(),
@@ -305,17 +305,9 @@ def _one_endpoint(cluster: str, host: str, port: int) -> ClusterLoadAssignment:
     )
 
 
-def _is_ip(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
 def _verified_tls(host: str, ca_path: str) -> TransportSocket:
     """TLS to a picker whose certificate comes from that CA and names ``host``."""
-    by_ip = _is_ip(host)
+    by_ip = is_ip(host)
     return TransportSocket(
         name="envoy.transport_sockets.tls",
         typed_config=Any.pack(

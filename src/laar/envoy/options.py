@@ -20,6 +20,7 @@ __all__ = [
     "BodyMode",
     "BootstrapOptions",
     "Shape",
+    "is_ip",
 ]
 
 Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
@@ -111,7 +112,7 @@ class BootstrapOptions:
                 raise SettingError(f"{name}: {getattr(self, name)} must be positive")
         if not 0 <= self.retries <= _MAX_RETRIES:
             raise SettingError(f"retries: {self.retries} is not in 0..{_MAX_RETRIES}")
-        if self.listen_host is not None and not _is_ip(self.listen_host):
+        if self.listen_host is not None and not is_ip(self.listen_host):
             raise SettingError(f"listen_host: {self.listen_host!r} is not an IP address")
 
     @property
@@ -136,7 +137,8 @@ class BootstrapOptions:
         return self.listen_host or (_LOOPBACK if shape == "sidecar" else ANY_IPV4)
 
 
-def _is_ip(host: str) -> bool:
+def is_ip(host: str) -> bool:
+    """Whether a host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -84,7 +84,7 @@ class Collectors:
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
 
     async def _without_kv_events(self) -> None:
-        """Report endpoints that publish KV events while the packages to read them are missing."""
+        """Reports endpoints that publish KV events while the package to read them is missing."""
         reported = False
         while True:
             labelled = [spec.address for spec in self._targets() if KV_EVENTS_LABEL in spec.labels]

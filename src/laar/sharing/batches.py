@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from laar.errors import LaarError
 from laar.sharing.records import Count, Load, Record, Text
 
-__all__ = ["MAX_BATCH_BYTES", "SCHEMA", "Batch", "Unreadable", "fits", "read_batch", "write_batch"]
+__all__ = ["MAX_BATCH_BYTES", "SCHEMA", "Batch", "Unreadable", "read_batch", "write_batch"]
 
 SCHEMA = 3
 
@@ -83,7 +83,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
     return msgspec.structs.replace(batch, records=records), bad
 
 
-def fits(value: Any, kind: Any) -> bool:
+def _fits(value: Any, kind: Any) -> bool:
     """Whether a value from JSON is of this kind, within the bounds that it declares."""
     try:
         msgspec.convert(value, kind)
@@ -100,9 +100,9 @@ def _valid_part(namespace: str, data: bytes) -> tuple[Batch, int]:
         told["loads"] = {
             address: load
             for address, load in loads.items()
-            if fits(address, Text) and fits(load, Load)
+            if _fits(address, Text) and _fits(load, Load)
         }
-        told["records"] = [record for record in records if fits(record, Record)]
+        told["records"] = [record for record in records if _fits(record, Record)]
         batch = msgspec.convert(told, Batch)
     except (msgspec.DecodeError, RecursionError, KeyError, AttributeError, TypeError):
         raise Unreadable("no-batch") from None
