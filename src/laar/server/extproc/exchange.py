@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING
 from google.protobuf.message import DecodeError
 
 from laar.errors import RequestError
-from laar.protocol.events import Ask, Event, Failed, HasRead, Immediate, Noted, Read, Served
+from laar.protocol.events import (
+    Ask,
+    Event,
+    Failed,
+    HasRead,
+    Immediate,
+    Noted,
+    Read,
+    ResponseBody,
+    Served,
+)
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
 from laar.server.extproc.messages import event_of, message_of, patience
@@ -95,6 +105,8 @@ class Exchange:
     def _take(self, event: Event) -> Wait | None:
         processor, stream, answers = self._processor, self._stream, self.answers
         now = processor.clock()
+        if type(event) is ResponseBody:
+            processor.sampler.read(1, now)
         pending: Event | None = event
         while pending is not None:
             actions, pending = stream.receive(pending, now), None

@@ -95,7 +95,7 @@ class ExternalProcessor:
         self._since = Since()
         self._director = director
         self._settings = settings
-        self._sampler = sampler
+        self.sampler = sampler
         self.clock = clock
         self._metrics = metrics
         self._rules = rules
@@ -117,7 +117,7 @@ class ExternalProcessor:
         """
         stream = Stream(
             self._settings,
-            read_answer=self._sampler.draw(self.clock()),
+            read_answer=self.sampler.draw(self.clock()),
             new_id=lambda: str(uuid.uuid4()),
             enforced=self._enforced,
             rules=self._rules,

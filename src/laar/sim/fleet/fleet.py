@@ -333,6 +333,8 @@ class VirtualFleet:
     def _answering(self, exchange: Exchange) -> None:
         if exchange.cancelled or not exchange.request.first_token_seen:
             return
+        if self.settings.first_tokens == "sampled":
+            self._sampler.read(exchange.prompt.output_tokens, self.clock.now)
         self._replied(exchange)
         self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
         self._touched(exchange.picker)
