@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import aiohttp
 
@@ -31,7 +32,7 @@ MAX_PAGE_BYTES = 4 << 20
 
 
 class Scraper:
-    """The collector: a `Reading` for each endpoint, about once in `interval_s`.
+    """The collector: a `Reading` for each endpoint, about once in `interval_s`; less often at rest.
 
     Args:
         targets: the endpoints to scrape now; those with an empty `metrics_url` are skipped.
@@ -41,6 +42,8 @@ class Scraper:
         interval_s: seconds between two scrapes of one endpoint.
         timeout_s: time-out of a whole scrape, connection included.
         max_page_bytes: longer pages are cut off there and reported.
+        rest_s: seconds for which a page that was asked for is not asked for again; called at each
+            visit.
     """
 
     def __init__(
@@ -53,12 +56,15 @@ class Scraper:
         interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
         max_page_bytes: int = MAX_PAGE_BYTES,
+        rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._targets = targets
         self._sink = sink
         self._clock = clock
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._max_page_bytes = max_page_bytes
+        self._rest_s = rest_s
+        self._asked_at: dict[str, float] = {}
         self._before: dict[str, Counters] = {}
         self._visits = Visits(
             self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
@@ -78,9 +84,14 @@ class Scraper:
 
     def _left(self, address: str) -> None:
         self._before.pop(address, None)
+        self._asked_at.pop(address, None)
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
+        now = self._clock()
+        if now - self._asked_at.get(spec.address, -math.inf) < self._rest_s():
+            return
+        self._asked_at[spec.address] = now
         url = page_url(spec)
         source = f"scrape {spec.address}"
         assert self._session is not None

@@ -120,6 +120,7 @@ class Collectors:
             rng=self._picker.rng,
             interval_s=readings.scrape_interval_s,
             timeout_s=readings.scrape_timeout_s,
+            rest_s=self._picker.page_rest_s,
         )
         tasks.spawn("scrape", scraper.run)
         names = ServedNames(

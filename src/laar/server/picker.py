@@ -55,6 +55,12 @@ from laar.telemetry.tuner import TunerMetrics
 
 __all__ = ["Picker"]
 
+_REST_AFTER_S = 10.0
+"""Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
+_AT_REST = 5.0
+"""Intervals between two scrapes of an endpoint at rest. Readings are for decisions; and engines
+would serve pages for each of many idle sidecars."""
+
 
 class Picker:
     """Everything that decides, and everything that learns from it or reports it.
@@ -107,6 +113,7 @@ class Picker:
         self.health = Health(settings.health.breaker, rng=rng)
         self._faulty: set[str] = set()
         self._id_begins = ""  # of decisions
+        self._decided_at = -math.inf
         self.director = self._director()
         self.metrics.director = self.director
         self.pools = PoolMetrics(self.director, settings.flow.admission, clock=clock)
@@ -300,9 +307,24 @@ class Picker:
         self.health.reads = bodies.sample_answers > 0
         self.sampler.share, self.sampler.every_s = bodies.sample_answers, bodies.sample_every_s
 
+    def is_at_rest(self) -> bool:
+        """Whether nothing is in flight or held, and no decision was made for a while."""
+        return not self.metrics.streams_open and self.clock() - self._decided_at > _REST_AFTER_S
+
+    def page_rest_s(self) -> float:
+        """How old a metrics page may get before it is read again: older while all is at rest.
+
+        Never so old that the reading counts as stale.
+        """
+        if not self.is_at_rest():
+            return 0.0
+        longest_s = self.director.settings.filters.stale_s / 2
+        return min(_AT_REST * self.settings.readings.scrape_interval_s, longest_s)
+
     # -- from the director ---------------------------------------------------------------------
 
     def _decided(self, decision: Decision) -> None:
+        self._decided_at = decision.now
         self.metrics.decided(decision)
         if self.tokenized is not None:
             self.tokenized.decided(decision)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 
 from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
+from laar.server.garbage import collect_at_rest, keep_young
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
@@ -45,7 +45,7 @@ def serve(
             loop.add_signal_handler(number, runner.stop if envoy is None else stop.set)
         loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
         started = asyncio.Event()
-        freezing = asyncio.create_task(_freeze(started))
+        collecting = asyncio.create_task(_collect(runner.picker, started))
         running = asyncio.create_task(runner.run(started=started))
         try:
             if envoy is not None:
@@ -54,7 +54,7 @@ def serve(
             with settings.located():
                 await running
         finally:
-            await cancel([freezing, running])
+            await cancel([collecting, running])
 
     uvloop.run(main())
 
@@ -84,8 +84,7 @@ async def _run_envoy(
         await envoy.drain(picker.settings.shutdown.grace_s)
 
 
-async def _freeze(started: asyncio.Event) -> None:
-    """Takes permanent objects out of later garbage collections, which stop the loop."""
+async def _collect(picker: Picker, started: asyncio.Event) -> None:
     await started.wait()
-    gc.collect()
-    gc.freeze()
+    keep_young()
+    await collect_at_rest(picker.is_at_rest)

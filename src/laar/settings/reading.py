@@ -22,7 +22,8 @@ class Readings(Section):
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests, so a
-    scrape only corrects; a shorter interval gains nothing."""
+    scrape only corrects; a shorter interval gains nothing. While nothing is in flight, and has not
+    been for 10 s, five times as long, and at most half of `routing.stale_s`."""
     scrape_timeout_s: Annotated[float, Gt(0), Le(60)] = scrape.TIMEOUT_S
     """Seconds after which a scrape has failed."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
@@ -51,8 +52,8 @@ class Bodies(Section):
     reads none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar learns
-    from sparse traffic too, and soon distinguishes devices of different speed. Four a second cost
-    some 4 % of a core, of answers of 200 chunks."""
+    from sparse traffic too, and soon distinguishes devices of different speed. Not while those that
+    are read come to more than 1,000 chunks a second, which take some 4 % of a core."""
 
 
 @declared(StreamSettings, "answers")
