@@ -31,7 +31,7 @@ from pathlib import Path
 
 import orjson
 
-from bench.sharing.figures import Figures
+from bench.figures import Figures
 from bench.sharing.pure import ages, staleness
 from bench.sharing.real import cost, kill, outage, workers
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 
 from bench.chaos.guard import Guard
-from bench.sharing.figures import Figures, rank
+from bench.figures import Figures, rank
 from bench.sharing.member import Driven, Spec
 from laar.lab.suite.case import Case, Pickers, run_case
 from laar.lab.suite.table import SUITE

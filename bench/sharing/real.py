@@ -15,7 +15,7 @@ import psutil
 
 from bench.chaos.guard import Child
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from bench.sharing.figures import Figures, rank
+from bench.figures import Figures, rank
 from bench.sharing.talking import Talkers, Turned, failed, hit_rate, took_s
 
 __all__ = ["cost", "kill", "outage", "workers"]
@@ -41,7 +41,7 @@ async def _stand(
         pickers=pickers,
         workers=workers,
         store=Path(store) if store else None,
-        engines="bench.sharing.instant",
+        engines="bench.instant",
         settings={"shutdown": {"drain_s": 0.5, "grace_s": 2.0}},
     )
     async with standing(plan, deadline_s=deadline_s) as stand:

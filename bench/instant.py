@@ -1,10 +1,13 @@
-"""Endpoints that cost next to nothing: ``python -m bench.sharing.instant SPEC.json``.
+"""Endpoints that cost next to nothing: ``python -m bench.instant SPEC.json``.
 
-They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, and answer after a
-pause for what a cache would not have held, any number at a time. Without it a picker learns that
-they read prompts in no time, and rightly sends each turn to whatever endpoint is least busy. Each
-remembers which turns of a conversation it has answered: the header `x-hit` says whether the turn
-before is there.
+They read just enough of HTTP/1.1 to take a request from Envoy or from a scraper, and answer at
+once, any number at a time: with one JSON text, with the events that `?chunks=N` asks for, or with
+`?chunks=0` by one event and no end.
+
+A request with the header `x-talk` is a turn of a conversation. Its answer comes after a pause for
+what a cache would not have held: without it a picker learns that they read prompts in no time, and
+rightly sends each turn to whatever endpoint is least busy. Each remembers which turns of a
+conversation it has answered: the header `x-hit` says whether the turn before is there.
 """
 
 from __future__ import annotations
@@ -29,8 +32,15 @@ _ANSWER = orjson.dumps(
 )
 _MODELS = orjson.dumps({"data": [{"id": "m"}]})
 _METRICS = b"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
+_EVENT = b'data: {"model":"m","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
+_DONE = (
+    b'data: {"usage":{"prompt_tokens":100,"completion_tokens":1,"total_tokens":101}}\n\n'
+    b"data: [DONE]\n\n"
+)
+_EVENT_GAP_S = 0.001
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _TALK = re.compile(rb"\r\nx-talk: *(\S+)\r\nx-turn: *(\d+)", re.IGNORECASE)
+_CHUNKS = re.compile(rb"\?chunks=(\d+)")
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -45,6 +55,7 @@ class Connection(asyncio.Protocol):
         self._turns = turns
         self._transport: Any = None
         self._read = b""
+        self._streaming: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -66,7 +77,19 @@ class Connection(asyncio.Protocol):
             if len(self._read) < whole:
                 return
             self._read = self._read[whole:]
-            self._answer(head + b"\r\n", whole - end)
+            if chunks := _CHUNKS.search(head):
+                self._streaming = asyncio.create_task(self._stream(int(chunks[1])))
+            else:
+                self._answer(head + b"\r\n", whole - end)
+
+    async def _stream(self, chunks: int) -> None:
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+        self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n" + _chunk(_EVENT))
+        for _ in range(1, chunks):
+            await asyncio.sleep(_EVENT_GAP_S)
+            self._transport.write(_chunk(_EVENT))
+        if chunks:
+            self._transport.write(_chunk(_DONE) + b"0\r\n\r\n")
 
     def _answer(self, head: bytes, length: int) -> None:
         hit, body, unread = b"-", _ANSWER, 0
@@ -86,6 +109,10 @@ class Connection(asyncio.Protocol):
             b"content-length: %d\r\n\r\n%b" % (hit, len(body), body)
         )
         asyncio.get_running_loop().call_later(_READ_S * unread, self._transport.write, answer)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:

@@ -1,0 +1,1 @@
+"""`python -m bench picker`: the pickers, the load and the parts."""

@@ -1,0 +1,283 @@
+"""The parts of `python -m bench picker`; each prints its figures as it measures them."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from bench.figures import Figures, rank
+from bench.picking.load import Load, bodies
+from bench.picking.streams import hold_streams
+from bench.picking.subjects import (
+    ALONE,
+    LAAR,
+    NOOP,
+    Running,
+    Subject,
+    endpoints,
+    laar_with,
+    running,
+)
+from laar.envoy import Shape
+
+__all__ = ["SHAPES", "Costs", "cpu", "crowds", "features", "fleets", "idle", "latency", "streams"]
+
+ROUNDS = 5
+WARM_UP_REQUESTS = 40
+AT_ONCE = 8
+SHAPES: dict[str, Shape] = {"native": "sidecar", "full duplex": "gateway"}
+_ENDPOINTS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One kind of request."""
+
+    name: str
+    body_bytes: int
+    requests: int  # in each round
+    chunks: int | None = None  # events of the answer; None for one JSON text
+
+
+CASES = (
+    Case(name="1 KB", body_bytes=1_000, requests=120),
+    Case(name="16 KB", body_bytes=16_000, requests=120),
+    Case(name="64 KB", body_bytes=64_000, requests=100),
+    Case(name="220 KB", body_bytes=220_000, requests=80),
+    Case(name="400 KB", body_bytes=400_000, requests=60),
+    Case(name="1 MB", body_bytes=1_000_000, requests=32),
+    Case(name="4 KB, answer of 1 chunk", body_bytes=4_000, requests=100, chunks=1),
+    Case(name="4 KB, answer of 200 chunks", body_bytes=4_000, requests=40, chunks=200),
+)
+
+TARGETS = {
+    ("native", "1 KB"): 0.75,
+    ("native", "16 KB"): 0.75,
+    ("native", "400 KB"): 0.9,
+    ("full duplex", "1 KB"): 0.54,
+    ("full duplex", "16 KB"): 0.7,
+    ("full duplex", "64 KB"): 0.8,
+    ("full duplex", "400 KB"): 1.0,
+}
+"""CPU beside the no-op picker on grpc.aio, behind a usual Envoy in the native shape."""
+
+
+@dataclass(slots=True)
+class Costs:
+    """CPU of a request by shape and case: of each picker, and of its Envoy, in microseconds."""
+
+    pickers: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    envoys: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+
+
+async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share: float) -> None:
+    """CPU of each subject for each kind of request, in both shapes, by turns."""
+    for shape in SHAPES:
+        async with _standing(shape, subjects) as stood:
+            for case in CASES:
+                key = shape, case.name
+                picker, envoy = await _by_turns(stood, case, share)
+                costs.pickers[key], costs.envoys[key] = picker, envoy
+                for one in stood:
+                    if one.picker is not None:
+                        named = f"{shape}, {case.name}: {one.name}"
+                        figures.add("cpu", named, picker[one.name], "us a request")
+                floor, own = picker.get(_floor(subjects)), picker.get(LAAR.name)
+                if floor and own:
+                    named = f"{shape}, {case.name}: laar beside the {_floor(subjects)}"
+                    figures.add("cpu", named, own / floor, "x", at_most=TARGETS.get(key))
+            for one in stood:
+                if one.picker is not None:
+                    named = f"{shape}: memory of {one.name}"
+                    figures.add("cpu", named, one.picker_bytes() / 2**20, "MiB")
+        one, many = (
+            costs.pickers[shape, case.name].get(LAAR.name) for case in CASES if case.chunks
+        )
+        if one and many:
+            named = f"{shape}: answer of 200 chunks beside one of 1"
+            most = 1.05 if shape == "native" else None
+            figures.add("cpu", named, many / one, "x", at_most=most)
+
+
+def _floor(subjects: Sequence[Subject]) -> str:
+    return next((one.name for one in subjects if one.argv is not None), "")
+
+
+async def features(figures: Figures, share: float) -> None:
+    """Settings of laar one by one, native: CPU beside the policy that looks at nothing."""
+    with as_file(files("laar.sim") / "data" / "laar-fleet.capability.json") as artifact:
+        subjects = (
+            laar_with("policy random", routing={"policy": "random"}),
+            laar_with("policy least-loaded", routing={"policy": "least-loaded"}),
+            LAAR,
+            laar_with("with an artifact", accuracy={"capability": str(artifact)}),
+            laar_with("every answer read", bodies={"sample_answers": 1.0}),
+            laar_with("flow control", flow={"enabled": True}),
+            laar_with("context hook", context={"routes": [{"name": "all", "mode": "on"}]}),
+        )
+        async with _standing("native", subjects) as stood:
+            for case in CASES[:2]:
+                picker, _ = await _by_turns(stood, case, share)
+                for name, value in picker.items():
+                    figures.add("features", f"{case.name}: {name}", value, "us a request")
+                    beside = value / picker[subjects[0].name]
+                    figures.add("features", f"{case.name}: {name}, beside random", beside, "x")
+
+
+async def fleets(figures: Figures, share: float) -> None:
+    """CPU of a short request with 1, 10, 100 and 1,000 endpoints."""
+    sums = {}
+    for count in (1, 10, 100, 1000):
+        async with _standing("native", (LAAR,), count=count) as stood:
+            await _settled(stood[0])
+            picker, _ = await _by_turns(stood, CASES[0], share)
+            sums[count] = picker[LAAR.name]
+            figures.add("fleets", f"1 KB, {count} endpoints", sums[count], "us a request")
+            memory = stood[0].picker_bytes() / 2**20
+            figures.add("fleets", f"{count} endpoints: memory", memory, "MiB")
+    named = "1,000 endpoints beside 10"
+    figures.add("fleets", named, sums[1000] / sums[10], "x", at_most=1.4)
+
+
+async def idle(figures: Figures, seconds: float) -> None:
+    """CPU of a picker that nothing is asked of, which reads its endpoints' pages."""
+    for count, most in ((100, 0.01), (1000, None)):
+        async with _standing("native", (LAAR,), count=count) as stood:
+            await _settled(stood[0])
+            before, _ = stood[0].cpu_s()
+            await asyncio.sleep(seconds)
+            spent = stood[0].cpu_s()[0] - before
+            named = f"idle, {count} endpoints"
+            figures.add("idle", named, spent / seconds, "of a core", at_most=most)
+
+
+async def latency(figures: Figures, seconds: float) -> None:
+    """Time that a picker adds to an Envoy alone, at half of the rate that laar can take."""
+    for case, most in ((CASES[0], 1.0), (CASES[4], 2.0)):
+        sent = bodies(case.body_bytes, stream=False)
+        async with _standing("native", (ALONE, NOOP, LAAR)) as stood:
+            loads = [Load(one.url, sent) for one in stood]
+            for load in loads:
+                await load.closed(WARM_UP_REQUESTS, AT_ONCE)
+            began = asyncio.get_running_loop().time()
+            many = 10 * case.requests
+            await loads[-1].closed(many, 4 * AT_ONCE)
+            rate = many / (asyncio.get_running_loop().time() - began) / 2
+            figures.add("latency", f"{case.name}: half of laar's rate", rate, "a second")
+            took: list[list[float]] = [[] for _ in loads]
+            for number in range(ROUNDS):
+                for load, one in zip(loads, took, strict=True):
+                    one += await load.at_rate(rate, seconds / ROUNDS, number)
+            for load in loads:
+                load.close()
+        for one, times in zip(stood, took, strict=True):
+            for part in (0.5, 0.99, 0.999):
+                named = f"{case.name}: {one.name}, p{100 * part:g}"
+                figures.add("latency", named, 1000 * rank(times, part), "ms")
+        for part in (0.5, 0.99, 0.999):
+            added = 1000 * (rank(took[-1], part) - rank(took[0], part))
+            named = f"{case.name}: laar adds, p{100 * part:g}"
+            figures.add("latency", named, added, "ms", at_most=most if part == 0.99 else None)
+
+
+async def crowds(figures: Figures, share: float) -> None:
+    """Prompts of 220 KB from 1 to 1,000 clients at once, native: requests a second, and CPU."""
+    sent = bodies(220_000, stream=False)
+    async with _standing("native", (LAAR,)) as (one,):
+        load = Load(one.url, sent, may_fail=True)
+        await load.closed(WARM_UP_REQUESTS, AT_ONCE)
+        for clients in (1, 20, 150, 1000):
+            failed = load.failed
+            many = round(max(400, 2 * clients) * share)
+            before, began = one.cpu_s()[0], asyncio.get_running_loop().time()
+            await load.closed(many, clients)
+            took = asyncio.get_running_loop().time() - began
+            spent = 1e6 * (one.cpu_s()[0] - before) / many
+            named = f"220 KB, {clients} at once"
+            most = 500.0 if clients in (20, 150) else None
+            figures.add("crowds", named, spent, "us a request", at_most=most)
+            figures.add("crowds", named, many / took, "requests a second")
+            if load.failed > failed:
+                named = f"{named}: without a decision in Envoy's time"
+                figures.add("crowds", named, load.failed - failed, f"of {many}")
+        load.close()
+
+
+async def streams(figures: Figures, count: int) -> None:
+    """Answers that go on for ever, all at once: memory of the picker, and those that fail."""
+    async with _standing("native", (LAAR,)) as (one,):
+        load = Load(one.url, bodies(1_000, stream=True), 1)
+        await load.closed(WARM_UP_REQUESTS, AT_ONCE)
+        load.close()
+        before = one.picker_bytes()
+        body = bodies(500, stream=True)[0]  # a hundred fit into the window of a connection
+        async with hold_streams(one.url, count, body) as held:
+            after = one.picker_bytes()
+            open_bytes = (after - before) / max(1, held.answered)
+            figures.add("streams", "answers begun", held.answered, f"of {count}", at_least=count)
+            figures.add("streams", "memory of the picker", after / 2**20, "MiB", at_most=1024)
+            figures.add("streams", "memory of each", open_bytes / 1024, "KiB")
+            await asyncio.sleep(1.0)
+            figures.add("streams", "broken while open", held.broken, f"of {count}", at_most=0)
+
+
+@asynccontextmanager
+async def _standing(
+    shape: str, subjects: Sequence[Subject], *, count: int = _ENDPOINTS
+) -> AsyncIterator[list[Running]]:
+    """All subjects at the same endpoints."""
+    async with AsyncExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-bench-")))
+        ports = await stack.enter_async_context(endpoints(directory, count))
+        yield [
+            await stack.enter_async_context(
+                running(SHAPES[shape], subject, directory / str(number), ports)
+            )
+            for number, subject in enumerate(subjects)
+        ]
+
+
+async def _by_turns(
+    stood: Sequence[Running], case: Case, share: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Microseconds of CPU of a request, of pickers and of Envoys: the medians of all rounds."""
+    sent = bodies(case.body_bytes, stream=case.chunks is not None)
+    loads = [Load(one.url, sent, case.chunks) for one in stood]
+    for load in loads:
+        await load.closed(WARM_UP_REQUESTS, AT_ONCE)
+    count = max(AT_ONCE, round(case.requests * share))
+    rounds: list[list[tuple[float, float]]] = [[] for _ in stood]
+    for _ in range(ROUNDS):
+        for one, load, spent in zip(stood, loads, rounds, strict=True):
+            before = one.cpu_s()
+            await load.closed(count, AT_ONCE)
+            after = one.cpu_s()
+            spent.append((after[0] - before[0], after[1] - before[1]))
+    for load in loads:
+        load.close()
+    picker, envoy = (
+        {
+            one.name: 1e6 * statistics.median(each[part] for each in spent) / count
+            for one, spent in zip(stood, rounds, strict=True)
+        }
+        for part in (0, 1)
+    )
+    return picker, envoy
+
+
+async def _settled(one: Running) -> None:
+    """Waits until a picker takes no more CPU in a second than in the one before."""
+    last = float("inf")
+    while True:
+        before = one.cpu_s()[0]
+        await asyncio.sleep(1.0)
+        spent = one.cpu_s()[0] - before
+        if spent >= last:
+            return
+        last = spent

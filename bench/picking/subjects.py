@@ -1,0 +1,303 @@
+"""Pickers under measurement, each behind an Envoy of its own, and instant endpoints for all."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from laar.envoy import (
+    BootstrapOptions,
+    EndpointAddress,
+    EnvoyProcess,
+    Shape,
+    dying_with_us,
+    render,
+    write_eds,
+)
+from laar.errors import SettingError
+from laar.lab.live.processes import free_ports
+
+__all__ = [
+    "ALONE",
+    "GRPC",
+    "LAAR",
+    "NOOP",
+    "NOOP_USUAL",
+    "Place",
+    "Running",
+    "Subject",
+    "endpoints",
+    "laar_with",
+    "other_sources",
+    "peer",
+    "running",
+]
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The place of a picker: its directory, its ports, and the endpoints to choose among."""
+
+    directory: Path
+    endpoints: Sequence[int]  # ports of loopback
+    port: int  # ext_proc
+    health_port: int
+    admin_port: int
+
+    @property
+    def addresses(self) -> list[str]:
+        """``ip:port`` of every endpoint."""
+        return [f"127.0.0.1:{port}" for port in self.endpoints]
+
+
+Argv = Callable[[Place], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A picker under measurement.
+
+    Args:
+        name: name in the figures.
+        argv: its command; None for an Envoy without a picker.
+        usual: in the native shape it is behind an Envoy that sends the headers first, and then the
+            body, as pickers are set up everywhere.
+    """
+
+    name: str
+    argv: Argv | None
+    usual: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """A picker that runs, and its Envoy."""
+
+    name: str
+    url: str
+    picker: int | None  # process id
+    envoy: int
+    admin_url: str
+
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU seconds so far, of the picker and of Envoy."""
+        return (0.0 if self.picker is None else _cpu_s(self.picker)), _cpu_s(self.envoy)
+
+    def picker_bytes(self) -> int:
+        """Memory of the picker."""
+        pages = Path(f"/proc/{self.picker}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time of a whole process, user and system, by Linux' clock for process ``pid``."""
+    return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
+
+
+def _noop_argv(place: Place) -> Sequence[str]:
+    module = [sys.executable, "-m", "bench.noop_picker"]
+    return [*module, "--port", str(place.port), "--endpoint", ",".join(place.addresses[:2])]
+
+
+def laar_argv(
+    place: Place, transport: str, settings: Mapping[str, Mapping[str, object]] | None = None
+) -> Sequence[str]:
+    """The real picker, with the smallest settings that serve the endpoints and some others."""
+    path = place.directory / "laar.yaml"
+    document: dict[str, object] = {
+        "listen": {
+            "transport": transport,
+            "ext_proc": f"127.0.0.1:{place.port}",
+            "health": f"127.0.0.1:{place.health_port}",
+            "admin": f"127.0.0.1:{place.admin_port}",
+        },
+        "endpoints": [{"address": address, "models": ["m"]} for address in place.addresses],
+        **(settings or {}),
+    }
+    path.write_text(yaml.safe_dump(document))
+    return [sys.executable, "-m", "laar.cli", "serve", "-c", str(path)]
+
+
+ALONE = Subject(name="Envoy alone", argv=None)
+NOOP_USUAL = Subject(name="no-op, usual Envoy", argv=_noop_argv, usual=True)
+NOOP = Subject(name="no-op, our Envoy", argv=_noop_argv)
+GRPC = Subject(name="laar on grpc", argv=partial(laar_argv, transport="grpc"))
+LAAR = Subject(name="laar", argv=partial(laar_argv, transport="h2"))
+
+
+def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
+    """The real picker with sections of settings."""
+    return Subject(name=name, argv=partial(laar_argv, transport="h2", settings=settings))
+
+
+def other_sources(named: str) -> Subject:
+    """The picker of other sources of laar, given as ``name=src``."""
+    name, path = _named(named)
+    return Subject(
+        name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place, "h2")]
+    )
+
+
+def peer(named: str) -> Subject:
+    """Another picker that speaks the protocol, given as ``name=command``.
+
+    In the command ``{port}`` is the port to serve ext_proc at without TLS, ``{health_port}`` and
+    ``{admin_port}`` are free, ``{endpoints}`` are the endpoints by comma, and ``{directory}`` is a
+    directory that is empty.
+    """
+    name, command = _named(named)
+
+    def argv(place: Place) -> Sequence[str]:
+        return [
+            part.format(
+                port=place.port,
+                health_port=place.health_port,
+                admin_port=place.admin_port,
+                endpoints=",".join(place.addresses),
+                directory=place.directory,
+            )
+            for part in shlex.split(command)
+        ]
+
+    return Subject(name=name, argv=argv, usual=True)
+
+
+def _named(text: str) -> tuple[str, str]:
+    name, is_there, value = text.partition("=")
+    if not (name and is_there and value):
+        raise SettingError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+@asynccontextmanager
+async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
+    """Instant endpoints in a process of their own; yields their ports."""
+    ports = free_ports(count)
+    spec = directory / "endpoints-spec.json"
+    spec.write_bytes(orjson.dumps([{"port": port} for port in ports]))
+    command = [sys.executable, "-m", "bench.instant", str(spec)]
+    async with _process("endpoints", command, directory / "endpoints.log", ports[-1]):
+        yield ports
+
+
+@asynccontextmanager
+async def running(
+    shape: Shape, subject: Subject, directory: Path, ports: Sequence[int]
+) -> AsyncIterator[Running]:
+    """A picker with an Envoy of its own, both ready."""
+    directory.mkdir()  # noqa: ASYNC240 - before anything is measured
+    own = free_ports(3)
+    place = Place(
+        directory=directory, endpoints=ports, port=own[0], health_port=own[1], admin_port=own[2]
+    )
+    eds_path = directory / "endpoints.json"
+    write_eds(eds_path, [EndpointAddress(host="127.0.0.1", port=port) for port in ports])
+    options = BootstrapOptions(
+        picker=f"127.0.0.1:{place.port}",
+        eds_path=str(eds_path),
+        listen_port=0,
+        ready_port=0,
+        admin_port=0,
+        listen_host="127.0.0.1",
+        fail_open=False,  # a picker that does not answer must not look fast
+    )
+    bootstrap = render(shape, options)
+    if subject.argv is None:
+        _without_picker(bootstrap)
+        async with EnvoyProcess(bootstrap, directory) as envoy:
+            yield _as_running(subject, envoy, None)
+        return
+    if subject.usual and shape != "gateway":
+        _send_headers_first(bootstrap)
+    command = subject.argv(place)
+    async with (
+        _process(subject.name, command, directory / "picker.log", place.port) as pid,
+        EnvoyProcess(bootstrap, directory) as envoy,
+    ):
+        yield _as_running(subject, envoy, pid)
+
+
+def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Running:
+    return Running(
+        name=subject.name,
+        url=envoy.url(),
+        picker=pid,
+        envoy=envoy.pid,
+        admin_url=envoy.admin_url,
+    )
+
+
+def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The connection manager of the data listener, and its ext_proc filter."""
+    listener = bootstrap["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    found = next(one for one in manager["http_filters"] if one["name"].endswith("ext_proc"))
+    return manager, found
+
+
+def _without_picker(bootstrap: dict[str, Any]) -> None:
+    """Makes a bootstrap one whose Envoy chooses by itself."""
+    _, ext_proc = _filters(bootstrap)
+    ext_proc["disabled"] = True
+
+
+def _send_headers_first(bootstrap: dict[str, Any]) -> None:
+    """Makes a native bootstrap one that sends the headers and then the body, to every path."""
+    manager, ext_proc = _filters(bootstrap)
+    manager["http_filters"] = [f for f in manager["http_filters"] if "buffer" not in f["name"]]
+    ext_proc["typed_config"]["processing_mode"]["request_header_mode"] = "SEND"
+    ext_proc["typed_config"]["request_attributes"] = []
+    host = manager["route_config"]["virtual_hosts"][0]
+    host["routes"] = host["routes"][-1:]
+    host["routes"][0].pop("typed_per_filter_config", None)
+
+
+@asynccontextmanager
+async def _process(
+    name: str, command: Sequence[str], log_path: Path, port: int
+) -> AsyncIterator[int]:
+    """A process that listens at a port; its id."""
+    with log_path.open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *dying_with_us([shutil.which(command[0]) or command[0], *command[1:]]),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not await _listens(port):
+            if process.returncode is not None or time.monotonic() > deadline:
+                tail = log_path.read_text(errors="replace")[-2000:]  # noqa: ASYNC240 - the end
+                raise RuntimeError(f"{name} did not start:\n{tail}")
+            await asyncio.sleep(0.05)
+        yield process.pid
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
