@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laar.health.breaker import State
+from laar.health.breaker import Breaker, State
 from laar.health.records import Records
 
 __all__ = ["Standing", "standing_of"]
+
+_LOOK_S = 1.0
+"""Seconds for which a standing with troubled endpoints is good at most."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,43 +69,53 @@ def _is_so(records: Records, slot: int, now: float) -> bool:
 def _with_troubled(
     records: Records, slots: Sequence[int], troubled: Sequence[int], now: float
 ) -> Standing:
-    settings = records.settings
-    answers = {s: records.endpoints[s].breaker.answers(settings, now) for s in troubled}
-    out = [s for s in troubled if records.endpoints[s].breaker.is_out]
+    breakers = {slot: records.endpoints[slot].breaker for slot in troubled}
+    answers = {slot: one.answers(records.settings, now) for slot, one in breakers.items()}
+    out = [slot for slot in troubled if breakers[slot].is_out]
     if len(out) == len(slots):  # better a suspect than none
-        out = [s for s in out if records.endpoints[s].breaker.state is not State.SUSPECT]
-    trials = sorted((records.endpoints[s].breaker.trial_at, s) for s in out)
+        out = [slot for slot in out if breakers[slot].state is not State.SUSPECT]
     all_failing = len(out) == len(slots)
-    if all_failing:
-        out, trials = [], []
-    hopeless = [s for s in out if records.endpoints[s].breaker.is_hopeless]
-    most = max(len(hopeless), int(settings.max_out_share * len(slots)), 1)
-    if len(out) > most:
-        rest = sorted(set(out).difference(hopeless), key=lambda s: answers[s])
-        out = hopeless + rest[: most - len(hopeless)]
-    left_out = {s: _why(records, s, now) for s in out}
-    kept = [s for s in slots if s not in left_out]
-    full = [s for s in kept if s in answers and records.endpoints[s].breaker.full_until > now]
-    until = [now + 1.0]
-    until += [at for at, _ in trials if at > now]
-    if full and len(full) < len(kept):
-        until += [records.endpoints[s].breaker.full_until for s in full]
-        for slot in full:
-            wait_s = records.endpoints[slot].breaker.full_until - now
-            left_out[slot] = f"full: it refused a request, and is asked again in {wait_s:.1f} s"
-        kept = [s for s in kept if s not in left_out]
-    paces = [records.endpoints[s].pace for s in kept]
-    slow = any(pace > 1.0 for pace in paces)
+    out = [] if all_failing else _as_many_as_may(out, breakers, answers, records, len(slots))
+    left_out = {slot: _why_out(breakers[slot], now) for slot in out}
+    trials = sorted((breakers[slot].trial_at, slot) for slot in out)
+    kept = [slot for slot in slots if slot not in left_out]
+    full = {s: one.full_until for s, one in breakers.items() if one.full_until > now}
+    full = {slot: until for slot, until in full.items() if slot not in left_out}
+    if len(full) < len(kept):
+        left_out |= {slot: _why_full(until - now) for slot, until in full.items()}
+        kept = [slot for slot in kept if slot not in full]
+    paces = [records.endpoints[slot].pace for slot in kept]
+    is_slow = any(pace > 1.0 for pace in paces)
+    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now), *full.values())
     return Standing(
         slots=kept,
-        answers=[answers.get(s, 1.0) for s in kept],
-        pace=paces if slow else None,
-        typical_s=[_typical_s(records, s) for s in kept] if slow else None,
-        trials=[(at, s) for at, s in trials if s in left_out],
+        answers=[answers.get(slot, 1.0) for slot in kept],
+        pace=paces if is_slow else None,
+        typical_s=[_typical_s(records, slot) for slot in kept] if is_slow else None,
+        trials=trials,
         left_out=left_out,
         all_failing=all_failing,
-        until=min(until),
+        until=min(changes),
     )
+
+
+def _as_many_as_may(
+    out: list[int],
+    breakers: Mapping[int, Breaker],
+    answers: Mapping[int, float],
+    records: Records,
+    count: int,
+) -> list[int]:
+    """Those of the endpoints that are out which get no traffic: a share of `count` at most.
+
+    Hopeless ones come first, then those that are the least likely to answer.
+    """
+    hopeless = [slot for slot in out if breakers[slot].is_hopeless]
+    most = max(len(hopeless), int(records.settings.max_out_share * count), 1)
+    if len(out) <= most:
+        return out
+    rest = sorted(set(out).difference(hopeless), key=lambda slot: answers[slot])
+    return hopeless + rest[: most - len(hopeless)]
 
 
 def _typical_s(records: Records, slot: int) -> float:
@@ -111,11 +124,14 @@ def _typical_s(records: Records, slot: int) -> float:
     return max((group.typical_s for group in groups), default=0.0)
 
 
-def _why(records: Records, slot: int, now: float) -> str:
-    breaker = records.endpoints[slot].breaker
+def _why_out(breaker: Breaker, now: float) -> str:
     if breaker.state is State.TRIAL:
         return f"failing ({breaker.kind}): a request is on trial there"
     if breaker.state is State.SUSPECT:
         return f"suspect ({breaker.kind}): the picker asks it a question first"
     wait_s = max(0.0, breaker.trial_at - now)
     return f"failing ({breaker.kind}): the next trial is due in {wait_s:.1f} s"
+
+
+def _why_full(wait_s: float) -> str:
+    return f"full: it refused a request, and is asked again in {wait_s:.1f} s"
