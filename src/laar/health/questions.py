@@ -103,33 +103,21 @@ class Questions:
         if not breaker.probing:
             return
         records.version += 1
-        weight = 1.0
-        if (
-            breaker.is_suspected
-            and failed is Kind.HANG is breaker.kind
-            and max(endpoint.progress_at) > breaker.suspected_at
-        ):
-            failed = None  # it is busy: something else has got on since
-        if refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
-            failed = Kind.STATUS
         if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
-            admits = self._is_admitted_elsewhere(endpoint, now)
-            if breaker.is_suspected and not admits:
-                breaker.probing = False
-                breaker.refused = True
-                if not self._controls:
-                    self._tell_denied(endpoint.model, False, now)
-                return
-            # A client's key may be better than none, but not where siblings ask for none.
-            failed, weight = Kind.DENIED, 0.0 if admits else 2.0
-        elif verdict in _FAILURES:
-            failed = Kind(verdict)
-            if failed is breaker.kind is Kind.EVENT:
-                weight = 0.0  # as clients had it, and for them Envoy repeats nothing
+            self._denied_again(endpoint, now)
+            return
         if verdict is Kind.FULL and reply is not None:
             if breaker.kind is Kind.RETRIED:
                 breaker.forgive(RETRIED, records.settings, now)
             breaker.full(None, reply.retry_after_s, records.settings, now)
+        if verdict in _FAILURES:
+            failed = Kind(verdict)
+        elif refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
+            failed = Kind.STATUS
+        elif failed is Kind.HANG is breaker.kind and _has_got_on(endpoint):
+            failed = None
+        # As clients had it: for them Envoy repeats nothing once an event has come.
+        weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
         breaker.tell_probe(failed, weight, records.settings, records.rng, now)
 
     # -- denials -------------------------------------------------------------------------------
@@ -144,6 +132,20 @@ class Questions:
                 self._controls.setdefault(slot, False)
                 return
 
+    def _denied_again(self, endpoint: Endpoint, now: float) -> None:
+        """An endpoint that denies clients denies the picker too: at fault where no sibling does."""
+        records, breaker = self._records, endpoint.breaker
+        admits = self._is_admitted_elsewhere(endpoint, now)
+        if breaker.is_suspected and not admits:
+            breaker.probing = False
+            breaker.refused = True
+            if not self._controls:
+                self._tell_denied(endpoint.model, False, now)
+            return
+        # A client's key may be better than none, but not where siblings ask for none.
+        weight = 0.0 if admits else 2.0
+        breaker.tell_probe(Kind.DENIED, weight, records.settings, records.rng, now)
+
     def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
         return any(other.admits(now) for other in self._records.others(endpoint))
 
@@ -156,3 +158,9 @@ class Questions:
                 kind = Kind.DENIED if admitted else None
                 breaker.tell_probe(kind, 0.0, records.settings, records.rng, now)
                 records.version += 1
+
+
+def _has_got_on(endpoint: Endpoint) -> bool:
+    """Whether a suspect that does not answer is busy: it has got on with something else since."""
+    breaker = endpoint.breaker
+    return breaker.is_suspected and max(endpoint.progress_at) > breaker.suspected_at
