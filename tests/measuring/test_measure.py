@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -244,6 +245,16 @@ async def test_a_list_of_models_that_comes_in_pieces_is_read_whole() -> None:
     async with TestServer(app) as server:
         found = await discover([str(server.make_url("/"))])
     assert [target.model for target in found] == ["base", "adapter"]
+
+
+async def test_a_refused_key_is_not_printed() -> None:
+    async with TestServer(web.Application()) as server:
+        with pytest.raises(SettingError, match="404") as raised:
+            await discover(
+                [str(server.make_url("/"))], headers={"authorization": "Bearer a-secret"}
+            )
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "a-secret" not in shown
 
 
 def test_reads_an_evaluation_set(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ async def discover(
                 for model in listed["data"]:
                     roots.setdefault(str(model.get("root") or model["id"]), str(model["id"]))
             except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
-                raise SettingError(f"{url} lists no models ({fault!r}): is it running?") from fault
+                # Not its repr: that has the request's headers, with the key.
+                why = f"{type(fault).__name__}: {fault}"
+                raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not roots:
                 raise SettingError(f"{url} lists no models: is one loaded?")
             targets.extend(Target(base_url=base_url, model=name) for name in roots.values())
