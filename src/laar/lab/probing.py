@@ -176,7 +176,7 @@ async def _ask(
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = orjson.loads(line[5:])
-                if not isinstance(chunk, dict) or "error" in chunk:
+                if not isinstance(chunk, dict) or chunk.get("error"):
                     raise SettingError(f"{url} broke an answer off: {chunk!r:.300}")
                 if chunk.get("choices"):
                     last_s = time.perf_counter() - begin
