@@ -92,7 +92,8 @@ class _BoundedProtocol(H11Protocol):
         """Ends a connection whose client neither sends nor reads what is next."""
         if self not in self.connections:
             return
-        waits = self.cycle is None or self.cycle.response_complete or self.flow.write_paused
+        is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
+        waits = is_idle or self.flow.write_paused
         unread = self.transport.get_write_buffer_size()
         now = (self.cycle, unread) if waits else None
         self._again = self._again + 1 if waits and now == self._seen else 0
