@@ -8,6 +8,7 @@ from typing import Any
 import openai
 import pytest
 from aiohttp import ClientSession, web
+from aiohttp.test_utils import TestServer
 
 from laar.client import Outcome, until_correct, until_correct_sync
 from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
@@ -266,3 +267,21 @@ async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
     outcome = await ask(shape, await serve(script))
     assert [a.status for a in outcome.attempts] == [status, 200]
     assert outcome.correct
+
+
+@pytest.mark.parametrize("shape", ["aiohttp", "AsyncOpenAI"])
+async def test_a_stream_that_names_no_error_is_an_answer(shape: str) -> None:
+    events = (
+        b'data: {"error": null, "choices": [{"delta": {"content": "42"}}]}\n\n'
+        b'data: {"error": null, "choices": [{"delta": {}, "finish_reason": "stop"}]}\n\n'
+    )
+
+    async def complete(_request: web.Request) -> web.Response:
+        return web.Response(body=events, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    async with TestServer(app) as server:
+        fleet = ScriptedFleet(lambda *_: "", url=str(server.make_url("")).rstrip("/"))
+        outcome = await ask(shape, fleet, stream=True)
+    assert (outcome.correct, len(outcome.attempts)) == (True, 1)

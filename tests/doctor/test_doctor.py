@@ -23,7 +23,7 @@ from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
 from laar.settings import load_settings
-from support import free_port
+from support import eventually, free_port
 from support.bootstraps import rendered
 
 PAGE = "vllm:num_requests_waiting 1\nvllm:num_requests_running 2\nvllm:kv_cache_usage_perc 0.5\n"
@@ -242,12 +242,40 @@ async def test_a_real_envoy_is_examined_over_its_admin_port(tmp_path, envoy_bina
     async with EnvoyProcess(rendered("standalone", options), tmp_path / "envoy"):
         doctor = Doctor(given, Places(envoy=f"http://127.0.0.1:{admin}", picker=None))
         found = await doctor.examine()
-    errors = [finding for finding in found if finding.level is Level.ERROR]
-    assert [finding.remedy for finding in errors] == [
-        f"set per_connection_buffer_limit_bytes: {32 << 20}"
-    ]
+    buffer, *errors = [finding for finding in found if finding.level is Level.ERROR]
+    assert buffer.remedy == f"set per_connection_buffer_limit_bytes: {32 << 20}"
+    assert {finding.what.partition(",")[0].partition(":")[0] for finding in errors} == {
+        f"no picker answers at {options.picker.partition(':')[0]}",
+        "has no endpoint",
+    }
     assert any(re.search(r"version 1\.\d+", finding.what) for finding in found)
     assert doctor.config_dump is not None
+
+
+@pytest.mark.envoy
+async def test_an_envoy_with_a_picker_and_endpoints_has_hosts(tmp_path, envoy_binary):
+    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    eds, admin = tmp_path / "run" / "endpoints.json", free_port()
+    more = {"shutdown": {"drain_s": 0, "grace_s": 0}, "envoy": {"eds_file": str(eds)}}
+    given = settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}), listen=ports, **more)
+    options = BootstrapOptions(
+        picker=ports["ext_proc"], listen_port=0, ready_port=0, admin_port=admin, eds_path=str(eds)
+    )
+    runner, started = Runner(given), asyncio.Event()
+    running = asyncio.create_task(runner.run(started=started))
+    await started.wait()
+    (tmp_path / "envoy").mkdir()
+
+    async def fine():
+        _, found = await examine(given, envoy=f"http://127.0.0.1:{admin}")
+        return not any("cluster" in finding.where for finding in found)
+
+    try:
+        async with EnvoyProcess(rendered("standalone", options), tmp_path / "envoy"):
+            await eventually(fine, what="an Envoy without a fault", timeout_s=20.0)
+    finally:
+        runner.stop()
+        await running
 
 
 # -- explain -----------------------------------------------------------------------------------

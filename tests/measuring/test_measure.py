@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, parse_outcomes
 from laar.errors import SettingError
@@ -227,6 +229,32 @@ async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
     empty = await serve(echo, models=())
     with pytest.raises(SettingError, match="is one loaded"):
         await discover([empty.url])
+
+
+async def test_a_list_of_models_that_comes_in_pieces_is_read_whole() -> None:
+    async def listed(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b'{"data": [{"id": "base"}, ')
+        await asyncio.sleep(0.05)
+        await answer.write(b'{"id": "adapter"}]}')
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/v1/models", listed)
+    async with TestServer(app) as server:
+        found = await discover([str(server.make_url("/"))])
+    assert [target.model for target in found] == ["base", "adapter"]
+
+
+async def test_a_refused_key_is_not_printed() -> None:
+    async with TestServer(web.Application()) as server:
+        with pytest.raises(SettingError, match="404") as raised:
+            await discover(
+                [str(server.make_url("/"))], headers={"authorization": "Bearer a-secret"}
+            )
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "a-secret" not in shown
 
 
 def test_reads_an_evaluation_set(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ from support import eventually, free_port
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
 PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
+LARGE = 16 << 20
+"""Bytes of an answer that no socket's buffers hold."""
 JSON = {"content-type": "application/json"}
 
 
@@ -186,12 +188,16 @@ def test_which_addresses_only_this_machine_reaches(address, host, loopback):
 async def served(monkeypatch):
     """The address of an admin server whose limits are low."""
     monkeypatch.setattr("laar.server.admin.app.MAX_CONNECTIONS", 5)
-    monkeypatch.setattr("laar.server.admin.app.FIRST_REQUEST_S", 0.3)
+    monkeypatch.setattr("laar.server.admin.app.WAIT_S", 0.3)
 
     async def who(request):
         return PlainTextResponse(request.client.host)
 
-    server = AdminServer(Starlette(routes=[Route("/", who)]), "127.0.0.1", 0)
+    async def large(_request):
+        return PlainTextResponse("x" * LARGE)
+
+    routes = [Route("/", who), Route("/large", large)]
+    server = AdminServer(Starlette(routes=routes), "127.0.0.1", 0)
     running = asyncio.create_task(server.run_until_stopped())
     await eventually(lambda: server.started, what="the server")
     yield "127.0.0.1", server.port
@@ -253,6 +259,45 @@ async def test_connections_that_say_nothing_are_closed_and_others_are_served(ser
         writer.close()
     assert (await asked(served)).startswith(b"HTTP/1.1 200")
     assert not caplog.records
+
+
+async def test_a_first_request_buys_no_connection_for_ever(served):
+    get, large = b"GET / HTTP/1.1\r\nhost: x\r\n", b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n"
+    stalled = []
+    for first, then in (
+        (get + b"\r\n", b"G"),
+        (get + b"\r\n", b"GET / HTTP/1.1\r\nhost:"),
+        (get + b"content-length: 99\r\n\r\n", b"a"),
+        (large, b""),
+        (8 * large, b""),
+    ):
+        reader, writer = await asyncio.open_connection(*served, limit=1024)
+        stalled.append(writer)
+        writer.write(first)
+        assert (await reader.readline()).startswith(b"HTTP/1.1 ")
+        writer.write(then)
+
+    async def is_served():
+        with contextlib.suppress(ConnectionError):
+            return (await asked(served)).startswith(b"HTTP/1.1 200")
+        return False
+
+    await eventually(is_served, what="room for another")
+    for writer in stalled:
+        writer.close()
+
+
+async def test_who_reads_slowly_gets_the_whole_answer(served):
+    reader, writer = await asyncio.open_connection(*served, limit=1024)
+    writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    loop, read = asyncio.get_running_loop(), 0
+    until = loop.time() + 2.0  # some looks at the connection
+    while piece := await reader.read(LARGE // 100):
+        read += len(piece)
+        if loop.time() < until:
+            await asyncio.sleep(0.02)
+    writer.close()
+    assert read > LARGE
 
 
 async def test_a_login_that_is_not_finished_holds_no_connection(monkeypatch, caplog):

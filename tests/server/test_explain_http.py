@@ -103,6 +103,21 @@ async def test_a_bad_limit_is_a_400(tmp_path, http, query):
         assert (status, answer["error"]["reason"]) == (400, "bad-limit")
 
 
+async def test_requests_go_on_while_a_long_list_of_decisions_is_made(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        for number in range(100):
+            ask(runner, id=f"r-{number}")
+        memory, turn, made_in = runner.picker.observability.memory, 0, []
+        explained = memory.explained
+        memory.explained = lambda record: made_in.append(turn) or explained(record)
+        asking = asyncio.create_task(get(http, f"{url}/decisions?limit=200"))
+        while not asking.done():
+            await asyncio.sleep(0)
+            turn += 1
+        assert len((await asking)[1]["decisions"]) == len(made_in) == 100
+        assert len(set(made_in)) > 50, "in turns with the requests"
+
+
 async def test_an_id_that_does_not_exist_is_a_404_that_says_where_to_look(tmp_path, http):
     async with watched_picker(tmp_path) as (_, url):
         for unknown in ("nothing", "%00", "a" * 2000, "..%2f..%2fetc"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from importlib.resources import files
@@ -284,6 +285,33 @@ async def test_sighup_reads_the_files_again_and_ends_nothing(tmp_path, http):
     finally:
         picker.terminate()
         await picker.wait()
+
+
+async def test_a_reload_does_not_end_a_picker_that_starts(tmp_path):
+    path, whole = tmp_path / "laar.yaml", tmp_path / "whole.yaml"
+    ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    endpoints = [{"address": "127.0.0.1:1", "models": ["m"]}]
+    whole.write_text(yaml.safe_dump({"endpoints": endpoints, "listen": ports}))
+    os.mkfifo(path)
+    picker = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(path)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        with await asyncio.to_thread(path.open, "wb") as reading:  # it is open at the picker, too
+            picker.send_signal(signal.SIGHUP)
+            reading.write(whole.read_bytes())
+            whole.replace(path)
+        log = b""
+        while line := await picker.stderr.readline():
+            log += line
+            if b"picking for" in line:
+                break
+        assert b"picking for 1 endpoints" in log
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            picker.terminate()
+        await picker.communicate()
 
 
 async def test_a_config_map_swap_is_a_change_and_nothing_waits_for_a_restart(tmp_path):

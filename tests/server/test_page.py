@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import aiohttp
 import pytest
 from browser import browsing, missing
 from watching import PROMPT, ask, settle, watched_picker
@@ -323,6 +324,26 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path):
         await browser.type("#token", "let-me-look-please" + ENTER)
         await shows(browser, "#link", "live")
         assert await browser.run("return document.cookie") == ""
+
+
+async def test_an_open_page_asks_for_the_token_that_replaced_its_own(tmp_path, monkeypatch):
+    """It tried the old one again and again, and its address, that of all others, was shut out."""
+    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    token = tmp_path / "token"
+    token.write_text("let-me-look-please")
+    async with (
+        watched_picker(tmp_path, decisions={"viewers_token_file": str(token)}) as (_, url),
+        browsing(tmp_path / "profile") as browser,
+        aiohttp.ClientSession() as http,
+    ):
+        await browser.open(url)
+        await browser.type("#token", "let-me-look-please" + ENTER)
+        await shows(browser, "#link", "live")
+        token.write_text("a-token-of-today")
+        await shows(browser, "main", "Token (decisions.viewers_token_file)")
+        today = {"authorization": "Bearer a-token-of-today"}
+        async with http.get(f"{url}/fleet", headers=today) as answer:
+            assert answer.status == 200
 
 
 async def test_in_shadow_the_page_shows_agreement(tmp_path):

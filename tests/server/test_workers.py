@@ -47,6 +47,7 @@ class Machine:
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": 0.3, "grace_s": 3.0},
             "share": {"lease_s": 1.0, **share},
+            "tuner": {"enabled": True},
         }
         settings = directory / "laar.yaml"
         settings.write_text(yaml.safe_dump(document))
@@ -223,6 +224,22 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
     assert (shown["connected"], shown["pickers"]) == (True, 1)
 
 
+async def test_a_climb_that_is_frozen_ends_at_every_worker(machine):
+    async def tuner(index, path="", method="GET"):
+        url = f"http://127.0.0.1:{machine.admin + index}/tuner{path}"
+        async with machine.http.request(method, url) as answer:
+            return await answer.json()
+
+    assert not (await tuner(1))["frozen"]
+    best = (await tuner(0, "/freeze", "POST"))["weights"]
+
+    async def frozen():
+        shown = await tuner(1)
+        return shown["frozen"] and shown["weights"] == best
+
+    await eventually(frozen, what="the other worker's frozen weights")
+
+
 async def errors_of_a_start(tmp_path, **ports):
     """The errors of two workers that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
@@ -270,6 +287,21 @@ while True:
     time.sleep(0.05)
 """
 
+_STARTING_WORKER = """
+import pathlib, signal, sys, time
+home, beat = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1], "beat-0")
+def hang_up(*_):
+    if not beat.exists():
+        sys.exit(130)
+    (home / "reloaded").touch()
+signal.signal(signal.SIGHUP, hang_up)
+(home / "up").touch()
+while True:
+    if (home / "go").exists():
+        beat.touch()
+    time.sleep(0.05)
+"""
+
 _PARENT = """
 import sys
 from pathlib import Path
@@ -302,3 +334,25 @@ async def test_the_parent_waits_for_as_long_as_the_changed_settings_let_workers_
         if parent.returncode is None:
             parent.kill()
     assert (tmp_path / "finished").exists()
+
+
+async def test_a_reload_reaches_workers_that_run_and_ends_none_that_starts(tmp_path):
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
+    (tmp_path / "worker.py").write_text(_STARTING_WORKER)
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
+
+    async def reloaded():
+        parent.send_signal(signal.SIGHUP)
+        await asyncio.sleep(0.1)
+        return (tmp_path / "reloaded").exists()
+
+    try:
+        await eventually((tmp_path / "up").exists, what="the worker", timeout_s=60.0)
+        assert not await reloaded()
+        (tmp_path / "go").touch()
+        await eventually(reloaded, what="the reload", timeout_s=60.0)
+        parent.terminate()
+        assert await asyncio.wait_for(parent.wait(), 60) == 0
+    finally:
+        if parent.returncode is None:
+            parent.kill()

@@ -286,6 +286,17 @@ def test_a_winner_of_one_tuner_serves_at_the_others():
     assert tuner.under_way["role"] == "incumbent"
 
 
+def test_a_tuner_that_is_frozen_freezes_the_others_with_its_weights():
+    settings = TunerSettings(bounds={"w": (0.1, 10.0)}, window=20)
+    tuners = [Tuner(settings, {"w": 1.0}), Tuner(settings, {"w": 2.0}), Tuner(settings, {"w": 3.0})]
+    net = Network([sharing_picker(n, (A,), champion=t) for n, t in zip("pqr", tuners, strict=True)])
+    net.exchange(0.0)
+    tuners[0].freeze()
+    net.exchange(1.0)
+    assert [tuner.frozen for tuner in tuners] == [True] * 3
+    assert [tuner.weights(2.0).values["w"] for tuner in tuners] == [1.0] * 3
+
+
 def test_a_backlog_is_bounded_and_its_loads_are_not_lost():
     settings = SharingSettings(max_waiting_bytes=1 << 16)
     p, q, net = pair(settings=settings)

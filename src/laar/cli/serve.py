@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -52,6 +53,7 @@ def serve(
         from laar.server.serving import serve as run
         from laar.settings import load
 
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is about to be done
         log_to_stderr(verbose)
         loaded = load(config)
         if worker_index >= 0:

@@ -132,6 +132,11 @@ def read_token(path: Path | None) -> str | None:
     """The token in a file; None without a file.
 
     Raises:
-        SettingError: the file can't be read.
+        SettingError: the file can't be read, or holds something else, as the names of reporters.
     """
-    return read_file(path).decode("ascii", "replace").strip() if path is not None else None
+    if path is None:
+        return None
+    token = read_file(path).decode("ascii", "replace").strip()
+    if not token.isprintable():
+        raise SettingError(f"--token-file {path}: not a token alone; give that of the viewers")
+    return token

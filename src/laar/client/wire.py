@@ -54,7 +54,7 @@ class Deltas:
         if self._bytes > MAX_ANSWER_BYTES:
             raise NotACompletion(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
         chunk = _object(data)
-        if "error" in chunk:
+        if chunk.get("error"):
             raise NotACompletion(f"the stream broke off with {chunk['error']!r:.300}")
         self._model = _text(chunk.get("model")) or self._model
         self._usage = chunk.get("usage") or self._usage

@@ -25,7 +25,7 @@ from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import page_url, read_page
 from laar.doctor.answers import answer_findings
-from laar.doctor.envoy import envoy_findings
+from laar.doctor.envoy import envoy_findings, host_findings
 from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Finding, Level
 from laar.doctor.sharing import sharing_findings, store_findings
@@ -203,6 +203,9 @@ class Doctor:
             ]
         self.config_dump = document
         found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(document, self.needs)]
+        hosts = _shown(await _get(http, f"{url}/clusters?format=json"))
+        if hosts is not None:
+            found += host_findings(document, hosts.get("cluster_statuses", ()))
         about = await _get(http, f"{url}/server_info")
         if (known := _shown(about)) is not None:
             found += _envoy_version(str(known.get("version", "")))

@@ -8,7 +8,7 @@ is a check that failed at a place, and can fix it there.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from laar.doctor.envoy_checks import (
@@ -27,7 +27,7 @@ from laar.doctor.findings import Finding, Level
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
 from laar.protocol.headers import BEGIN
 
-__all__ = ["Fault", "configuration", "envoy_findings", "faults", "fixed"]
+__all__ = ["Fault", "configuration", "envoy_findings", "faults", "fixed", "host_findings"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +123,44 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     return found or [
         Finding(level=Level.OK, where="Envoy", what="modes, limits, time-outs and breakers fit")
     ]
+
+
+def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
+    """The clusters of pickers and of endpoints in which Envoy has no host to send to.
+
+    Args:
+        document: the configuration, as in `envoy_findings`.
+        statuses: the ``cluster_statuses`` of Envoy's admin port.
+    """
+    hosts = {str(each.get("name", "")): each.get("host_statuses", ()) for each in statuses}
+    for where, cluster, checks in _subjects(configuration(copy.deepcopy(document))):
+        known = hosts.get(cluster.get("name", ""))
+        if known is None:
+            continue
+        if checks is PICKER_CLUSTER and not any(map(_answers, known)):
+            shown = ", ".join(map(_address, known)) or "no address"
+            yield Finding(
+                level=Level.ERROR,
+                where=f"Envoy {where}",
+                what=f"no picker answers at {shown}: requests go on without one",
+                remedy="write the address of listen.ext_proc there, and see that Envoy reaches it",
+            )
+        if checks is ENDPOINTS and override_of(cluster) is not None and not known:
+            yield Finding(
+                level=Level.ERROR,
+                where=f"Envoy {where}",
+                what="has no endpoint, so every request fails",
+                remedy="have it read the file that the picker writes (envoy.eds_file)",
+            )
+
+
+def _answers(host: Json) -> bool:
+    return not host.get("health_status", {}).get("failed_active_health_check", False)
+
+
+def _address(host: Json) -> str:
+    address = host.get("address", {}).get("socket_address", {})
+    return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
 
 
 def _of_an_earlier_version(config: Json) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ from statistics import mean
 import aiohttp
 import orjson
 
+from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
 from laar.sim.engine.fitting import Facts, Point, Seen
 
@@ -175,7 +176,7 @@ async def _ask(
                 if not line.startswith(b"data:") or line[5:].strip() == b"[DONE]":
                     continue
                 chunk = orjson.loads(line[5:])
-                if not isinstance(chunk, dict) or "error" in chunk:
+                if not isinstance(chunk, dict) or chunk.get("error"):
                     raise SettingError(f"{url} broke an answer off: {chunk!r:.300}")
                 if chunk.get("choices"):
                     last_s = time.perf_counter() - begin
@@ -192,6 +193,6 @@ async def _ask(
 async def _page(session: aiohttp.ClientSession, url: str) -> bytes:
     try:
         async with session.get(url) as answer:
-            return await answer.content.read(_MAX_PAGE_BYTES)
+            return await read_capped(answer, _MAX_PAGE_BYTES)
     except (aiohttp.ClientError, TimeoutError, OSError) as fault:
         raise SettingError(f"{url}: {str(fault) or type(fault).__name__}: is it running?") from None

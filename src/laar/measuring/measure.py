@@ -25,6 +25,7 @@ from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.client.loop import RETRYABLE, Message, Reply, Send
 from laar.client.transport import completions_url, post
+from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
 from laar.measuring.judge import Judge
 from laar.measuring.questions import Question
@@ -100,14 +101,16 @@ async def discover(
             try:
                 async with session.get(url) as answer:
                     answer.raise_for_status()
-                    listed = orjson.loads(await answer.content.read(_MAX_MODELS_BYTES))
+                    listed = orjson.loads(await read_capped(answer, _MAX_MODELS_BYTES))
                 # One root under several names is vLLM's --served-model-name; answers carry the
                 # first. An adapter has a root of its own.
                 roots: dict[str, str] = {}
                 for model in listed["data"]:
                     roots.setdefault(str(model.get("root") or model["id"]), str(model["id"]))
             except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
-                raise SettingError(f"{url} lists no models ({fault!r}): is it running?") from fault
+                # Not its repr: that has the request's headers, with the key.
+                why = f"{type(fault).__name__}: {fault}"
+                raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not roots:
                 raise SettingError(f"{url} lists no models: is one loaded?")
             targets.extend(Target(base_url=base_url, model=name) for name in roots.values())

@@ -134,7 +134,7 @@ class _Parent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._pass_on, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         hub = None
         if self._share.url is None:
             hub = await asyncio.to_thread(_hub_of, self._share, _hub(self._home))
@@ -199,6 +199,12 @@ class _Parent:
                 _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
                 process.kill()
                 return
+
+    def _reload(self) -> None:
+        """Passes SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
+        for index, process in self._processes.items():
+            if process.returncode is None and _beat(self._home, index).exists():
+                process.send_signal(signal.SIGHUP)
 
     def _stop(self, number: int) -> None:
         again = self._stopping.is_set()

@@ -22,6 +22,7 @@ __all__ = [
     "Count",
     "Ended",
     "Entered",
+    "Frozen",
     "Hashes",
     "Heard",
     "Hello",
@@ -200,6 +201,12 @@ class Weights(_Record, tag="w"):
     cost_s: Amount
 
 
+class Frozen(_Record, tag="f"):
+    """A tuner was frozen by hand; its weights, which the others are to serve as well."""
+
+    weights: Annotated[dict[Text, Amount], Meta(max_length=64)]
+
+
 class Hello(_Record, tag="?"):
     """A picker begins, or has missed something: all others are to send their loads in full."""
 
@@ -218,6 +225,7 @@ Record = (
     | Reported
     | Judged
     | Weights
+    | Frozen
     | Hello
     | Leaving
 )

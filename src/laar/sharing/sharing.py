@@ -25,6 +25,7 @@ from laar.sharing.records import (
     Cleared,
     Ended,
     Entered,
+    Frozen,
     Heard,
     Hello,
     Judged,
@@ -53,9 +54,14 @@ class Champion(Protocol):
     """A tuner whose winners are shared; implemented by `laar.tuning.Tuner`."""
 
     on_accepted: Callable[[dict[str, float], float], None] | None
+    on_frozen: Callable[[dict[str, float]], None] | None
 
     def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
         """Serves another's winner if it is better than its own."""
+        ...
+
+    def freeze(self, weights: dict[str, float]) -> None:
+        """Serves another's weights from now on."""
         ...
 
 
@@ -262,6 +268,9 @@ class Sharing:
             case Weights(weights, cost_s):
                 if self._champion is not None:
                     self._champion.adopt(weights, cost_s)
+            case Frozen(weights):
+                if self._champion is not None:
+                    self._champion.freeze(weights)
             case Hello():
                 self.outbox.send_all_loads()
                 if self.prefixes is not None:
@@ -305,6 +314,7 @@ class Sharing:
             self._reports.pass_on = self._pass_on
         if self._champion is not None:
             self._champion.on_accepted = lambda *won: self._add(Weights(*won))
+            self._champion.on_frozen = lambda weights: self._add(Frozen(weights))
 
     def _add(self, record: Record) -> None:
         self.outbox.add(record)

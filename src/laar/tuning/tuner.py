@@ -22,6 +22,7 @@ generator's state needs to survive a restart.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections import deque
@@ -98,6 +99,8 @@ class Tuner:
         self._window: Window | None = None
         self.on_accepted: Callable[[dict[str, float], float], None] | None = None
         """Gets weights that won here, and their cost in seconds."""
+        self.on_frozen: Callable[[dict[str, float]], None] | None = None
+        """Gets the weights that serve once the climb was ended here, not when it ends by itself."""
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -145,8 +148,16 @@ class Tuner:
         self._open_next()
         return True
 
-    def freeze(self) -> None:
-        """Serve the incumbent from now on."""
+    def freeze(self, weights: dict[str, float] | None = None) -> None:
+        """Serve the incumbent from now on, or the weights that another picker was frozen with."""
+        if weights is not None:
+            with contextlib.suppress(SettingError):  # other bounds: the own ones stay
+                self._incumbent = _checked(weights, self._settings, "shared weights")
+        elif self.on_frozen is not None:
+            self.on_frozen(dict(self._incumbent))
+        self._end()
+
+    def _end(self) -> None:
         self._window = None
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
@@ -269,7 +280,7 @@ class Tuner:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
         if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
-            self.freeze()
+            self._end()
         else:
             self._open_next()
 

@@ -25,8 +25,13 @@ __all__ = ["AdminServer", "admin_app"]
 MAX_CONNECTIONS = 256
 """Viewers, scrapers and reporters; a process has 1,024 files by default."""
 
-FIRST_REQUEST_S = 10.0
-"""Seconds from a connection to its first whole request line and headers."""
+WAIT_S = 10.0
+"""Seconds between two looks at a connection: those that a client has for its first whole request
+line and headers."""
+
+_LOOKS = 3
+"""Looks without a change after which a client reads no more: on a slow way the system takes the
+next megabyte of an answer only now and then."""
 
 
 def admin_app(
@@ -66,10 +71,13 @@ def admin_app(
 
 
 class _BoundedProtocol(H11Protocol):
-    """HTTP on a bounded number of connections, each of which has to send its request soon.
+    """HTTP on a bounded number of connections, each of which has to send and to read on.
 
     Else a stranger with idle connections takes the file descriptors that Envoy's need.
     """
+
+    _seen: tuple[object, int] | None = None
+    _again = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Takes a connection, unless there are too many."""
@@ -78,11 +86,22 @@ class _BoundedProtocol(H11Protocol):
             transport.abort()
             return
         super().connection_made(transport)
-        self.loop.call_later(FIRST_REQUEST_S, self._expect_request)
+        self._look()
 
-    def _expect_request(self) -> None:
-        if self.cycle is None and self.transport is not None:
-            self.transport.close()
+    def _look(self) -> None:
+        """Ends a connection whose client neither sends nor reads what is next."""
+        if self not in self.connections:
+            return
+        is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
+        waits = is_idle or self.flow.write_paused
+        unread = self.transport.get_write_buffer_size()
+        now = (self.cycle, unread) if waits else None
+        self._again = self._again + 1 if waits and now == self._seen else 0
+        self._seen = now
+        if self._again >= (_LOOKS if unread else 1):
+            self.transport.abort()  # to close would wait for what is not read
+            return
+        self.loop.call_later(WAIT_S, self._look)
 
 
 class AdminServer(uvicorn.Server):

@@ -369,6 +369,8 @@ function showContext({ routes }) {
 async function watchPart(part, show) {
   try {
     const answer = await fetch(part);
+    // The token was replaced. To ask again with the old one would shut this address out.
+    if (answer.status === 401) return location.reload();
     if (answer.ok && !paused) show(await answer.json());
   } catch { /* the feed says that the picker is away */ }
   setTimeout(watchPart, PART_EVERY_MS, part, show);
