@@ -99,8 +99,9 @@ class OutcomeReports:
         on_answered: Callable[[Answered], None] = lambda _answered: None,
     ) -> None:
         self.on_answered = on_answered
-        self.pass_on: Callable[[str, bool], bool] = lambda _decision_id, _correct: False
-        """Gives a report of an unknown decision to other pickers; False where none decided it."""
+        self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
+        """Gives a report of an unknown decision, and its reporter, to other pickers; False where none
+        decided it."""
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
@@ -188,7 +189,7 @@ class OutcomeReports:
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
         """Takes a reporter's verdict on a decision's answer, and its evidence on those before."""
         verdict = self._judge(decision_id, correct, now, reporter)
-        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
+        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct, reporter):
             verdict = Verdict.PASSED
         self.verdicts[verdict] += 1
         decision = self._decisions.get(decision_id)
