@@ -100,8 +100,7 @@ class OutcomeReports:
     ) -> None:
         self.on_answered = on_answered
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
-        """Gives a report of an unknown decision, and its reporter, to other pickers; False where none
-        decided it."""
+        """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
