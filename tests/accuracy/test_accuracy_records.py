@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.judge import judge
 from laar.accuracy.fitting.judgement import run_evaluate
@@ -209,6 +210,32 @@ def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path)
     assert read["costs"]["seconds"]["best_single_cost"] == pytest.approx(9.0)
     assert read["costs"]["seconds"]["cost_at_same_accuracy"] < 9.0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, made = tmp_path / "r.jsonl", tmp_path / "a.json"
+    names = {"big": "Qwen/Qwen2.5-Coder-32B-Instruct-AWQ", "small": "a[/b]", "coder": "c[chat]"}
+    records = world(["sums", "code"], 60)
+    for record in records:
+        record["task"] = f"a-benchmark-with-a-long-name[/INST]-{record['task']}"
+        record["scores"] = {names[model]: score for model, score in record["scores"].items()}
+    path.write_bytes(lines(records))
+    run_fit([path], out=made, report=None, json_file=None)
+    run_evaluate(made, [path], seed=0, json_file=None, plot_file=None)
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "a[/b]" in told
+    assert "c[chat]" in told
+
+
+def test_the_first_fault_of_a_refused_file_is_named() -> None:
+    good = b'{"task": "a", "question": "Why?", "scores": {"m": 1}}\n'
+    bad = b'{"task": "a", "question": "Why?", "scores": {"m": "1"}}\n'
+    with pytest.raises(SettingError, match=r"first: b:2: scores\.m"):
+        parse_records([(good * 30 + bad * 25, "a"), (good + bad * 40, "b")])
 
 
 @pytest.mark.parametrize(

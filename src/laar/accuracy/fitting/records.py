@@ -156,16 +156,18 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     for data, source in dict(files).items():
         digest.update(data)
         found: list[list[MeasuredOutcome]] = []
-        bad = 0
-        number = 0
+        first = ""
+        bad = number = 0
         for line, raw in _entries(data, source):
             number += 1
             try:
                 outcomes, is_measured = _outcomes(raw)
             except (ValueError, TypeError) as fault:
                 bad += 1
+                said = f"{source}:{line}: {_said(fault)}"
+                first = first or said
                 if len(faults) < MAX_FAULTS_NAMED:
-                    faults.append(f"{source}:{line}: {_said(fault)}")
+                    faults.append(said)
                 continue
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
@@ -174,7 +176,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
-                f"{bad} of {number} entries of {source} are no graded answers; first: {faults[-1]}"
+                f"{bad} of {number} entries of {source} are no graded answers; first: {first}"
             )
         unreadable, entries = unreadable + bad, entries + number
         read.append(found)
