@@ -99,6 +99,8 @@ class OutcomeReports:
         on_answered: Callable[[Answered], None] = lambda _answered: None,
     ) -> None:
         self.on_answered = on_answered
+        self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
+        """Gets each verdict on a decision, reported or shown by a retry, once."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
@@ -222,6 +224,7 @@ class OutcomeReports:
         if decision.correct is not None:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
+        self.on_verdict(decision_id, correct)
         taken = self._success.observe(
             decision.model,
             decision.features,
