@@ -78,6 +78,25 @@ def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fi
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
 
 
+def test_a_second_attempt_has_a_value_where_each_question_lacks_a_model(known: Fit) -> None:
+    records = world(["sums", "poems", "trivia", "code"], 100, 9)
+    whole = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    for number, record in enumerate(records):
+        scores = record["scores"]
+        assert isinstance(scores, dict)
+        del scores[sorted(scores)[number % 3]]
+    some = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    values = [each["attempts"]["value_of_attempt"]["2"]["value"] for each in (whole, some)]  # type: ignore[index]
+    assert some["attempts"]["questions"] == 400  # type: ignore[index]
+    assert 0.0 < values[1] < values[0] + 0.3
+
+
 def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     models = tuple(sorted(_RIGHT))
