@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.judge import judge
 from laar.accuracy.fitting.judgement import run_evaluate
@@ -75,6 +76,25 @@ def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fi
     assert figures["ece"] < 0.06  # type: ignore[operator]
     assert figures["unlike"] < 0.2  # type: ignore[operator]
     assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
+
+
+def test_a_second_attempt_has_a_value_where_each_question_lacks_a_model(known: Fit) -> None:
+    records = world(["sums", "poems", "trivia", "code"], 100, 9)
+    whole = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    for number, record in enumerate(records):
+        scores = record["scores"]
+        assert isinstance(scores, dict)
+        del scores[sorted(scores)[number % 3]]
+    some = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    values = [each["attempts"]["value_of_attempt"]["2"]["value"] for each in (whole, some)]  # type: ignore[index]
+    assert some["attempts"]["questions"] == 400  # type: ignore[index]
+    assert 0.0 < values[1] < values[0] + 0.3
 
 
 def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> None:
@@ -209,6 +229,32 @@ def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path)
     assert read["costs"]["seconds"]["best_single_cost"] == pytest.approx(9.0)
     assert read["costs"]["seconds"]["cost_at_same_accuracy"] < 9.0
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, made = tmp_path / "r.jsonl", tmp_path / "a.json"
+    names = {"big": "Qwen/Qwen2.5-Coder-32B-Instruct-AWQ", "small": "a[/b]", "coder": "c[chat]"}
+    records = world(["sums", "code"], 60)
+    for record in records:
+        record["task"] = f"a-benchmark-with-a-long-name[/INST]-{record['task']}"
+        record["scores"] = {names[model]: score for model, score in record["scores"].items()}
+    path.write_bytes(lines(records))
+    run_fit([path], out=made, report=None, json_file=None)
+    run_evaluate(made, [path], seed=0, json_file=None, plot_file=None)
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "a[/b]" in told
+    assert "c[chat]" in told
+
+
+def test_the_first_fault_of_a_refused_file_is_named() -> None:
+    good = b'{"task": "a", "question": "Why?", "scores": {"m": 1}}\n'
+    bad = b'{"task": "a", "question": "Why?", "scores": {"m": "1"}}\n'
+    with pytest.raises(SettingError, match=r"first: b:2: scores\.m"):
+        parse_records([(good * 30 + bad * 25, "a"), (good + bad * 40, "b")])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -12,6 +13,7 @@ import orjson
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
+from laar.lab.experiments import find_experiment
 from laar.lab.experiments.laar_success import CLAIMS, _evidence
 from laar.lab.experiments.lookups import (
     CONTESTANTS,
@@ -24,6 +26,7 @@ from laar.lab.measure_fleet import measure_fleet
 from laar.lab.replay import Replay, replay_one
 from laar.lab.sessions import read_sessions
 from laar.lab.suite.real import CONVERSATIONS, day_chats
+from laar.lab.sweep import placed
 from laar.sim.answers import AccuracySurface
 from laar.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 
@@ -50,6 +53,38 @@ FLEET = {
 def written(path: Path, *entries: dict[str, object]) -> Path:
     path.write_bytes(b"".join(orjson.dumps(entry) + b"\n" for entry in entries))
     return path
+
+
+def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_path: Path) -> None:
+    models = FLEET["models"]
+    assert isinstance(models, dict)
+    accuracy = {name: {"accuracy": {"pt": [0.6 if name == "fast" else 0.9]}} for name in models}
+    file = tmp_path / "fleet.yaml"
+    file.write_bytes(
+        orjson.dumps(
+            FLEET
+            | {"lengths_tokens": [500], "languages": ["pt"]}
+            | {"models": {name: models[name] | accuracy[name] for name in models}}
+        )
+    )
+    for name in ("laar-ablation", "laar-ttca"):
+        experiment = find_experiment(name)
+        scope = replace(experiment.scope(2, quick=True), fleet=file)
+        with placed("loky", 1):
+            report = experiment.run(scope)
+        experiment.judged(report, scope)
+        if name == "laar-ablation":
+            ways = [row[0] for row in report.tables[-1].rows]
+            assert ways == [
+                "right artifact",
+                "from 1 further on",
+                "best and worst swapped",
+                "all",
+            ], ways
+        else:
+            told = " ".join(report.remarks)
+            assert "500 tokens among 2" in told
+            assert "each doubling" not in told  # the fleet has one length
 
 
 def test_a_model_measured_to_answer_at_once_gets_requests() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections import Counter
 
 import grpc
 import orjson
@@ -9,10 +10,12 @@ import pytest
 
 from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, RetryTerms, Speed
+from laar.accuracy.fitting.records import read_records
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.request import Api, Request
 from laar.errors import SettingError
+from laar.lab.decisions import is_decision_log, read_decisions
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar.v1 import outcomes_pb2 as pb
 from support import Answer, eventually, free_port
@@ -155,6 +158,37 @@ async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http)
         assert believed(last, "b") == pytest.approx(0.8)
     assert believed(last, "a") < believed(last, "b")
     assert last.model == "b"
+
+
+async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway, http):
+    log = gateway.directory / "decisions.jsonl"
+    runner = await picker(gateway, decisions={"log": str(log)})
+    for number in range(12):
+        first = ask(runner, f"question {number}", model="auto" if number % 2 else "b")
+        if number % 3 == 0:  # it was wrong, and the client reports the retry alone
+            retry = ask(runner, f"question {number}", tried=first.model)
+        if number % 4 < 2:
+            told = {"decision_id": (first if number % 3 else retry).id, "correct": True}
+            assert (await post(gateway, http, told))[1]["accepted"] == 1
+    ask(runner, "never judged")
+
+    async def written():
+        return log.exists() and len(log.read_bytes().splitlines()) == 12 + 4 + 1 + 6 + 2
+
+    await eventually(written, what="decisions, reports, and failures that retries showed")
+    shown = gateway.directory / "shown.json"
+    shown.write_text(await get(gateway, http, "/decisions?limit=200"))
+    for path in (log, shown):
+        read = read_records([path])
+        assert Counter((it.model, it.correct) for it in read.outcomes) == {
+            ("a", True): 2,
+            ("b", True): 2,
+            ("b", False): 1,
+            ("a", False): 1,
+        }
+        assert not read.faults
+    assert is_decision_log(log)
+    assert len(list(read_decisions(log))) == 17
 
 
 async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):

@@ -99,7 +99,9 @@ class OutcomeReports:
         on_answered: Callable[[Answered], None] = lambda _answered: None,
     ) -> None:
         self.on_answered = on_answered
-        self.pass_on: Callable[[str, bool], bool] = lambda _decision_id, _correct: False
+        self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
+        """Gets each verdict on a decision, reported or shown by a retry, once."""
+        self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
         self._max_pending = max_pending
@@ -188,7 +190,7 @@ class OutcomeReports:
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
         """Takes a reporter's verdict on a decision's answer, and its evidence on those before."""
         verdict = self._judge(decision_id, correct, now, reporter)
-        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct):
+        if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct, reporter):
             verdict = Verdict.PASSED
         self.verdicts[verdict] += 1
         decision = self._decisions.get(decision_id)
@@ -222,6 +224,7 @@ class OutcomeReports:
         if decision.correct is not None:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
+        self.on_verdict(decision_id, correct)
         taken = self._success.observe(
             decision.model,
             decision.features,

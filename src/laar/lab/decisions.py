@@ -63,12 +63,14 @@ class LoggedRequest:
 
 
 def is_decision_log(path: Path) -> bool:
-    """Whether the first line is a decision.
+    """Whether the first line is a decision or its outcome.
 
     Raises:
         SettingError: it can't be read, or the line is not a JSON object.
     """
-    return any("candidates" in entry for _, entry in islice(entries(path), 1))
+    return any(
+        entry.keys() & {"candidates", "decision_id"} for _, entry in islice(entries(path), 1)
+    )
 
 
 def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
@@ -117,7 +119,7 @@ def _requests(path: Path) -> Iterator[LoggedRequest]:
     answers: list[int] = []
     for file in (*reversed(older), path):
         for where, entry in entries(file):
-            if entry.get("reason") == "opaque":
+            if entry.get("reason") == "opaque" or "decision_id" in entry:
                 continue
             end = field(entry, "completion", dict, where)
             output = end.get("completion_tokens")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.table import Table
 
@@ -142,14 +143,14 @@ def show_worth(console: Console, replays: Sequence[Replay], questions: int) -> N
         )
         return
     table = Table(title=f"On {questions} questions that the fit had not seen, on idle engines")
-    table.add_column("choice of the model", no_wrap=True)
+    table.add_column("choice of the model", overflow="fold")
     for name in ("first answer right", "right after retries", "seconds to a right answer"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold", min_width=6)
     kinds = {replay.policy.partition(":")[0]: replay for replay in replays}
     for kind in _ORDER:
         replay = kinds[kind]
         table.add_row(
-            _NAMES.get(kind, f"always {replay.policy.partition(': ')[2]}, asked again"),
+            escape(_NAMES.get(kind, f"always {replay.policy.partition(': ')[2]}, asked again")),
             f"{replay.first_right:.0%}",
             f"{replay.success_rate:.0%}",
             f"{replay.ttca_s:.3g}",

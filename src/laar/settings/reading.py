@@ -70,8 +70,8 @@ class Decisions(Section):
     """Decisions kept in memory for the page and /decisions, some 3 KB each, and 64 MiB together at
     most."""
     log: Path | None = None
-    """File that gets one JSON line for each decision, once its request has ended. Its directory
-    must exist. None: no log."""
+    """File that gets one JSON line for each decision, once its request has ended, and one for each
+    outcome that is reported later. Its directory must exist. None: no log."""
     log_sample: Annotated[float, Applies.AT_ONCE, Ge(0), Le(1)] = 1.0
     """Share of decisions that are logged. All by default: a line costs about 10 us."""
     log_max_bytes: Annotated[int, Ge(1 << 16), Le(1 << 40)] = 100 << 20

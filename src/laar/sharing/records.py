@@ -192,6 +192,7 @@ class Judged(_Record, tag="j"):
 
     decision_id: Text
     correct: bool
+    reporter: Text = ""
 
 
 class Weights(_Record, tag="w"):

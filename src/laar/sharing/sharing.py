@@ -263,8 +263,8 @@ class Sharing:
             case Reported(outcome):
                 if self._online is not None:
                     self._online.heard(outcome, now)
-            case Judged(decision_id, correct):
-                self._judged(decision_id, correct, now)
+            case Judged():
+                self._judged(record, now)
             case Weights(weights, cost_s):
                 if self._champion is not None:
                     self._champion.adopt(weights, cost_s)
@@ -289,11 +289,11 @@ class Sharing:
         if slot >= 0 and self.prefixes is not None and self.prefixes.heard_clear(slot):
             self._on_cleared(address)
 
-    def _judged(self, decision_id: str, correct: bool, now: float) -> None:
-        reports = self._reports
+    def _judged(self, record: Judged, now: float) -> None:
+        reports, decision_id, correct = self._reports, record.decision_id, record.correct
         if reports is None or not reports.knows(decision_id):
             return
-        if reports.report(decision_id, correct, now) is Verdict.TAKEN:
+        if reports.report(decision_id, correct, now, record.reporter) is Verdict.TAKEN:
             self._on_judged(decision_id, correct)
 
     def _ask(self, now: float) -> None:
@@ -336,14 +336,14 @@ class Sharing:
     def _reported(self, outcome: Taken) -> None:
         self._add(Reported(outcome))
 
-    def _pass_on(self, decision_id: str, correct: bool) -> bool:
+    def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
         """Sends a report to the picker that decided, if it is there."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]
         if not any(peer.tag == tag for peer in self.peers.known()):
             return False
-        self._add(Judged(decision_id, correct))
+        self._add(Judged(decision_id, correct, reporter))
         return True
 
     def _expect(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""The decision log: one JSON line for each settled decision, bounded, rotating, off the path.
+"""The decision log: a JSON line for each settled decision and outcome; bounded and off the path.
 
 The path only appends to a bounded queue. A task turns the queue into lines in small slices, so that
 the loop is never held for long, and a thread writes them in one piece. A disk that is full, or a
@@ -59,7 +59,7 @@ class DecisionLog:
         self._max_bytes = max_bytes
         self._keep = keep
         self._on_problem = on_problem
-        self._queue: deque[DecisionRecord] = deque()
+        self._queue: deque[DecisionRecord | bytes] = deque()
         self._lines: list[bytes] = []  # of the next piece
         self._torn = b""  # ends a line that a full disk cut off
         self.written = 0
@@ -69,10 +69,19 @@ class DecisionLog:
         """Queues a settled decision, if it is drawn and there is room."""
         if self.sample < 1.0 and self._rng.random() >= self.sample:
             return
+        self._append(record)
+
+    def judged(self, decision_id: str, correct: bool) -> None:
+        """Queues the outcome of a decision: it comes when the decision's line is long written."""
+        if self.sample:
+            told = {"decision_id": decision_id, "correct": correct}
+            self._append(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+
+    def _append(self, entry: DecisionRecord | bytes) -> None:
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return
-        self._queue.append(record)
+        self._queue.append(entry)
 
     async def run(self) -> None:
         """Writes until cancelled, then the rest of the queue."""
@@ -96,8 +105,10 @@ class DecisionLog:
         if lines:
             self._note(len(lines), await asyncio.to_thread(self._write, b"".join(lines)))
 
-    def _line(self, record: DecisionRecord) -> bytes:
-        return orjson.dumps(shown(record), option=orjson.OPT_APPEND_NEWLINE)
+    def _line(self, entry: DecisionRecord | bytes) -> bytes:
+        if isinstance(entry, bytes):
+            return entry
+        return orjson.dumps(shown(entry), option=orjson.OPT_APPEND_NEWLINE)
 
     def _note(self, lines: int, fault: str | None) -> None:
         if fault is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from laar.accuracy.artifact import (
@@ -132,14 +133,13 @@ def _as_json(evaluation: Evaluation) -> bytes:
 
 def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     table = Table(title=f"Held out: {fitted.evaluation.queries} queries")
-    for name in ("model", "outcomes", "correct", "Brier", "AUC", "calibration", "us/token"):
-        table.add_column(
-            name, justify="left" if name == "model" else "right", no_wrap=name == "model"
-        )
+    table.add_column("model", overflow="fold")  # a long name may break, a number is never cut
+    for name in ("outcomes", "correct", "Brier", "AUC", "calibration", "us/token"):
+        table.add_column(name, justify="right", overflow="fold", min_width=6)
     for name, model in fitted.artifact.models.items():
         scores, speed = model.held_out, model.speed
         table.add_row(
-            name,
+            escape(name),
             str(model.outcomes),
             f"{model.mean:.1%}",
             f"{scores.brier:.3f}" if scores else "-",

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from math import log
 from typing import NamedTuple
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -286,6 +287,7 @@ def _cross_validated(
 
 def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float) -> _Floats:
     """Intercept and coefficients of an L2-penalised logistic regression on weighted rows."""
+    from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
     some = weight > 0
@@ -293,7 +295,10 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
         right, wrong = weight[y == 1].sum(), weight[y == 0].sum()
         return np.array([log(right / wrong)])
     regression = LogisticRegression(C=strength, solver="newton-cholesky", max_iter=100)
-    regression.fit(x[some], y[some], sample_weight=weight[some])
+    with catch_warnings():
+        # A line search that gives up near the optimum: the next solver goes on from there.
+        simplefilter("ignore", ConvergenceWarning)
+        regression.fit(x[some], y[some], sample_weight=weight[some])
     return np.concatenate([regression.intercept_, regression.coef_[0]])
 
 

@@ -211,34 +211,39 @@ def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 def _attempts(
     capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
 ) -> dict[str, object]:
-    """The share right within one, two and three attempts, and how well the second is predicted."""
-    whole = asked.of((asked.answers == 1).all(axis=1))
-    if len(whole.models) < 2 or not len(whole.tasks):
+    """The share right within one, two and three attempts, and how well the second is predicted.
+
+    Of each question the models whose one answer is known, as many as there are attempts at least.
+    """
+    known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
+    most = min(3, int(known.max()))
+    if most < 2:
         return {}
-    most = min(3, len(whole.models))
+    whole = asked.of(known >= most)
     count = len(whole.tasks)
     right = {name: np.zeros((most, count)) for name in ("laar", "marginal", "best_singles")}
-    fixed = np.argsort(-rates, kind="stable")
     errors: list[tuple[float, float]] = []
     for row in range(count):
-        scores, marginal = whole.scores[row], whole.untold[row]
+        here = np.flatnonzero(whole.answers[row])
+        models = [whole.models[at] for at in here]
+        scores, marginal = whole.scores[row, here], whole.untold[row, here]
         orders = {
             "marginal": np.argsort(-marginal, kind="stable"),
-            "best_singles": fixed,
-            "laar": np.array(_order(capability, whole.models, marginal, most)),
+            "best_singles": np.argsort(-rates[here], kind="stable"),
+            "laar": np.array(_order(capability, models, marginal, most)),
         }
         for name, order in orders.items():
             right[name][:, row] = np.maximum.accumulate(scores[order[:most]])
         first = int(orders["laar"][0])
         if scores[first] < 0.5:
             then = int(orders["laar"][1])
-            given = capability.given_failures(marginal, whole.models, [whole.models[first]])
+            given = capability.given_failures(marginal, models, [models[first]])
             errors.append(((marginal[then] - scores[then]) ** 2, (given[then] - scores[then]) ** 2))
     found: dict[str, object] = {
         name: [float(np.average(each, weights=whole.weights)) for each in within]
         for name, within in right.items()
     }
-    found["questions"] = count
+    found["questions"], found["models"] = count, most
     gained = {str(at): right["laar"][at] - right["laar"][at - 1] for at in range(1, most)}
     found["value_of_attempt"] = {
         str(at + 1): {"value": float(np.average(gained[str(at)])), "interval": _interval(samples)}

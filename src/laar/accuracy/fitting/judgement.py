@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
@@ -84,15 +85,15 @@ def _show(console: Console, figures: Mapping[str, Any]) -> None:
         names = ", ".join(figures["ignored_models"][:10])
         console.print(f"Models that the artifact does not know: {names}.", markup=False)
     table = Table(title="Right at the first attempt, every model at the same cost")
-    table.add_column("task")
+    table.add_column("task", overflow="fold")  # a long name may break, a number is never cut
     columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
     for name in ("questions", *columns):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold", min_width=6)
     tasks = sorted(figures["tasks"].items(), key=lambda item: -item[1]["questions"])
     for name, row in [("all", figures), *tasks[:_MAX_TASKS_SHOWN]]:
         shares = [f"{row[way]:.1%}" for way in _WAYS]
         table.add_row(
-            name, str(row["questions"]), *shares, f"{row['brier']:.3f}", f"{row['ece']:.3f}"
+            escape(name), str(row["questions"]), *shares, f"{row['brier']:.3f}", f"{row['ece']:.3f}"
         )
     console.print(table)
     low, high = figures["intervals"]["laar_less_best_single"]
@@ -122,7 +123,7 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
     console.print(
         f"Right within one attempt, two and three: {within}, of the {attempts['questions']} "
-        "questions that each model answered once."
+        f"questions that {attempts['models']} models or more answered, each once."
     )
     for number, found in attempts["value_of_attempt"].items():
         low, high = (100 * edge for edge in found["interval"])

@@ -8,7 +8,8 @@ One line of JSON for each entry, or one JSON array of entries; packed with gzip 
   also called ``score`` or ``grade``; ``messages`` may stand for the question;
 * an outcome of `laar measure`;
 * a decision of the log, or of ``GET /decisions``, with the outcome that was reported for it as
-  ``correct``. Retries are left out: they come from the questions that others failed.
+  ``correct``, or in a line of its own: ``{decision_id, correct}``. One without an outcome is not
+  judged. Retries are left out: they come from the questions that others failed.
 
 A question is identified by a hash of its text, so that a fit can record which it has seen. A
 question that one model answers at several lengths is another one at each. Where the same model
@@ -30,7 +31,7 @@ from io import BytesIO
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -67,6 +68,7 @@ share of the questions can be held back rather than a share of the answers."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
+_OF_DECISION = ("id", "model", "task", "language", "bucket_tokens", "completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,19 +155,24 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
     measured = other = False
     digest = sha256()
     read: list[list[list[MeasuredOutcome]]] = []
+    decided = _Decided({}, {})
     for data, source in dict(files).items():
         digest.update(data)
         found: list[list[MeasuredOutcome]] = []
-        bad = 0
-        number = 0
+        first = ""
+        bad = number = 0
         for line, raw in _entries(data, source):
             number += 1
+            if decided.takes(raw):
+                continue
             try:
                 outcomes, is_measured = _outcomes(raw)
             except (ValueError, TypeError) as fault:
                 bad += 1
+                said = f"{source}:{line}: {_said(fault)}"
+                first = first or said
                 if len(faults) < MAX_FAULTS_NAMED:
-                    faults.append(f"{source}:{line}: {_said(fault)}")
+                    faults.append(said)
                 continue
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
@@ -174,10 +181,11 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
-                f"{bad} of {number} entries of {source} are no graded answers; first: {faults[-1]}"
+                f"{bad} of {number} entries of {source} are no graded answers; first: {first}"
             )
         unreadable, entries = unreadable + bad, entries + number
         read.append(found)
+    read.append(decided.judged())
     for outcome in _told_apart(read):
         verdicts.add(outcome)
     if not verdicts.kept:
@@ -187,11 +195,41 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
         outcomes=list(verdicts.kept.values()),
         faults=faults,
         unreadable=unreadable,
-        unjudged=verdicts.unjudged,
+        unjudged=verdicts.unjudged + len(decided.decisions) - len(read[-1]),
         contradictions=verdicts.contradictions,
         from_measure=measured and not other,
         sha256=digest.hexdigest(),
     )
+
+
+class _Decided(NamedTuple):
+    """Decisions of a log, and the outcomes in lines of their own, in whichever order they come."""
+
+    decisions: dict[str, dict[str, Any]]
+    outcomes: dict[str, bool]
+
+    def takes(self, raw: object) -> bool:
+        """Takes an entry that is one of the two; False for any other."""
+        if not isinstance(raw, dict):
+            return False
+        named, correct = raw.get("decision_id"), raw.get("correct")
+        if isinstance(named, str) and isinstance(correct, bool) and "model" not in raw:
+            self.outcomes[named] = correct
+            return True
+        if "candidates" not in raw or correct is not None:
+            return False
+        if not raw.get("tried_models") and isinstance(raw.get("id"), str):
+            self.decisions[raw["id"]] = {name: raw[name] for name in _OF_DECISION if name in raw}
+        return True
+
+    def judged(self) -> list[list[MeasuredOutcome]]:
+        """The decisions that have an outcome, and the model that answered."""
+        made = []
+        for name, raw in self.decisions.items():
+            if name in self.outcomes:
+                with suppress(ValueError):
+                    made.append([_graded({**raw, "correct": self.outcomes[name]})])
+        return made
 
 
 def _unpacked(path: Path) -> bytes:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
+from laar.errors import SettingError
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import (
@@ -34,14 +36,14 @@ from laar.lab.experiments.lookups import (
     Blind,
     Cell,
     CellResult,
-    artifact,
     cells_of,
     name_of,
     questions_of,
     result_of,
     sites_of,
-    surface_of,
     uncached,
+    world_from,
+    world_of,
 )
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate
@@ -86,7 +88,13 @@ _ONLINE, _FIXED = "with outcomes", "with outcomes, prior of fixed weight"
 
 
 def run(scope: Scope) -> Report:
-    """Runs the three parts."""
+    """Runs the three parts.
+
+    Raises:
+        SettingError: the fleet has one model.
+    """
+    if len(world_of(scope).surface.models) < 2:
+        raise SettingError(f"{scope.fleet}: one model leaves nothing to choose; give two or more")
     cells = cells_of(scope)
     parts, means, without = _table_of_parts(scope, cells)
     cache, without_cache = _table_of_cache(scope, cells)
@@ -175,14 +183,17 @@ def _seconds(
     scope: Scope, variants: Sequence[str], cells: Sequence[Cell], *, shared: int, label: str
 ) -> dict[tuple[str, Cell], Floats]:
     """Times to correct answer of each variant on each cell, by seed."""
-    cases = {(v, cell): (v, cell, shared) for v, cell in product(variants, cells)}
+    cases = {key: (*key, shared, scope.fleet) for key in product(variants, cells)}
     runs = grid(run_variant, cases, scope.seeds, label=f"laar-ablation, {label}")
     return {key: np.array([run.ttca_s for run in found]) for key, found in runs.items()}
 
 
-def run_variant(variant: str, cell: Cell, shared: int, seed: int) -> CellResult:
+def run_variant(
+    variant: str, cell: Cell, shared: int, fleet_file: Path | None, seed: int
+) -> CellResult:
     """One variant on one cell; engines keep prompts only where documents are shared."""
-    surface, known = surface_of(), artifact()
+    world = world_from(fleet_file)
+    surface, known = world.surface, world.capability
     if variant == "without conditional Q":
         retry = known.retry.model_copy(update={"difficulty": None, "per_failure": 0.0, "pairs": []})
         known = known.model_copy(update={"retry": retry})
@@ -241,13 +252,13 @@ def mistakes(known: Capability) -> dict[str, dict[str, str]]:
 
 
 def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
-    ways = list(mistakes(artifact()))
+    ways = list(mistakes(world_of(scope).capability))
     if scope.quick:
-        ways = [ways[1], ways[-1]]
+        ways = ways[-2:]
     arms = [(_RIGHT, ""), *((arm, way) for way in ways for arm in (_WRONG, _ONLINE, _FIXED))]
     busy = [(_RIGHT, ""), *((_WRONG, way) for way in ways[:1])]
     runs = [(*arm, _FEW_USERS) for arm in arms] + [(*arm, USERS) for arm in busy]
-    cases = {each: (*each, scope.quick) for each in runs}
+    cases = {each: (*each, scope.quick, scope.fleet) for each in runs}
     by_run = grid(run_arm, cases, scope.seeds, label="laar-ablation, wrong artifact")
     slow = {each: np.array([one for one, _ in found]) for each, found in by_run.items()}
 
@@ -258,8 +269,9 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
         for arm in (_ONLINE, _FIXED)
         for way in ways
     }
-    # Of the mean loss: a single seed's may be near zero.
-    recovered = {key: estimate([*(g / loss[key[1]].mean())]) for key, g in gained.items()}
+    # Of the mean loss: a single seed's may be near zero. Where nothing was lost, no share is known.
+    lost = {way: float(loss[way].mean()) or float("nan") for way in ways}
+    recovered = {key: estimate([*(g / lost[key[1]])]) for key, g in gained.items()}
     rows: list[tuple[Value, ...]] = [(_RIGHT, estimate([*right]), "", "", "", "")]
     rows += [
         (
@@ -269,7 +281,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
         )
         for way in ways
     ]
-    total = np.sum([loss[way] for way in ways], axis=0).mean()
+    total = np.sum([loss[way] for way in ways], axis=0).mean() or float("nan")
     of_all = {
         arm: estimate([*(np.sum([gained[arm, way] for way in ways], axis=0) / total)])
         for arm in (_ONLINE, _FIXED)
@@ -290,9 +302,7 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     ]
     evidence: Evidence = {
         "recovered": {"": Seen([*(np.sum([gained[_ONLINE, w] for w in ways], axis=0) / total)])},
-        "recovered-least": {
-            way: Seen([*(gained[_ONLINE, way] / loss[way].mean())]) for way in ways
-        },
+        "recovered-least": {way: Seen([*(gained[_ONLINE, way] / lost[way])]) for way in ways},
         "warm-up": {"": Seen(by_seed)},
     }
     few, many = (
@@ -305,14 +315,17 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     return table, evidence, remark
 
 
-def run_arm(arm: str, way: str, users: int, quick: bool, seed: int) -> tuple[float, int]:
+def run_arm(
+    arm: str, way: str, users: int, quick: bool, fleet_file: Path | None, seed: int
+) -> tuple[float, int]:
     """Queries of all cells in random order.
 
     Returns:
         Mean time to correct answer after the warm-up, each by the mean latency of one attempt in
         its cell on idle engines; and the requests that the warm-up took.
     """
-    surface, known = surface_of(), artifact()
+    world = world_from(fleet_file)
+    surface, known = world.surface, world.capability
     if arm != _RIGHT:
         known = permuted(known, mistakes(known)[way])
     online = {
@@ -321,7 +334,12 @@ def run_arm(arm: str, way: str, users: int, quick: bool, seed: int) -> tuple[flo
     }.get(arm)
     assessor = CapabilityAssessor(CapabilityModel(known), online)
     fleet = VirtualFleet(sites_of(surface), FleetSettings(), seed=seed, assessor=assessor)
-    drawn = queries(per_cell=40 if quick else 110, seed=seed)
+    drawn = queries(
+        languages=surface.languages,
+        lengths_tokens=surface.lengths_tokens,
+        per_cell=40 if quick else 110,
+        seed=seed,
+    )
     random.Random(f"{seed}/order").shuffle(drawn)
     warm_up = _WARM_UP_QUERIES * len(drawn) // 1650
     if online is None:  # nothing is learned, and no prompt kept

@@ -21,14 +21,13 @@ from laar.lab.experiments.lookups import (
     USERS,
     Cell,
     CellResult,
-    artifact,
     cells_of,
     length_name,
     name_of,
     questions_of,
     run_cells,
     sites_of,
-    surface_of,
+    world_of,
 )
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import Estimate, estimate, gain
@@ -63,7 +62,7 @@ def run(scope: Scope) -> Report:
         ],
         evidence=_evidence(repeat, cached, cells),
         charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
-        remarks=[_at_64k(repeat, cells), _overhead(scope.seeds[0])],
+        remarks=[_at_64k(repeat, cells), _overhead(scope)],
     )
 
 
@@ -194,8 +193,10 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
 
 
 def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """The growth of the gain for each doubling of the prompt, by seed."""
+    """The growth of the gain for each doubling of the prompt, by seed; NaN with one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
+    if len(set(lengths)) < 2:
+        return [float("nan")] * len(results[ours, cells[0]])
     gains = [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
@@ -334,18 +335,23 @@ def _at_64k(results: _Results, cells: list[Cell]) -> str:
         if cell[1] == longest:
             ahead = _gain(results, "laar-paper", "load-aware", cell)
             told.append(f"{name_of(cell)} {ahead.mean:+.0%} ± {ahead.half:.0%}")
+    remark = f"laar-paper over load-aware at the longest length: {', '.join(told)}"
     slope = estimate(_slopes(results, cells, "laar-paper", "load-aware"))
+    if slope.mean != slope.mean:
+        return remark
     return (
-        f"laar-paper over load-aware at the longest length: {', '.join(told)}; over lengths "
-        f"{slope.mean:+.1%} ± {slope.half:.1%} for each doubling (in the paper it shrinks)"
+        f"{remark}; over lengths {slope.mean:+.1%} ± {slope.half:.1%} for each doubling (in the "
+        "paper it shrinks)"
     )
 
 
-def _overhead(seed: int) -> str:
-    """Decision times at 64K tokens, by the wall clock of this machine."""
-    surface = surface_of()
-    asked = questions_of(surface, ("en", 65536), seed, cached=True)
-    assessor = CapabilityAssessor(CapabilityModel(artifact()))
+def _overhead(scope: Scope) -> str:
+    """Decision times at the longest length, by the wall clock of this machine."""
+    world, seed = world_of(scope), scope.seeds[0]
+    surface = world.surface
+    cell = (surface.languages[0], max(surface.lengths_tokens))
+    asked = questions_of(surface, cell, seed, cached=True)
+    assessor = CapabilityAssessor(CapabilityModel(world.capability))
     fleet = VirtualFleet(sites_of(surface), FleetSettings(), seed=seed, assessor=assessor)
     spent = []
     for _ in range(4):
@@ -355,8 +361,8 @@ def _overhead(seed: int) -> str:
             spent.append(time.perf_counter() - began)
     p50, p99 = np.percentile(spent, [50, 99]) * 1e3
     return (
-        f"one decision at 64K tokens among 5, text already hashed: p50 {p50:.2f} ms, "
-        f"p99 {p99:.2f} ms (target < 1 ms)"
+        f"one decision at {length_name(cell[1])} tokens among {len(surface.models)}, text already "
+        f"hashed: p50 {p50:.2f} ms, p99 {p99:.2f} ms (target < 1 ms)"
     )
 
 

@@ -107,6 +107,8 @@ class Observability:
             if kept.log is not None
             else None
         )
+        if self.log is not None:
+            reports.on_verdict = self.log.judged
         self.exports = Exports(settings, rng=rng, problems=problems)
         self.memory = DecisionMemory(
             director.table,
