@@ -90,6 +90,54 @@ def movable(body):
     return diagnose(orjson.dumps(body)).movable
 
 
+CLOSED = [
+    "<doc{n}>{text}</doc{n}>\n",
+    "[document {n}]{text}[/document {n}]\n",
+    "--- Document {n} ---\n{text}\n--- End of Document {n} ---\n",
+]
+
+
+class TestClosingMarks:
+    @staticmethod
+    def turned(made):
+        """The bodies that the hook makes of the same documents, received in two orders."""
+        hook = ContextHook(ContextSettings(holdout_share=0.0, annotate=False))
+        call = {"api": "chat", "tenant": "", "route": "r", "mode": "on"}
+        first, second = (json.dumps(made(order)).encode() for order in ((0, 1, 2, 3), (3, 1, 2, 0)))
+        one = hook.apply(first, now=0.0, **call)
+        hook.commit(one.receipt, 0.0)
+        other = hook.apply(second, now=1.0, **call)
+        assert {one.reason, other.reason} & {Reason.REORDERED}
+        return one.body, other.body
+
+    @pytest.mark.parametrize("form", CLOSED)
+    def test_a_mark_with_the_number_stays_with_the_place(self, form):
+        def made(order):
+            docs = "".join(form.format(n=i, text=DOCS[at]) for i, at in enumerate(order, 1))
+            return chat(("user", f"Use the documents.\n\n{docs}\nQuestion: How many days?"))
+
+        first, sent = self.turned(made)
+        assert sent == first
+
+    @pytest.mark.parametrize("form", CLOSED)
+    def test_so_it_does_in_blocks_of_their_own(self, form):
+        def made(order):
+            texts = [form.format(n=i, text=DOCS[at]) for i, at in enumerate(order, 1)]
+            texts.append("How many days?")
+            content = [{"type": "text", "text": text} for text in texts]
+            return {"messages": [{"role": "user", "content": content}]}
+
+        first, sent = self.turned(made)
+        assert sent == first
+
+    def test_documents_stay_where_one_has_no_mark(self):
+        docs = "".join(f"<doc{i}>{doc}</doc{i}>\n" for i, doc in enumerate(DOCS, 1))
+        assert (
+            movable(chat(("user", f"Use the documents.\n\n{docs.replace('</doc3>', '')}\nHow?")))
+            == 0
+        )
+
+
 class TestReferences:
     @pytest.mark.parametrize(("language", "ask"), every(BY_NUMBER) + every(BY_NAMING))
     def test_what_speaks_of_numbers_keeps_them(self, language, ask):
