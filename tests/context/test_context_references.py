@@ -90,6 +90,51 @@ def movable(body):
     return diagnose(orjson.dumps(body)).movable
 
 
+CHOOSES = [
+    "Output only the number.", "Answer with 1, 2, 3 or 4.", "Which one answers it?", "Return the index.", "Select the best and return its ID.",
+    'Return {"best": <int>}.', "Use only 1 and 3.", "Give me a one-line summary of each.", "Put the source in brackets.", "Answer with sources.",
+    "Mark each sentence with the number of its source.", "Mark it like [^1^].", "Where did you find it?", "Return scores.", "Which of these contains it?",
+    "Label them.", "Are they in the right order?", "Summarise them one after another.", "Skip the first.", "Antworte nur mit der Nummer.",
+    "Réponds avec le numéro.", "Responde solo con el número.", "请只回答数字。",
+]  # fmt: skip
+SCHEMA = {"type": "object", "properties": {"facts": {"items": {"type": "integer"}}}}
+TOOL = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
+FORM = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+    {"guided_json": SCHEMA},
+    {"structured_outputs": {"choice": ["1", "2", "3"]}},
+    {"guided_regex": "[1-4]"},
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "answer"}}},
+]
+FREE_FORM = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": None, "text": None},
+    {"tools": [TOOL], "tool_choice": "auto"},
+    {"guided_json": {"type": "object", "properties": {"answer": {"type": "string"}}}},
+]
+
+
+class TestAnswersThatChoose:
+    @pytest.mark.parametrize("ask", CHOOSES)
+    def test_a_text_never_moves_below_a_number_that_the_answer_may_hold(self, ask):
+        assert movable(numbered("en", ask)) == 0
+
+    @pytest.mark.parametrize("ask", ["What is the number of days?", "Answer in 3 to 5 words."])
+    def test_a_count_is_no_choice(self, ask):
+        assert movable(numbered("en", ask)) == 4
+
+    @pytest.mark.parametrize("form", FORM)
+    def test_so_does_a_form_of_the_answer_with_a_place_for_it(self, form):
+        assert movable(numbered("en", "How many days?") | form) == 0
+        assert movable(bare("How many days?") | form) == 4
+
+    @pytest.mark.parametrize("form", FREE_FORM)
+    def test_a_form_without_one_does_not(self, form):
+        assert movable(numbered("en", "How many days?") | form) == 4
+
+
 CLOSED = [
     "<doc{n}>{text}</doc{n}>\n",
     "[document {n}]{text}[/document {n}]\n",

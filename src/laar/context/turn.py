@@ -16,7 +16,7 @@ import xxhash
 
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Raw, Text, prompt_texts, said_before
+from laar.context.bodies import Raw, Text, answer_form, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
 from laar.context.formats import Surroundings, Unknown, scan, words
@@ -55,13 +55,13 @@ _SAID_BEGIN, _SAID_END = 2000, 1000
 """Characters of the prompt's other texts that are read for evidence."""
 
 
-def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
+def surroundings(texts: Sequence[Text], text: Text, answer: str = "") -> Surroundings:
     """The evidence that the rest of a prompt gives about one of its texts.
 
     It is that of the text's own turn, so that later turns find in it what its own turn found.
     """
     if text.path[0] == "prompt":  # several prompts have nothing to do with each other
-        return Surroundings()
+        return Surroundings(answer=answer)
     said, asked, later = [], [], []
     asked_apart = False
     for other in texts:
@@ -87,6 +87,7 @@ def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
         said="\n".join((*system, *others)),
         asked=tuple(asked),
         later=tuple(later),
+        answer=answer,
         by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
         asked_apart=asked_apart,
         parts=text.parts,
@@ -148,6 +149,7 @@ class Turn:
         self._check = check
         self._plan = TurnPlan()
         self._texts: Sequence[Text] = ()
+        self._answer = ""
         self._said: list[str] = []  # the outgoing texts so far
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
@@ -158,6 +160,7 @@ class Turn:
         """Goes through the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
+        self._answer = answer_form(body)
         moved: Path | None = None  # a content whose blocks were moved; these stay as they are
         if self._settings.dedup == "auto" and self._guard is not None:
             self._dedups = self._guard.dedups(self._route, self._conversation())
@@ -195,7 +198,8 @@ class Turn:
             self._seen.update(known.docs if known else ())
             return text.value
         try:
-            blocks = scan(text.value, self._settings, surroundings(self._texts, text))
+            around = surroundings(self._texts, text, self._answer)
+            blocks = scan(text.value, self._settings, around)
         except Refused as refused:
             if isinstance(refused, Unknown):
                 self._plan.shapes.append((f"unknown_{refused.kind}", 0))
