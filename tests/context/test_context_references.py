@@ -212,6 +212,8 @@ class TestReferences:
             "Build a timeline from these documents.",
             "It was split into parts; each part continues the previous one.",
             "Earlier sources beat later ones.",
+            "Most reliable ones first; on conflict the former wins.",
+            "How does the tone change from one to the next?",
             "Cite like this: [1].",
             "If documents conflict, trust the one listed higher.",
             "Documents (sorted by date):",

@@ -88,7 +88,9 @@ def surroundings(texts: Sequence[Text], text: Text, answer: str = "") -> Surroun
         asked=tuple(asked),
         later=tuple(later),
         answer=answer,
-        by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
+        by_tool=text.role == "tool"
+        and words.TOOL.search(text.tool) is not None
+        and words.READS.search(text.tool) is None,
         asked_apart=asked_apart,
         parts=text.parts,
     )

@@ -34,6 +34,7 @@ __all__ = [
     "PLACES",
     "POINTS_AT",
     "RARE",
+    "READS",
     "RETRIEVAL",
     "RETRIEVAL_NOUN",
     "STEMS",
@@ -320,6 +321,12 @@ TOOL = re.compile(
 )
 """Names of tools that look documents up."""
 
+READS = re.compile(
+    r"(?:^|[_./-])(?i:read|open|view)(?![a-z])|"
+    r"(?i:(?:get|fetch|show|download)\w{0,24}(?:page|doc|document|file|article|note|transcript)$)"
+)
+"""Names of tools that return a single document, whose paragraphs follow each other."""
+
 _CITED_IN = (
     r"(?:nummern?|n[uú]mero|numéro|numer|номер)(?: [^\W\d_]{1,5}){0,2} (?:do[ck]um|quelle|fuente|"
     r"fonte|source|bron|źród|докум|источ)|numarası|verweis|belege?\b|"
@@ -447,7 +454,7 @@ def _each(words: str, tail: str) -> str:
 _NOUN = "documents?|docs?|passages?|sources?|snippets?|excerpts?|chunks?|search results?"
 _DOCS = rf"(?:{_NOUN})\b"
 _THING = rf"(?:ones?|items?|entry|entries|{_NOUN})\b"
-_PLACES = "earlier|later|first|last|higher|lower"
+_PLACES = "earlier|later|first|last|higher|lower|upper|former|latter"
 _AGES = "newest|oldest|latest|earliest|most recent|least recent|cheapest"
 _NO_RELEVANCE = r"(?![^.\n]{0,40}(?:relevan|similar|scor|importan|match|best))"
 _SORTED = rf" \(?(?:sorted|ordered|arranged|ranked|listed) (?:by|from|according to) {_NO_RELEVANCE}"
@@ -547,7 +554,8 @@ ORDERED = Phrases(
             r"in order of (?:their )?(?:date|time|age|recency|publication|creation|occurrence)",
             rf"in the order (?!of ){_NO_RELEVANCE}",
             "chronolog",
-            "timeline|consecutive|sequential",
+            r"timeline|consecutive|sequential|from one(?: \w+)? to the next",
+            r"most (?:reliable|trusted|trustworthy|authoritative|specific)(?: \w+)? first",
             rf"split (?:up )?into (?:\w+ )?(?:{_TEXTS})",
             "continues? the (?:previous|last|story|text)",
             r"versions of\b|from version to version",
@@ -611,7 +619,7 @@ IMPERATIVE = re.compile(
 TURNS = re.compile(
     r"(?:\*\*)?(?:user|assistant|human|ai|bot|system|customer|agent|q|a|question|answer|"
     r"interviewer|from|to|subject|args|arguments|returns?|raises|parameters|params|usage|"
-    r"examples?|speaker \w+)(?:\*\*)?[ \t]*(?:\(|\[|:)",
+    r"examples?|speaker \w+)(?:[ #]{0,2}\d{1,3})?(?:\*\*)?[ \t]*(?:\(|\[|:)",
     re.IGNORECASE,
 )
 """How a turn of a conversation, a mail or a question with its answer begins."""
