@@ -138,6 +138,7 @@ class TestAnswersThatChoose:
 CLOSED = [
     "<doc{n}>{text}</doc{n}>\n",
     "[document {n}]{text}[/document {n}]\n",
+    "<document_{n}>\n{text}\n</document_{n}>\n",
     "--- Document {n} ---\n{text}\n--- End of Document {n} ---\n",
 ]
 

@@ -38,6 +38,7 @@ _CLOSER = re.compile(
     r"(?:[<\[{(][^\n\d<>\[\]{}()]{0,30}|(?:\n|\\n)[^\n\d]{0,30})(?P<n>\d{1,4})"
     r"(?:\\[nrt]|[^\d\w\\]){0,10}\Z"  # line ends as JSON writes them, too
 )
+_CLOSING_TAG = re.compile(r"\s*+</[^<>\n\d]{1,40}\d{1,4}>")
 _FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
 _PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}
 
@@ -199,6 +200,8 @@ def _block(
         if closers is None:
             return None
         spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
+        closing = _CLOSING_TAG.match(text, after)  # cut off before
+        after = after if closing is None else closing.end()
         texts = [text[a:b] for a, b in spans]
     if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
         return None

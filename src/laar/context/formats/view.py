@@ -60,7 +60,8 @@ class View:
     def __post_init__(self) -> None:
         # Text after "Context: " on its line begins like a line, too; no place changes.
         head = f"\n{self.text[:_HEAD]}"
-        if ":" in head and words.INLINE.search(head) is not None:
+        names = head.count("\nDocument: ") > 1  # each names a document
+        if ":" in head and not names and words.INLINE.search(head) is not None:
             self.lined = words.INLINE.sub(r"\n\1\n", head) + self.text[_HEAD:]
         else:
             self.lined = f"\n{self.text}"
