@@ -8,6 +8,7 @@ body, which is looked up by hash and then compared.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -69,7 +70,7 @@ def surroundings(texts: Sequence[Text], text: Text, answer: str = "") -> Surroun
             continue
         if other.turn > text.turn:
             if other.role != "tool":
-                later.append(_ends(other.value))
+                later.append(_asks(other.value))
             continue
         asked_apart = asked_apart or other.role == "user"
         if other.role == "tool":
@@ -101,6 +102,29 @@ def _ends(value: str) -> str:
         return value
     return f"{value[:_SAID_BEGIN]}\n{value[-_SAID_END:]}"
 
+
+def _asks(value: str) -> str:
+    """A text of a later turn without documents of its own, whose labels are no numbers of others.
+
+    Where it is long these are in the middle.
+    """
+    parts = [value]
+    if len(value) > _STANDING:
+        head, tail = value[:_STANDING], value[-_STANDING:]
+        parts = [*_PARAGRAPHS.split(head)[:-1][:1], *_PARAGRAPHS.split(tail)[1:][-2:]]
+        parts.append(tail.rstrip().rpartition("\n")[2])
+        parts = [part for part in parts if len(part) <= _LONGEST_ASKED]
+    lines = [line for part in parts for line in part.split("\n")]
+    others = [line for line in lines if _LABEL.match(line) is None]
+    return "\n".join(others if len(others) + 1 < len(lines) or len(value) > _STANDING else lines)
+
+
+_LONGEST_ASKED = 300
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_LABEL = re.compile(
+    r"[\W_]{0,12}(?:[^\W\d]{1,24}[^\w\n]{0,4})?\d{1,4}(?:[^\w\s,]|\s*$)|\s*<[^<>\n]{1,80}>"
+)
+"""The beginning of a line that begins a document."""
 
 _MOST_SAID = 4
 
