@@ -25,7 +25,7 @@ from laar.context.formats.jsonspans import Literal, Path
 from laar.context.formats.openers import label_of
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
-from laar.context.notes import order_note_bytes
+from laar.context.notes import WORTH_A_NOTE, order_note_bytes
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
 
@@ -301,7 +301,7 @@ class Turn:
         here: set[int] = set()
         repeated: set[int] = set()
         for i, (item, key) in enumerate(zip(block.items, docs, strict=True)):
-            if item.text_end - item.text_start < _WORTH_A_NOTE:
+            if item.text_end - item.text_start < WORTH_A_NOTE:
                 continue
             if key in self._seen or key in here:
                 repeated.add(i)
@@ -423,9 +423,6 @@ _MARKS = frozenset("\n<[{")
 _WORTH_NOTES = 8
 """How many times a note's length documents must have for their order to be an investment: moved so
 that later requests may share it, though nothing is known to be shared yet."""
-
-_WORTH_A_NOTE = 256
-"""Length from which a repeated document gives way to a note of about 100 bytes."""
 
 
 def _whole(
