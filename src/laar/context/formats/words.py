@@ -392,7 +392,7 @@ _CHOSEN = (
     r"which (?:ones?\b|of (?:these|those|them|the above)|texts?\b|"
     r"(?:two|three|four) (?:are|of|say|mention|agree|contradict))|"
     r"(?:say|tell me|state|indicate) which\b|(?:final|fourth|fifth) (?:text|article|entry)\b|"
-    r"\d{1,2}(?:, \d{1,2})*,? (?:and|or|to) \d{1,2}(?= ?(?:[.?!:;)\n]|\Z))|"
+    r"\d{1,2},? (?:and|or|to) \d{1,2}(?= ?(?:[.?!:;)\n]|\Z))|"
     r"(?:of|from|about|per) each(?= *(?:[.,;:!?)\n]|in\b|\Z))|"
     r"comma-separated|separated by commas?|(?:rate|score|grade|label) relevance|"
     r"(?:return|output|give|print) (?:\w+ ){0,2}(?:scores|labels|ratings|verdicts|grades)\b|"
