@@ -119,7 +119,21 @@ def _foreign(rng: random.Random) -> str:
     )
 
 
+def _quiz(rng: random.Random) -> str:
+    mark = rng.choice(("Question {}:", "Q{}:", "**Question #{}**:"))
+    asked = "\n\n".join(f"{mark.format(i)} {sentence(rng)[:-1]}?" for i in range(1, 7))
+    return f"Answer the questions from the documents.\n\n{asked}"
+
+
+def _parts(rng: random.Random) -> str:
+    marks = rng.choice((("I.", "II.", "III.", "IV."), ("A)", "B)", "C)", "D)")))
+    parts = "\n\n".join(f"{mark} {paragraph(rng)}" for mark in marks)
+    return f"Answer from the following context.\n\n{parts}\n\nQuestion: Which is the longest?"
+
+
 LOOKALIKES: tuple[Callable[[random.Random], str], ...] = (
+    _quiz,
+    _parts,
     _files, _captions, _thread, _chapters, _tags, _media, _printed, _settings, _json_lines,
     _products, _subscripts, _sizes, _poem, _letter, _bold, _foreign,
 )  # fmt: skip

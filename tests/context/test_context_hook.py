@@ -511,6 +511,43 @@ class TestConversation:
         body = chat(user([4, 1, 2]), *rest)
         same(send(h, body, now=30.0), body, Reason.NO_DOCUMENTS)
 
+    @pytest.mark.parametrize("dedup", ["off", "exact"])
+    @pytest.mark.parametrize(
+        "form",
+        ["Document {n}: {text}\n\n", "[{n}] {text}\n\n", '<source id="{n}">{text}</source>\n'],
+    )
+    def test_numbers_of_later_documents_leave_the_earlier_ones_as_sent(self, form, dedup):
+        h, rng = hook(dedup=dedup), random.Random(3)
+        said, before, changed = [], [], 0
+        for turn in range(6):
+            ids = rng.sample(range(9), 4)
+            docs = "".join(
+                form.format(n=n, text=f"Fact {doc_text(i)}") for n, i in enumerate(ids, 1)
+            )
+            text = f"Use the following documents.\n\n{docs}\nQuestion: What is it?"
+            said.append({"role": "user", "content": text})
+            result = send(h, chat(*said), now=float(turn))
+            changed += result.reason in {Reason.REORDERED, Reason.DEDUPLICATED}
+            sent = messages(result.body)
+            assert sent[: len(before)] == before
+            said.append({"role": "assistant", "content": f"Answer {turn}."})
+            before = [*sent, said[-1]]
+        assert changed > 1 or dedup == "off"
+
+    def test_a_question_in_a_long_turn_may_still_speak_of_earlier_numbers(self):
+        h = hook()
+
+        def asked(ids, question):
+            docs = "\n\n".join(f"Document {n}: Fact {doc_text(i)}" for n, i in enumerate(ids, 1))
+            return {"role": "user", "content": f"Use these documents.\n\n{docs}\n\n{question}"}
+
+        send(h, chat(asked([1, 2, 3], "Why?")))
+        first = asked([3, 1, 2], "Why?")
+        assert messages(send(h, chat(first)).body)[0] != first
+        second = asked([4, 5, 6], "And what did document 2 say?")
+        body = chat(first, {"role": "assistant", "content": "So."}, second)
+        assert messages(send(h, body).body)[0] == first
+
 
 def check_notes(text, earlier):
     """Every note's document is in an earlier message or earlier in this one."""

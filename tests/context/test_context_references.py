@@ -90,6 +90,100 @@ def movable(body):
     return diagnose(orjson.dumps(body)).movable
 
 
+CHOOSES = [
+    "Output only the number.", "Answer with 1, 2, 3 or 4.", "Which one answers it?", "Return the index.", "Select the best and return its ID.",
+    'Return {"best": <int>}.', "Use only 1 and 3.", "Give me a one-line summary of each.", "Put the source in brackets.", "Answer with sources.",
+    "Mark each sentence with the number of its source.", "Mark it like [^1^].", "Where did you find it?", "Return scores.", "Which of these contains it?",
+    "Label them.", "Are they in the right order?", "Summarise them one after another.", "Skip the first.", "Antworte nur mit der Nummer.",
+    "Réponds avec le numéro.", "Responde solo con el número.", "请只回答数字。",
+]  # fmt: skip
+SCHEMA = {"type": "object", "properties": {"facts": {"items": {"type": "integer"}}}}
+TOOL = {"type": "function", "function": {"name": "answer", "parameters": SCHEMA}}
+FORM = [
+    {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+    {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+    {"guided_json": SCHEMA},
+    {"structured_outputs": {"choice": ["1", "2", "3"]}},
+    {"guided_regex": "[1-4]"},
+    {"tools": [TOOL], "tool_choice": "required"},
+    {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "answer"}}},
+]
+FREE_FORM = [
+    {"response_format": {"type": "json_object"}},
+    {"response_format": None, "text": None},
+    {"tools": [TOOL], "tool_choice": "auto"},
+    {"guided_json": {"type": "object", "properties": {"answer": {"type": "string"}}}},
+]
+
+
+class TestAnswersThatChoose:
+    @pytest.mark.parametrize("ask", CHOOSES)
+    def test_a_text_never_moves_below_a_number_that_the_answer_may_hold(self, ask):
+        assert movable(numbered("en", ask)) == 0
+
+    @pytest.mark.parametrize("ask", ["What is the number of days?", "Answer in 3 to 5 words."])
+    def test_a_count_is_no_choice(self, ask):
+        assert movable(numbered("en", ask)) == 4
+
+    @pytest.mark.parametrize("form", FORM)
+    def test_so_does_a_form_of_the_answer_with_a_place_for_it(self, form):
+        assert movable(numbered("en", "How many days?") | form) == 0
+        assert movable(bare("How many days?") | form) == 4
+
+    @pytest.mark.parametrize("form", FREE_FORM)
+    def test_a_form_without_one_does_not(self, form):
+        assert movable(numbered("en", "How many days?") | form) == 4
+
+
+CLOSED = [
+    "<doc{n}>{text}</doc{n}>\n",
+    "[document {n}]{text}[/document {n}]\n",
+    "<document_{n}>\n{text}\n</document_{n}>\n",
+    "--- Document {n} ---\n{text}\n--- End of Document {n} ---\n",
+]
+
+
+class TestClosingMarks:
+    @staticmethod
+    def turned(made):
+        """The bodies that the hook makes of the same documents, received in two orders."""
+        hook = ContextHook(ContextSettings(holdout_share=0.0, annotate=False))
+        call = {"api": "chat", "tenant": "", "route": "r", "mode": "on"}
+        first, second = (json.dumps(made(order)).encode() for order in ((0, 1, 2, 3), (3, 1, 2, 0)))
+        one = hook.apply(first, now=0.0, **call)
+        hook.commit(one.receipt, 0.0)
+        other = hook.apply(second, now=1.0, **call)
+        assert {one.reason, other.reason} & {Reason.REORDERED}
+        return one.body, other.body
+
+    @pytest.mark.parametrize("form", CLOSED)
+    def test_a_mark_with_the_number_stays_with_the_place(self, form):
+        def made(order):
+            docs = "".join(form.format(n=i, text=DOCS[at]) for i, at in enumerate(order, 1))
+            return chat(("user", f"Use the documents.\n\n{docs}\nQuestion: How many days?"))
+
+        first, sent = self.turned(made)
+        assert sent == first
+
+    @pytest.mark.parametrize("form", CLOSED)
+    def test_so_it_does_in_blocks_of_their_own(self, form):
+        def made(order):
+            texts = [form.format(n=i, text=DOCS[at]) for i, at in enumerate(order, 1)]
+            texts.append("How many days?")
+            content = [{"type": "text", "text": text} for text in texts]
+            return {"messages": [{"role": "user", "content": content}]}
+
+        first, sent = self.turned(made)
+        assert sent == first
+
+    def test_documents_stay_where_one_has_no_mark(self):
+        docs = "".join(f"<doc{i}>{doc}</doc{i}>\n" for i, doc in enumerate(DOCS, 1))
+        assert (
+            movable(chat(("user", f"Use the documents.\n\n{docs.replace('</doc3>', '')}\nHow?")))
+            == 0
+        )
+
+
 class TestReferences:
     @pytest.mark.parametrize(("language", "ask"), every(BY_NUMBER) + every(BY_NAMING))
     def test_what_speaks_of_numbers_keeps_them(self, language, ask):
@@ -119,6 +213,8 @@ class TestReferences:
             "Build a timeline from these documents.",
             "It was split into parts; each part continues the previous one.",
             "Earlier sources beat later ones.",
+            "Most reliable ones first; on conflict the former wins.",
+            "How does the tone change from one to the next?",
             "Cite like this: [1].",
             "If documents conflict, trust the one listed higher.",
             "Documents (sorted by date):",

@@ -76,3 +76,17 @@ def test_every_document_goes_out_once_and_in_full(contexts, names):
                 assert made.documents[place] == text(ids[at])
         if name:
             held[name].update(ids)
+
+
+def test_a_document_shorter_than_its_note_comes_back_as_it_is():
+    r = Reorderer()
+    memories = ["User likes tea.", "User lives in Oslo.", text(1)]
+    r.reorder(memories, now=0.0, conversation="c")
+    again = r.reorder(memories, now=1.0, conversation="c")
+    assert again.repeated == (2,)
+    assert again.documents[:2] == tuple(memories[:2])
+
+
+def test_text_with_half_a_character_is_ordered_as_well():
+    made = Reorderer().reorder(["torn \ud800", text(1)], now=0.0, conversation="c")
+    assert made.documents == ("torn \ud800", text(1))

@@ -142,3 +142,25 @@ class TestLookalikes:
             for body in in_roles(kind(random.Random(seed))):
                 told = diagnose(orjson.dumps(body))
                 assert (told.documents, told.shape) == (0, None), body
+
+    @pytest.mark.parametrize("name", ["read_document", "fetch_wiki_page", "getDoc", "open_wiki"])
+    def test_a_page_that_a_tool_reads_is_one_document(self, name):
+        page = "\n\n".join(SETS["A"])
+        assert diagnose(orjson.dumps(called(name, page))).documents == 0
+        assert diagnose(orjson.dumps(called("search_wiki", page))).documents == len(SETS["A"])
+
+    def test_messages_that_a_tool_finds_stay_in_their_order(self):
+        found = [{"ts": f"17{i}", "channel": "x", "text": doc} for i, doc in enumerate(SETS["A"])]
+        result = json.dumps({"results": found})
+        assert diagnose(orjson.dumps(called("search_slack", result))).documents == 0
+
+
+def called(name, result):
+    call = {"id": "c", "type": "function", "function": {"name": name, "arguments": "{}"}}
+    return {
+        "messages": [
+            {"role": "user", "content": "How many days?"},
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c", "content": result},
+        ]
+    }

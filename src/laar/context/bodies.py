@@ -19,7 +19,7 @@ from laar.context.blocks import DOCUMENT_BLOCKS, Refused
 from laar.context.formats.jsonspans import Path
 from laar.context.settings import Reason, Role
 
-__all__ = ["Raw", "Text", "api_of", "prompt_texts", "said_before"]
+__all__ = ["Raw", "Text", "answer_form", "api_of", "prompt_texts", "said_before"]
 
 _ROLES: dict[str, Role] = {
     "system": "system",
@@ -120,6 +120,23 @@ def _prompts(prompt: object) -> list[Text]:
         for i, text in enumerate(prompt)
         if isinstance(text, str)
     ]
+
+
+_FORMS = (
+    "response_format", "text", "output_format", "output_config", "structured_outputs",
+    "guided_json", "guided_choice", "guided_regex", "guided_grammar",
+)  # fmt: skip
+"""Fields that give the answer its form."""
+
+
+def answer_form(body: dict[str, object]) -> str:
+    """JSON of all that gives the answer its form: schemas, choices, tools that must be called."""
+    forms = [body[name] for name in _FORMS if body.get(name) is not None]
+    choice = body.get("tool_choice")
+    kind = choice.get("type") if isinstance(choice, dict) else choice
+    if kind not in {None, "auto", "none"}:
+        forms.append(body.get("tools"))
+    return orjson.dumps(forms).decode() if forms else ""
 
 
 def said_before(body: dict[str, object], path: Path) -> bytes:

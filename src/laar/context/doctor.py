@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, api_of, prompt_texts
+from laar.context.bodies import Text, answer_form, api_of, prompt_texts
 from laar.context.formats import Unknown, scan
 from laar.context.formats.jsonspans import TooComplexError, raw_of
 from laar.context.notes import order_note_bytes
@@ -27,8 +27,9 @@ WHY = {
     "unknown_shape": "Documents are announced, but nothing separates one from the next. Declare "
     "`delimiters` for the route.",
     "positional_labels": "The labels number places, and the prompt makes use of the numbers (it "
-    "asks for citations, ranks, or speaks of one of them), or its words give the order a meaning "
-    "(chronological, one score per document). `relabel: true` says that it does not.",
+    "asks for citations or ranks, speaks of one of them, or its schema has a place for one), or "
+    "its words give the order a meaning (chronological, one score per document). `relabel: true` "
+    "says that it does not.",
     "too_few_documents": "A list this short has little to gain (`min_docs`).",
     "too_small": "The text is too short for a saving (`min_saving_bytes`).",
     "repeated_documents": "Two documents are equal.",
@@ -119,12 +120,13 @@ def diagnose(
     api = api or api_of(value)
     if api is None:
         return _nothing(Reason.UNSUPPORTED_API.value)
-    texts = _texts(value, api, body)
+    texts, answer = _texts(value, api, body), answer_form(value)
     lists: list[Seen] = []
     refused: str | None = None
     for text in texts:
         try:
-            blocks = scan(text.value, replace(settings, min_docs=_LEAST), surroundings(texts, text))
+            around = surroundings(texts, text, answer)
+            blocks = scan(text.value, replace(settings, min_docs=_LEAST), around)
         except Unknown as unknown:
             refused = refused or unknown.reason.value
             continue

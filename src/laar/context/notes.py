@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["duplicate_note", "lines_note", "order_note", "order_note_bytes"]
+__all__ = ["WORTH_A_NOTE", "duplicate_note", "lines_note", "order_note", "order_note_bytes"]
 
 HEAD_CHARS = 60
 """Characters of the removed text in a note: enough to distinguish documents, fewer than the text
 that they replace."""
+
+
+WORTH_A_NOTE = 256
+"""Length from which a repeated document gives way to a note of about 100 bytes."""
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:

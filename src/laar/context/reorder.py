@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import xxhash
 
 from laar.context.aligner import OrderIndex
-from laar.context.notes import duplicate_note, order_note
+from laar.context.notes import WORTH_A_NOTE, duplicate_note, order_note
 from laar.errors import SettingError
 
 __all__ = ["Reordered", "Reorderer"]
@@ -91,15 +91,21 @@ class Reorderer:
         Raises:
             SettingError: there are more than `MAX_DOCS` documents, or two are equal.
         """
-        keys = [xxhash.xxh3_64_intdigest(text.encode()) for text in documents]
+        texts = [text.encode(errors="surrogatepass") for text in documents]
+        keys = list(map(xxhash.xxh3_64_intdigest, texts))
         if len(keys) > MAX_DOCS:
             raise SettingError(f"{len(keys)} documents; {MAX_DOCS} is the most")
         if len(set(keys)) < len(keys):
             raise SettingError("two documents are equal; send each once")
         scope = hash(tenant)
         seen = self._seen(hash((tenant, conversation)), now) if conversation else set()
-        repeated = tuple(i for i, key in enumerate(keys) if deduplicate and key in seen)
-        live = [i for i in range(len(keys)) if i not in repeated]
+        repeated = tuple(
+            i
+            for i, key in enumerate(keys)
+            if deduplicate and key in seen and len(texts[i]) >= WORTH_A_NOTE
+        )
+        gone = frozenset(repeated)
+        live = [i for i in range(len(keys)) if i not in gone]
         # A later turn shares its beginning with its own conversation only.
         seed = hash((scope, before, conversation if seen else ""))
         found = self._index.align(scope, seed, [keys[i] for i in live], now)
@@ -110,7 +116,6 @@ class Reorderer:
             seen.update(keys)
         moved = sent != live
         order = (*sent, *repeated) if moved else tuple(range(len(keys)))
-        gone = frozenset(repeated)
         place = {at: i for i, at in enumerate(order)}
         return Reordered(
             documents=tuple(

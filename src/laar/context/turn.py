@@ -8,6 +8,7 @@ body, which is looked up by hash and then compared.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -16,7 +17,7 @@ import xxhash
 
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Raw, Text, prompt_texts, said_before
+from laar.context.bodies import Raw, Text, answer_form, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.chunks import shorten
 from laar.context.formats import Surroundings, Unknown, scan, words
@@ -24,7 +25,7 @@ from laar.context.formats.jsonspans import Literal, Path
 from laar.context.formats.openers import label_of
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
-from laar.context.notes import order_note_bytes
+from laar.context.notes import WORTH_A_NOTE, order_note_bytes
 from laar.context.rewrite import Change, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
 
@@ -55,13 +56,13 @@ _SAID_BEGIN, _SAID_END = 2000, 1000
 """Characters of the prompt's other texts that are read for evidence."""
 
 
-def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
+def surroundings(texts: Sequence[Text], text: Text, answer: str = "") -> Surroundings:
     """The evidence that the rest of a prompt gives about one of its texts.
 
     It is that of the text's own turn, so that later turns find in it what its own turn found.
     """
     if text.path[0] == "prompt":  # several prompts have nothing to do with each other
-        return Surroundings()
+        return Surroundings(answer=answer)
     said, asked, later = [], [], []
     asked_apart = False
     for other in texts:
@@ -69,7 +70,7 @@ def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
             continue
         if other.turn > text.turn:
             if other.role != "tool":
-                later.append(_ends(other.value))
+                later.append(_asks(other.value))
             continue
         asked_apart = asked_apart or other.role == "user"
         if other.role == "tool":
@@ -87,7 +88,10 @@ def surroundings(texts: Sequence[Text], text: Text) -> Surroundings:
         said="\n".join((*system, *others)),
         asked=tuple(asked),
         later=tuple(later),
-        by_tool=text.role == "tool" and words.TOOL.search(text.tool) is not None,
+        answer=answer,
+        by_tool=text.role == "tool"
+        and words.TOOL.search(text.tool) is not None
+        and words.READS.search(text.tool) is None,
         asked_apart=asked_apart,
         parts=text.parts,
     )
@@ -98,6 +102,29 @@ def _ends(value: str) -> str:
         return value
     return f"{value[:_SAID_BEGIN]}\n{value[-_SAID_END:]}"
 
+
+def _asks(value: str) -> str:
+    """A text of a later turn without documents of its own, whose labels are no numbers of others.
+
+    Where it is long these are in the middle.
+    """
+    parts = [value]
+    if len(value) > _STANDING:
+        head, tail = value[:_STANDING], value[-_STANDING:]
+        parts = [*_PARAGRAPHS.split(head)[:-1][:1], *_PARAGRAPHS.split(tail)[1:][-2:]]
+        parts.append(tail.rstrip().rpartition("\n")[2])
+        parts = [part for part in parts if len(part) <= _LONGEST_ASKED]
+    lines = [line for part in parts for line in part.split("\n")]
+    others = [line for line in lines if _LABEL.match(line) is None]
+    return "\n".join(others if len(others) + 1 < len(lines) or len(value) > _STANDING else lines)
+
+
+_LONGEST_ASKED = 300
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_LABEL = re.compile(
+    r"[\W_]{0,12}(?:[^\W\d]{1,24}[^\w\n]{0,4})?\d{1,4}(?:[^\w\s,]|\s*$)|\s*<[^<>\n]{1,80}>"
+)
+"""The beginning of a line that begins a document."""
 
 _MOST_SAID = 4
 
@@ -148,6 +175,7 @@ class Turn:
         self._check = check
         self._plan = TurnPlan()
         self._texts: Sequence[Text] = ()
+        self._answer = ""
         self._said: list[str] = []  # the outgoing texts so far
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
@@ -158,6 +186,7 @@ class Turn:
         """Goes through the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
+        self._answer = answer_form(body)
         moved: Path | None = None  # a content whose blocks were moved; these stay as they are
         if self._settings.dedup == "auto" and self._guard is not None:
             self._dedups = self._guard.dedups(self._route, self._conversation())
@@ -195,7 +224,8 @@ class Turn:
             self._seen.update(known.docs if known else ())
             return text.value
         try:
-            blocks = scan(text.value, self._settings, surroundings(self._texts, text))
+            around = surroundings(self._texts, text, self._answer)
+            blocks = scan(text.value, self._settings, around)
         except Refused as refused:
             if isinstance(refused, Unknown):
                 self._plan.shapes.append((f"unknown_{refused.kind}", 0))
@@ -271,7 +301,7 @@ class Turn:
         here: set[int] = set()
         repeated: set[int] = set()
         for i, (item, key) in enumerate(zip(block.items, docs, strict=True)):
-            if item.text_end - item.text_start < _WORTH_A_NOTE:
+            if item.text_end - item.text_start < WORTH_A_NOTE:
                 continue
             if key in self._seen or key in here:
                 repeated.add(i)
@@ -393,9 +423,6 @@ _MARKS = frozenset("\n<[{")
 _WORTH_NOTES = 8
 """How many times a note's length documents must have for their order to be an investment: moved so
 that later requests may share it, though nothing is known to be shared yet."""
-
-_WORTH_A_NOTE = 256
-"""Length from which a repeated document gives way to a note of about 100 bytes."""
 
 
 def _whole(

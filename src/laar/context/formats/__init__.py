@@ -198,9 +198,10 @@ def _held(
     first, last = blocks[0].begin, blocks[-1].end
     near = (text[max(0, first - _READ) : first], text[last : last + _READ], *around.asked)
     placed = any(map(words.ORDERED.are_in, near))
-    near += around.later
+    near += (*around.later, around.answer)
     placed = placed or any(map(words.PLACES.are_in, near))
     counted = placed or settings.relabel is False or any(map(words.CITES.are_in, near))
+    counted = counted or words.COUNTED.search(around.answer) is not None
     numbered = placed or any(map(words.NUMBERED.are_in, near))
 
     def held(block: Block) -> bool:

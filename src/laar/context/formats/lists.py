@@ -63,7 +63,8 @@ RETRIEVED = frozenset(
 TURNS = frozenset(
     ("role", "speaker", "sender", "from", "step", "turn", "level", "severity", "tool_calls",
      "timestamp", "function", "parameters", "arguments", "status", "state", "priority", "start",
-     "end", "completed", "assignee", "sha", "exit_code", "prompt", "completion", "user")
+     "end", "completed", "assignee", "sha", "commit", "ts", "thread_ts", "exit_code", "prompt",
+     "completion", "user")
 )  # fmt: skip
 """Fields of elements in sequence, or without text: messages, steps, lines of a log, tools."""
 

@@ -34,6 +34,11 @@ _EXAMPLE = re.compile(
 )
 """Text before labels that only show a form. A search to an end makes ``\\Z`` match there."""
 
+_CLOSER = re.compile(
+    r"(?:[<\[{(][^\n\d<>\[\]{}()]{0,30}|(?:\n|\\n)[^\n\d]{0,30})(?P<n>\d{1,4})"
+    r"(?:\\[nrt]|[^\d\w\\]){0,10}\Z"  # line ends as JSON writes them, too
+)
+_CLOSING_TAG = re.compile(r"\s*+</[^<>\n\d]{1,40}\d{1,4}>")
 _FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
 _PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}
 
@@ -90,6 +95,24 @@ def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Bl
                 return block
             break
     return None
+
+
+def closing_marks(numbers: Sequence[str], texts: Sequence[str]) -> list[int] | None:
+    """Lengths of the marks that repeat each label behind its text, as `</doc1>` does; 0 for none.
+
+    They belong to the places as the labels do. None if only some of the texts have one.
+    """
+    kinds: set[str] = set()
+    lengths: list[int] = []
+    for number, text in zip(numbers, texts, strict=True):
+        match = _CLOSER.search(text[-_LONGEST_LABEL:])
+        if match is None or match["n"] != number:
+            if not kinds:
+                return [0] * len(texts)
+            return None
+        kinds.add(match.group().replace(number, ""))
+        lengths.append(len(match.group()))
+    return lengths if len(kinds) == 1 else None
 
 
 def text_between(text: str, start: int, end: int) -> bool:
@@ -171,6 +194,15 @@ def _block(
             end, sure = stop, True
     spans[-1] = trimmed(text, last, end)
     texts = [text[a:b] for a, b in spans]
+    after = spans[-1][1]
+    if counted:
+        closers = closing_marks(names, texts)
+        if closers is None:
+            return None
+        spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
+        closing = _CLOSING_TAG.match(text, after)  # cut off before
+        after = after if closing is None else closing.end()
+        texts = [text[a:b] for a, b in spans]
     if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
         return None
     if opener.needs and carries_meaning(
@@ -191,7 +223,6 @@ def _block(
         for label, (a, b) in zip(run, spans, strict=True)
     )
     kept = items if sure else items[:-1]
-    after = items[-1].end
     if opener.ends:
         after = text.find(opener.ends.format(n=names[-1]), after) + len(
             opener.ends.format(n=names[-1])

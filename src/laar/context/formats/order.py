@@ -31,6 +31,8 @@ _TIME = re.compile(
 _LEVEL = re.compile(r"[\[(]?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|FATAL|TRACE)\b")
 _SPEAKER = re.compile(r"([A-Z][\w.' -]{0,24}):[ \t\n]")
 _LISTED = re.compile(r"[ \t]*(?:[-*•+]|\(?\d{1,3}[.)]|#{1,6})[ \t]")
+_COUNTED = re.compile(r"[\W_]{0,4}([A-Ca-c]|[IVXivx]{1,3})[.):][\s*_]")
+_COUNTS = (("A", "B", "C"), ("I", "II", "III"))
 _WORD = re.compile(r"[^\W\d_]+(?![\w'])")
 _TOLD_BY = 3  # letters; the pattern has forms like "analy[sz]e"
 _MAY_ORDER = frozenset(word[:_TOLD_BY] for word in re.findall(r"[a-z]+", words.IMPERATIVE.pattern))
@@ -98,6 +100,9 @@ def carries_meaning(
     if steps > len(texts) * (_STEPS if points or remembered else 0.5):
         return True
     if own and any(_SELF.search(head) for head in heads):
+        return True
+    marks = [_COUNTED.match(head) for head in heads[:3]]
+    if tuple(mark[1].upper() for mark in marks if mark is not None) in _COUNTS:
         return True
     if not parted and any(_LISTED.match(text) for text in texts) and not points:
         return True

@@ -16,7 +16,7 @@ import orjson
 
 from laar.context.blocks import DOCUMENT_BLOCKS, Block, Item, Refused
 from laar.context.formats.jsonspans import JsonSpans, Path, TooComplexError, Want
-from laar.context.formats.openers import label_of
+from laar.context.formats.openers import closing_marks, label_of
 from laar.context.formats.order import carries_meaning
 from laar.context.settings import Reason
 
@@ -61,16 +61,22 @@ def _of_texts(text: str, parts: Sequence[Any], most: int, by_tool: bool) -> list
     numbers = [number for _, (number, _) in labels]
     if len(labels) > 1 and numbers in (_count(0, labels), _count(1, labels)):
         items = _items(text, parts, [(i, ("text",)) for i, _ in labels])
+        closers = closing_marks(numbers, [text[item.text_start : item.text_end] for item in items])
+        if closers is None:
+            return []
         below = [
-            Item(item.text_start + end, item.text_end, item.text_start + end, item.text_end, number)
-            for item, (_, (number, end)) in zip(items, labels, strict=True)
+            Item(a + end, b - mark, a + end, b - mark, number)
+            for (_, _, a, b, _), (_, (number, end)), mark in zip(
+                items, labels, closers, strict=True
+            )
         ]
         if any(
             "\\" in text[item.text_start : own.start]
             for item, own in zip(items, below, strict=True)
         ):
             return []  # a label that is written in another way than it reads
-        return [replace(_block(below, most, labels_stay=True), start=items[0].start)]
+        block = _block(below, most, labels_stay=True)
+        return [replace(block, start=items[0].start, end=items[-1].end)]
     own = [value for _, value in found]
     if not by_tool or len(own) < len(parts) or len(own) < _LEAST or carries_meaning(own, own=False):
         return []

@@ -262,7 +262,7 @@ _OTHERS: tuple[Shape, ...] = (
         name="printed",
         family="records",
         needs=Needs.PLACE,
-        like="[Document(metadata={...}, page_content='text'), ...]",
+        like="[Document(page_content='text'), ...], page_content='text' metadata={...}",
         seen_in="LangChain without a `format_docs`",
     ),
     Shape(

@@ -24,6 +24,7 @@ class Surroundings:
         said: other texts of the prompt, cut to the parts that are worth reading.
         asked: texts that may give the documents' order or numbers a meaning.
         later: the same, of later turns than theirs.
+        answer: JSON that gives the answer its form, such as a schema; empty if there is none.
         by_tool: the text is the result of a tool that looks things up.
         asked_apart: a question stands in another text.
         parts: the text is the JSON of a message's content.
@@ -32,6 +33,7 @@ class Surroundings:
     said: str = ""
     asked: tuple[str, ...] = ()
     later: tuple[str, ...] = ()
+    answer: str = ""
     by_tool: bool = False
     asked_apart: bool = False
     parts: bool = False
@@ -58,7 +60,8 @@ class View:
     def __post_init__(self) -> None:
         # Text after "Context: " on its line begins like a line, too; no place changes.
         head = f"\n{self.text[:_HEAD]}"
-        if ":" in head and words.INLINE.search(head) is not None:
+        names = head.count("\nDocument: ") > 1  # each names a document
+        if ":" in head and not names and words.INLINE.search(head) is not None:
             self.lined = words.INLINE.sub(r"\n\1\n", head) + self.text[_HEAD:]
         else:
             self.lined = f"\n{self.text}"

@@ -16,6 +16,7 @@ __all__ = [
     "ANSWERS",
     "CITES",
     "CONTINUES",
+    "COUNTED",
     "HEADER",
     "HEADS",
     "HEADS_WIDE",
@@ -33,6 +34,7 @@ __all__ = [
     "PLACES",
     "POINTS_AT",
     "RARE",
+    "READS",
     "RETRIEVAL",
     "RETRIEVAL_NOUN",
     "STEMS",
@@ -319,6 +321,12 @@ TOOL = re.compile(
 )
 """Names of tools that look documents up."""
 
+READS = re.compile(
+    r"(?:^|[_./-])(?i:read|open|view)(?![a-z])|"
+    r"(?i:(?:get|fetch|show|download)\w{0,24}(?:page|doc|document|file|article|note|transcript)$)"
+)
+"""Names of tools that return a single document, whose paragraphs follow each other."""
+
 _CITED_IN = (
     r"(?:nummern?|n[uú]mero|numéro|numer|номер)(?: [^\W\d_]{1,5}){0,2} (?:do[ck]um|quelle|fuente|"
     r"fonte|source|bron|źród|докум|источ)|numarası|verweis|belege?\b|"
@@ -330,10 +338,28 @@ _CITED_IN = (
     r"(?: [^\W\d_]{1,8}){0,2} (?:quelle|dokument|fuente|documento|referencia|source|document|"
     r"référence|font[ei]|bron|źródł|источник|документ|ссыл)|"
     r"(?:kaynak\w{0,4}|alıntı\w{0,3}) (?:göster|belirt|ver|yap)|którym dokumen|przypis|cytuj|"
-    r"номер|как\w{2,3} (?:документ|источник)"
+    r"номер|как\w{2,3} (?:документ|источник)|"
+    r"(?:der|die|welche|einer|nur) nummer|welche[rs]? davon|(?:le|un|quel) numéro|lequel|"
+    r"(?:el|un|o|um|il) n[uú]mero|cuál de (?:ellos|estos)|het nummer"
 )
 _CITED_WIDE = (
-    *("编号", "编號", "序号", "注明", "标明", "标出", "出处", "哪个文", "哪篇", "哪份", "哪些文"),
+    *(
+        "数字",
+        "哪一个",
+        "哪一篇",
+        "どれ",
+        "编号",
+        "编號",
+        "序号",
+        "注明",
+        "标明",
+        "标出",
+        "出处",
+        "哪个文",
+        "哪篇",
+        "哪份",
+        "哪些文",
+    ),
     *(
         "番号",
         "どの文書",
@@ -348,12 +374,30 @@ _CITED_WIDE = (
 )
 _NAMING = (
     r"(?:state|give|mention|name|indicate|list|specify|include|identify|return|output|show|add|"
-    r"note|report|reference|quote|attribute)(?: (?:the|your|a|all|any|every|each|its|exact|"
+    r"note|report|reference|quote|attribute|put|place|append|attach|mark|link|insert|write|print|"
+    r"provide)(?: (?:the|your|a|all|any|every|each|its|exact|"
     r"relevant|original|supporting|corresponding|specific|used|to|of|claims?|names?|titles?)){0,4} "
     r"(?:sources?|references?|documents?|passages?|snippets?|excerpts?)\b|attribution|"
     r"(?:which|what|whose)(?: (?:of|the|these|those|two|three)){0,3} "
     r"(?:documents?|docs|passages?|sources?|snippets?|excerpts?)\b|with (?:its|their) numbers?\b|"
-    r"numbers? \d{1,2}\b|where in the (?:documents|sources|passages|context)"
+    r"numbers? \d{1,2}\b|where in the (?:documents|sources|passages|context)|"
+    r"where (?:did )?you (?:found|find|got|get)\b|with (?:an? |its |their |your |the |all )?"
+    r"(?:sources?|references?)(?= *(?:[.,;:!?)\n]|\Z))"
+)
+_OF_PLACES = r"(?! of (?!the\b|these|those|them|its|each))"  # "the number of people" is a count
+_CHOSEN = (
+    r"(?:the|an?|its|their|by|as|only|just|single|one|each|correct|right|relevant|best|which|what|"
+    r"chosen|matching) (?:numbers?|index(?:es)?|integers?|ordinals?|positions?|digits?|ids?)\b"
+    rf"{_OF_PLACES}|numeric (?:references?|citations?|labels?|ids?)|"
+    r"which (?:ones?\b|of (?:these|those|them|the above)|texts?\b|"
+    r"(?:two|three|four) (?:are|of|say|mention|agree|contradict))|"
+    r"(?:say|tell me|state|indicate) which\b|(?:final|fourth|fifth) (?:text|article|entry)\b|"
+    r"\d{1,2},? (?:and|or|to) \d{1,2}(?= ?(?:[.?!:;)\n]|\Z))|"
+    r"(?:of|from|about|per) each(?= *(?:[.,;:!?)\n]|in\b|\Z))|"
+    r"comma-separated|separated by commas?|(?:rate|score|grade|label) relevance|"
+    r"(?:return|output|give|print) (?:\w+ ){0,2}(?:scores|labels|ratings|verdicts|grades)\b|"
+    r"(?:cluster|group|deduplicate|filter|match) (?:them|these|those)\b|duplicates among|"
+    r"array of (?:\w+ )?(?:strings|objects)|one (?:entry|line|item|sentence|row|bullet)s? per"
 )
 CITES = Phrases(
     r"\bcit(?:e|es|ed|ing|ation|ations)\b|footnote|superscript|in-?(?:line|text) references?|"
@@ -361,16 +405,26 @@ CITES = Phrases(
     r"\b(?:document|doc|passage|source|context|snippet|result|item|reference|chunk)s?"
     r"[ _-]?(?:numbers?|ids?|index|indexes|indices|names?)\b|numbers? of the|corresponding number|"
     r"\b(?:source|document|doc|passage|snippet|excerpt|context|result|article|reference|citation)s?"
-    r"[ _#]{0,2}\[?(?:\d{1,3}|n)\b|"
+    r"[ _#:]{0,2}\[?(?:\d{1,3}|n)\b|"
     r"respectively|each (?:of the )?(?:document|passage|source|snippet|article|result|text|one)s?|"
     r"for (?:each|every)|one by one|in (?:the )?(?:same |given |this |that )?order|"
     r"\b(?:first|second|third|last|former|latter|previous|next|preceding)(?: \w+)? "
     r"(?:document|doc|passage|source|snippet|excerpt|context|result|article|text|one|item)s?\b|"
-    rf"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл|{_NAMING}|{_CITED_IN}",
+    rf"zitier|quellenangabe|citer|citez|citar|citas|citando|цитир|ссыл|{_NAMING}|{_CITED_IN}|"
+    rf"{_CHOSEN}",
     others=("引用", "出典", "标注", "인용", "fußnote", *_CITED_WIDE),
-    beside=r"\[(?:\d{1,3}|n|x|i|id|number|source|doc)\]|#\d{1,2}\b",
+    beside=r"\[\^?(?:\d{1,3}|n|x|i|id|number|source|doc)\^?\]|#\d{1,2}\b|"
+    r"(?:<|: ?)(?:int|integer|number)\b|\"(?:index|indices|docs?|documents?|sources?|ids?|"
+    r"references?|citations?|passages?|rank|ranking)\"\s{0,4}:",
 )
 """Makes use of a document's number or place, so that no text may move under another number."""
+
+COUNTED = re.compile(
+    r"\"(?:integer|number)\"|\"\d{1,2}\"|\[\d-\d\]|\\d|source|citation|doc|passage|reference|evidence|"
+    r"rank|index|_id|\"ids?\"",
+    re.IGNORECASE,
+)
+"""Has a place for a document's number, in the JSON that gives an answer its form."""
 
 NUMBERED = Phrases(
     r"(?:documento?s?|documenti|documenten|dokumen[a-zóú]{0,5}|docs?|passages?|pasajes?|sources?|"
@@ -400,7 +454,7 @@ def _each(words: str, tail: str) -> str:
 _NOUN = "documents?|docs?|passages?|sources?|snippets?|excerpts?|chunks?|search results?"
 _DOCS = rf"(?:{_NOUN})\b"
 _THING = rf"(?:ones?|items?|entry|entries|{_NOUN})\b"
-_PLACES = "earlier|later|first|last|higher|lower"
+_PLACES = "earlier|later|first|last|higher|lower|upper|former|latter"
 _AGES = "newest|oldest|latest|earliest|most recent|least recent|cheapest"
 _NO_RELEVANCE = r"(?![^.\n]{0,40}(?:relevan|similar|scor|importan|match|best))"
 _SORTED = rf" \(?(?:sorted|ordered|arranged|ranked|listed) (?:by|from|according to) {_NO_RELEVANCE}"
@@ -454,7 +508,14 @@ PLACES = Phrases(
                 "rephrase|correct|merge|concatenate|sort|reorder|rank|deduplicate",
                 rf" (?:each|every|all)(?: of)?(?: the)? {_DOCS}|{_ALL}",
             ),
-            _each("sort|reorder|re-order|rearrange|rank|rerank", r" (?:them|these|those)\b"),
+            _each(
+                "sort|reorder|re-order|rearrange|rank|rerank|translate|label|score|rate|grade|"
+                "classify|concatenate|proofread|mark",
+                r" (?:them|these|those)\b",
+            ),
+            _each("them|these|those", " in turn"),
+            r"one after (?:another|the other)|(?:right|correct|wrong|which|what) order\b",
+            _each("skip|ignore|drop|omit|disregard", r" (?:the )?(?:first|last)\b"),
             _SEQUENCE,
             _each("gleichen|selben|derselben|gegebenen|ursprünglichen", " reihenfolge"),
             _each(_ORDINALS_DE, "[nrs]? (?:dokument|quelle|textstelle)"),
@@ -493,7 +554,8 @@ ORDERED = Phrases(
             r"in order of (?:their )?(?:date|time|age|recency|publication|creation|occurrence)",
             rf"in the order (?!of ){_NO_RELEVANCE}",
             "chronolog",
-            "timeline|consecutive|sequential",
+            r"timeline|consecutive|sequential|from one(?: \w+)? to the next",
+            r"most (?:reliable|trusted|trustworthy|authoritative|specific)(?: \w+)? first",
             rf"split (?:up )?into (?:\w+ )?(?:{_TEXTS})",
             "continues? the (?:previous|last|story|text)",
             r"versions of\b|from version to version",
@@ -557,7 +619,7 @@ IMPERATIVE = re.compile(
 TURNS = re.compile(
     r"(?:\*\*)?(?:user|assistant|human|ai|bot|system|customer|agent|q|a|question|answer|"
     r"interviewer|from|to|subject|args|arguments|returns?|raises|parameters|params|usage|"
-    r"examples?|speaker \w+)(?:\*\*)?[ \t]*(?:\(|\[|:)",
+    r"examples?|speaker \w+)(?:[ #]{0,2}\d{1,3})?(?:\*\*)?[ \t]*(?:\(|\[|:)",
     re.IGNORECASE,
 )
 """How a turn of a conversation, a mail or a question with its answer begins."""

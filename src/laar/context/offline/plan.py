@@ -21,7 +21,7 @@ import orjson
 import xxhash
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, api_of, prompt_texts, said_before
+from laar.context.bodies import Text, answer_form, api_of, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.formats import scan
 from laar.context.formats.jsonspans import TooComplexError, splice
@@ -193,7 +193,7 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
         for text in texts:
             if text.role not in settings.roles:
                 continue
-            blocks = scan(text.value, settings, surroundings(texts, text))
+            blocks = scan(text.value, settings, surroundings(texts, text, answer_form(body)))
             if not blocks:
                 continue
             block = blocks[0]
