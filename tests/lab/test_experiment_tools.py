@@ -23,6 +23,7 @@ from laar.lab.report import Chart, Report, Table, dump, show
 from laar.lab.statistics import Estimate, estimate, gain
 from laar.lab.sweep import grid, kept_in, placed, sweep
 from laar.lab.trace import read_trace
+from laar.sim.engine import profile
 from laar.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
@@ -30,6 +31,14 @@ FLEET = """
 endpoints:
   - {name: "a:80", profile: gorgo-main, rtt_ms: 5}
   - {name: "b:80", profile: gorgo-main, rtt_ms: 50, settings: {max_num_seqs: 8}}
+"""
+
+OWN = """
+own:
+  linear:
+    seconds_per_token: {value: 0.0001, source: made up}
+    decode_s_per_token: {value: 0.01, source: made up}
+  settings: {num_blocks: 9999}
 """
 
 
@@ -368,6 +377,31 @@ def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_pat
     assert [row[0] for row in rows] == ["laar", "random"]
     assert all(row[11] == 1.0 for row in rows), "every request succeeded"
     assert plot.read_bytes().lstrip().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("changed", ["trace.jsonl", "fleet.yaml", "own.yaml"])
+def test_what_is_kept_is_of_the_files_as_they_are(
+    tmp_path: Path, trace: Path, changed: str
+) -> None:
+    (tmp_path / "own.yaml").write_text(OWN, "utf-8")
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET.replace("gorgo-main", "own.yaml"), "utf-8")
+
+    def replayed(*kept: str) -> bytes:
+        data = tmp_path / "r.json"
+        told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
+        ran = RUN.invoke(commands.app, [*told, "--json", str(data), *kept])
+        assert ran.exit_code == 0, ran.output
+        return data.read_bytes()
+
+    kept = ("--keep", str(tmp_path / "kept"))
+    before = replayed(*kept)
+    text = (tmp_path / changed).read_text("utf-8")
+    for old, new in (("rtt_ms: 5}", "rtt_ms: 700}"), ("value: 0.0001", "value: 0.001")):
+        text = text.replace(old, new)
+    (tmp_path / changed).write_text(text if ".yaml" in changed else lines(20), "utf-8")
+    profile._read.cache_clear()  # as in the next process
+    assert replayed(*kept) == replayed() != before
 
 
 def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:

@@ -93,6 +93,13 @@ class Replay:
             fleet_of(self.engines, self.endpoints) if self.fleet is None else read_fleet(self.fleet)
         )
 
+    @property
+    def files(self) -> list[Path | None]:
+        """The files that a run reads."""
+        profiles = [end.profile for end in self.described().endpoints]
+        own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
+        return [self.trace, self.fleet, *own]
+
 
 def replay(given: Replay, policies: Sequence[str]) -> Report:
     """Runs the trace once for each policy, `name` or `name:parameter=value,...`.

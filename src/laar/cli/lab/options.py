@@ -43,7 +43,7 @@ Keep = Annotated[
     Path | None,
     typer.Option(
         help="Store finished runs in this directory. The same command on unchanged sources "
-        "resumes there."
+        "and files resumes there."
     ),
 ]
 

@@ -120,7 +120,7 @@ def replay(
             max_in_flight=max_in_flight,
             seed=seed,
         )
-        with placed(backend, jobs), kept_in(keep):
+        with placed(backend, jobs), kept_in(keep, given.files):
             report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
         show(report, lab_console())
         if json:

@@ -109,7 +109,7 @@ def run(
                 "--seeds fewer without a verdict.",
                 highlight=False,
             )
-        with placed(backend, jobs), kept_in(keep):
+        with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
             report = experiment.run(scope)
         judged = experiment.judged(report, scope)
         show(report, console, judged)
