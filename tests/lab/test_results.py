@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from statistics import mean
 
@@ -13,7 +14,7 @@ from laar.cli import lab as commands
 from laar.lab.experiment import Scope
 from laar.lab.experiments import all_experiments
 from laar.lab.report import Report
-from laar.lab.results import index_of, load, store, verdicts
+from laar.lab.results import commit_of, index_of, load, store, verdicts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
@@ -129,5 +130,20 @@ def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
 
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     scope = Scope(seeds=(7, 8), data=tmp_path / "traffic")
-    stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope)
+    stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope, "c0ffee0")
     assert stored.command == "laar lab run agents --seeds 2 --first-seed 7 --data DIR"
+
+
+@pytest.mark.parametrize("changed", ["core/cost.py", "sim/data/engine.yaml", "policies/new.py"])
+def test_a_run_of_changed_code_says_so_wherever_the_change_is(tmp_path: Path, changed: str) -> None:
+    package = tmp_path / "src" / "laar"
+    for name in ("core/cost.py", "sim/data/engine.yaml"):
+        (package / name).parent.mkdir(parents=True)
+        (package / name).write_text("1", "utf-8")
+    (package / "policies").mkdir()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch("[0-9a-f]+", commit_of(package))
+    (package / changed).write_text("2", "utf-8")
+    assert commit_of(package).endswith("+")

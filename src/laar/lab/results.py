@@ -20,7 +20,7 @@ from laar.lab.experiment import Experiment, Scope, spoken_time
 from laar.lab.figure import draw
 from laar.lab.report import Report
 
-__all__ = ["Stored", "index_of", "load", "store", "verdicts"]
+__all__ = ["Stored", "commit_of", "index_of", "load", "store", "verdicts"]
 
 _DIGITS = 7
 _GROUPS = {
@@ -56,7 +56,7 @@ class Stored:
     Args:
         experiment: name of the experiment.
         command: command that repeats it.
-        commit: commit of the code, with a `+` where it was changed.
+        commit: commit of the code when the run began, with a `+` where it was changed.
         date: date of the run, UTC.
         evidence: numbers by seed.
         picture: file name beside it; empty for none.
@@ -70,7 +70,9 @@ class Stored:
     picture: str = ""
 
 
-def store(directory: Path, experiment: Experiment, report: Report, scope: Scope) -> Stored:
+def store(
+    directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
+) -> Stored:
     """Writes a run's file, and its picture where the report has one."""
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
@@ -81,7 +83,7 @@ def store(directory: Path, experiment: Experiment, report: Report, scope: Scope)
         experiment=experiment.name,
         command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
         + given,
-        commit=_commit(),
+        commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         evidence={
             claim: {
@@ -190,17 +192,17 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _commit() -> str:
-    """The checkout's, where there is one."""
+def commit_of(package: Path = Path(__file__).parents[1]) -> str:
+    """The checkout's commit, where there is one, with a `+` where the package was changed."""
 
     def git(*words: str) -> str:
         done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(__file__).parent), *words],  # noqa: S607
+            ["git", "-C", str(package), *words],  # noqa: S607
             capture_output=True,
             text=True,
             check=False,
         )
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    changed = git("status", "--porcelain", "--", ".")
     return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
