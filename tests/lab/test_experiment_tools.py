@@ -161,6 +161,26 @@ def test_the_exit_status_is_the_verdict(
     assert bool(written["claims"]) == ("--quick" not in told)
 
 
+@pytest.mark.parametrize("option", ["policy", "workload"])
+def test_rivals_or_loads_of_ones_choice_do_not_decide_a_claim(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever chooses the rivals could choose weak ones."""
+    known = Experiment(
+        name="e",
+        about="c",
+        source="s",
+        run=lambda _: small_report(),
+        claims=(CLAIM,),
+        takes=frozenset({"policies", "workloads"}),
+    )
+    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
+    told = ["run", "e", "--seeds", "3", "--jobs", "1", f"--{option}", "random"]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 4
+    assert "shown" not in result.output
+
+
 def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
         name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
