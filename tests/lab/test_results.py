@@ -38,6 +38,21 @@ def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None
             assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
 
 
+def test_each_stored_commit_can_be_checked_out() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        told = ["git", "-C", str(RESULTS), *words]
+        return subprocess.run(told, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("no checkout with its whole history")
+    lost = {
+        run.commit
+        for run in STORED.values()
+        if git("merge-base", "--is-ancestor", run.commit, "HEAD").returncode
+    }
+    assert not lost
+
+
 @pytest.mark.parametrize(
     ("page", "experiment", "claim"),
     [

@@ -76,8 +76,7 @@ class Experiment:
     takes: frozenset[str] = frozenset()
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
-        """The verdicts; none of a smoke test, nor of other policies or fewer workloads than the
-        claims are about."""
+        """The verdicts; none of a smoke test, nor of policies or workloads of one's choice."""
         chosen = scope.quick or scope.policies or scope.workloads
         return [] if chosen else judge(self.claims, report.evidence)
 
