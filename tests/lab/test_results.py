@@ -25,6 +25,11 @@ def test_the_page_is_made_of_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
 
 
+def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together() -> None:
+    page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
+    assert "but for those of `agents`, `conversations`, `day`, `no-regret`, which" in page
+
+
 @pytest.mark.parametrize("name", sorted(STORED))
 def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None:
     run = STORED[name]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import orjson
 
-from laar.lab.claims import Claim, Evidence, Judged, Seen, judge
+from laar.lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
 from laar.lab.experiment import Experiment, Scope, spoken_time
 from laar.lab.figure import draw
 from laar.lab.report import Report
@@ -37,7 +37,9 @@ Made by `laar lab results`; do not edit. One row a claim of the lab's experiment
 about the code that serves, on simulated engines. Each was declared beside its experiment before the
 run, with metric, margin, seeds and analysis (`laar.lab.claims`). Intervals are of 95 %, paired by
 seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by Holm's
-procedure. Ratios are geometric means.
+procedure, but for those of {alone}, which are tested each by itself.
+What seeds show, they show with a chance of 80 %, before that correction. Ratios are geometric
+means.
 
 * **reproduced**: a paper's claim is shown, with the size asked for;
 * **reproduced in kind**: its direction is shown, the size is not;
@@ -133,7 +135,15 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
         if run and run.picture:
             notes[group].append(f"* [Picture of {experiment.name}]({run.picture})")
     hours = sum(each.hours(each.seeds) for each in experiments.values() if each.claims)
-    text = [_HEAD, f"All of it takes about {spoken_time(hours)} on two cores.\n"]
+    alone = [
+        f"`{name}`"
+        for name, each in experiments.items()
+        if any(claim.family == ALONE for claim in each.claims)
+    ]
+    text = [
+        _HEAD.format(alone=", ".join(alone)),
+        f"All of it takes about {spoken_time(hours)} on two cores.\n",
+    ]
     text.append("| verdict | claims |\n| --- | --- |")
     text += [f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())]
     for group, of_group in rows.items():
