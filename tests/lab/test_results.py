@@ -148,6 +148,27 @@ def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
     assert "not run yet: needs about" in page
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"experiment": ', "day.json: not a stored run"),
+        ("[1]", "day.json: not a stored run"),
+        ('{"experiment": "day"}', "day.json: not a stored run"),
+        (
+            '{"experiment": "day", "command": "", "commit": "", "date": "", "evidence": {"old": '
+            '{"": {"ours": [1], "theirs": []}}}}',
+            "`laar lab results day`",
+        ),
+    ],
+)
+def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "day.json").write_text(text, "utf-8")
+    told = ["results", "--minutes", "0", "--directory", str(tmp_path)]
+    ran = CliRunner().invoke(commands.app, told)
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+
+
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     scope = Scope(seeds=(7, 8), data=tmp_path / "traffic")
     stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope, "c0ffee0")

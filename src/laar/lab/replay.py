@@ -105,7 +105,8 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     """Runs the trace once for each policy, `name` or `name:parameter=value,...`.
 
     Raises:
-        SettingError: something is wrong with the trace, the fleet or a policy's name.
+        SettingError: something is wrong with the trace, the fleet or a policy's name; or nothing is
+            sent.
     """
     for policy in policies:
         parse_policy(policy)
@@ -113,6 +114,8 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     is_log = is_decision_log(given.trace)
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
+    if not any(numbers["requests"] for numbers in results.values()):
+        raise SettingError(f"{given.trace}: no request in it, or none so early")
     chart = Chart(
         title="Latency by policy",
         x_label="",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from laar.errors import SettingError
 from laar.lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
 from laar.lab.experiment import Experiment, Scope, spoken_time
 from laar.lab.figure import draw
@@ -102,20 +103,34 @@ def store(
 
 
 def load(directory: Path) -> dict[str, Stored]:
-    """All stored runs, by experiment."""
+    """All stored runs, by experiment.
+
+    Raises:
+        SettingError: a file is no stored run.
+    """
     found = {}
     for path in sorted(directory.glob("*.json")):
-        data = orjson.loads(path.read_bytes())
-        data["evidence"] = {
-            claim: {part: Seen(**seen) for part, seen in parts.items()}
-            for claim, parts in data["evidence"].items()
-        }
-        found[data["experiment"]] = Stored(**data)
+        try:
+            data = orjson.loads(path.read_bytes())
+            data["evidence"] = {
+                claim: {part: Seen(**seen) for part, seen in parts.items()}
+                for claim, parts in data["evidence"].items()
+            }
+            found[data["experiment"]] = Stored(**data)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
     return found
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
-    """The stored numbers, judged by the claims as they are declared now."""
+    """The stored numbers, judged by the claims as they are declared now.
+
+    Raises:
+        SettingError: they are numbers of other claims.
+    """
+    if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
+        name = experiment.name
+        raise SettingError(f"{name}.json has other claims than {name}: `laar lab results {name}`")
     return judge(experiment.claims, stored.evidence)
 
 

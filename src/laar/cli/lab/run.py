@@ -18,6 +18,7 @@ from laar.cli.lab.options import (
     Json,
     Keep,
     Plot,
+    check_places,
     lab_console,
 )
 from laar.cli.terminal import report_errors
@@ -89,6 +90,7 @@ def run(
         from laar.lab.report import as_records, dump, show
         from laar.lab.sweep import kept_in, placed
 
+        check_places(json, plot)
         experiment = find_experiment(name)
         scope = experiment.scope(
             seeds,
