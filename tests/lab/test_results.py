@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import subprocess
+from operator import truediv
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 
 import pytest
 from typer.testing import CliRunner
@@ -97,6 +98,26 @@ def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
         seen["sampled-no-queue"][""].theirs,
     ):
         assert f"{mean(values):.3f}" in page
+
+
+def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> None:
+    page = (RESULTS.parent / "guides" / "prefill-decode.md").read_text("utf-8").replace("\n", " ")
+    seen = STORED["prefill-decode"].evidence
+
+    def less(claim: str, load: str) -> int:
+        one = seen[claim][load]
+        return round(100.0 * (1.0 - geometric_mean(map(truediv, one.ours, one.theirs))))
+
+    gains = [less("e2e-no-worse", load) for load in seen["e2e-no-worse"]]
+    assert f"by {min(gains)} to {max(gains)} %" in page
+    light, many, both = "light", "many documents", "all of both"
+    slower = [-less("tpot-no-worse", load) for load in (light, many)]
+    assert f"p95 TPOT is {slower[0]} % (light) and {slower[1]} % (many documents) higher" in page
+    sooner = [less("ttft-no-worse", load) for load in (light, many)]
+    assert f"p95 TTFT {sooner[0]} % and {sooner[1]} % lower" in page
+    assert f"p95 TTFT is {-less('ttft-no-worse', both)} % higher" in page
+    judged = verdicts(KNOWN["prefill-decode"], STORED["prefill-decode"])
+    assert (sum(one.outcome != "shown" for one in judged), len(judged)) == (3, 6)
 
 
 @pytest.mark.parametrize(
