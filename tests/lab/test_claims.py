@@ -78,6 +78,10 @@ def test_every_seed_counts_where_nothing_is_random() -> None:
     assert verdict(claim, Seen([5.0] * 10)) == "beyond the paper: shown"
     assert verdict(claim, Seen([5.0] * 9 + [5.1])) == "beyond the paper: refuted"
     assert verdict(claim, Seen([5.0] * 9)) == "no verdict: needs 10 seeds"
+    for unknown in range(10):
+        values = [5.0] * 10
+        values[unknown] = math.nan
+        assert verdict(claim, Seen(values)) == "beyond the paper: refuted", unknown
 
 
 def test_what_a_run_could_have_seen_is_told() -> None:
@@ -88,6 +92,14 @@ def test_what_a_run_could_have_seen_is_told() -> None:
     rng = random.Random(1)
     values = [rng.gauss(0.0, 1.0) for _ in range(40)]
     assert seeds_for(values, detectable(values)) == pytest.approx(40, abs=1)
+
+
+def test_no_seeds_could_have_shown_a_time_that_is_more_than_all_shorter() -> None:
+    seen = {"c": {"": times(5, 1.0, scatter=1.0)}}
+    (below,) = judge([SHORTER], seen)
+    (above,) = judge([replace(SHORTER, direction="above", bound=1.1)], seen)
+    assert below.detectable < 100.0 < above.detectable
+    assert 1 - below.detectable / 100 == pytest.approx(1 / (1 + above.detectable / 100))
 
 
 def test_evidence_and_claims_must_be_of_each_other() -> None:

@@ -23,6 +23,7 @@ from laar.lab.report import Chart, Report, Table, dump, show
 from laar.lab.statistics import Estimate, estimate, gain
 from laar.lab.sweep import grid, kept_in, placed, sweep
 from laar.lab.trace import read_trace
+from laar.sim.engine import profile
 from laar.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
@@ -30,6 +31,14 @@ FLEET = """
 endpoints:
   - {name: "a:80", profile: gorgo-main, rtt_ms: 5}
   - {name: "b:80", profile: gorgo-main, rtt_ms: 50, settings: {max_num_seqs: 8}}
+"""
+
+OWN = """
+own:
+  linear:
+    seconds_per_token: {value: 0.0001, source: made up}
+    decode_s_per_token: {value: 0.01, source: made up}
+  settings: {num_blocks: 9999}
 """
 
 
@@ -152,6 +161,45 @@ def test_the_exit_status_is_the_verdict(
     assert bool(written["claims"]) == ("--quick" not in told)
 
 
+@pytest.mark.parametrize("option", ["policy", "workload"])
+def test_rivals_or_loads_of_ones_choice_do_not_decide_a_claim(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever chooses the rivals could choose weak ones."""
+    known = Experiment(
+        name="e",
+        about="c",
+        source="s",
+        run=lambda _: small_report(),
+        claims=(CLAIM,),
+        takes=frozenset({"policies", "workloads"}),
+    )
+    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
+    told = ["run", "e", "--seeds", "3", "--jobs", "1", f"--{option}", "random"]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 4
+    assert "shown" not in result.output
+
+
+@pytest.mark.parametrize("option", ["--json", "--plot"])
+@pytest.mark.parametrize("place", ["", "missing/f.png"])
+def test_a_file_that_cannot_be_written_is_told_before_the_run(
+    option: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = []
+
+    def run(scope: Scope) -> Report:
+        ran.append(scope)
+        return small_report()
+
+    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
+    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
+    result = RUN.invoke(commands.app, ["run", "e", "--jobs", "1", option, str(tmp_path / place)])
+    assert result.exit_code == 2
+    assert "directory" in result.stderr
+    assert not ran
+
+
 def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
         name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
@@ -235,6 +283,27 @@ def test_a_quick_run_is_the_same_bytes_each_time_and_on_more_processes(
         assert RUN.invoke(commands.app, told).exit_code == 0
         written.append(path.read_bytes())
     assert written[0] == written[1] == written[2]
+
+
+ONE_LENGTH = """
+lengths_tokens: [4096]
+languages: [ko]
+difficulty_correlation: 0.3
+answer_tokens: 48
+models:
+  a: {seconds_per_token: 1.0e-4, decode_s_per_token: 0.01, accuracy: {ko: [0.9]}}
+  b: {seconds_per_token: 2.0e-4, decode_s_per_token: 0.02, accuracy: {ko: [0.95]}}
+"""
+
+
+def test_nothing_is_shown_of_growth_with_length_over_a_single_length(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(ONE_LENGTH, "utf-8")
+    scope = Scope(seeds=(1000,), quick=True, fleet=fleet)
+    with placed("loky", 1):
+        seen = experiments.find_experiment("laar-ttca").run(scope).evidence
+    assert math.isnan(seen["affinity-grows"][""].ours[0])
+    assert math.isnan(seen["load-aware-shrinks"][""].ours[0])
 
 
 def test_laar_needs_no_more_attempts_than_there_are_models() -> None:
@@ -368,6 +437,40 @@ def test_replay_prints_one_row_for_each_policy(trace: Path, fleet: Path, tmp_pat
     assert [row[0] for row in rows] == ["laar", "random"]
     assert all(row[11] == 1.0 for row in rows), "every request succeeded"
     assert plot.read_bytes().lstrip().startswith(b"<?xml")
+
+
+@pytest.mark.parametrize("changed", ["trace.jsonl", "fleet.yaml", "own.yaml"])
+def test_what_is_kept_is_of_the_files_as_they_are(
+    tmp_path: Path, trace: Path, changed: str
+) -> None:
+    (tmp_path / "own.yaml").write_text(OWN, "utf-8")
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(FLEET.replace("gorgo-main", "own.yaml"), "utf-8")
+
+    def replayed(*kept: str) -> bytes:
+        data = tmp_path / "r.json"
+        told = ["replay", str(trace), "--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
+        ran = RUN.invoke(commands.app, [*told, "--json", str(data), *kept])
+        assert ran.exit_code == 0, ran.output
+        return data.read_bytes()
+
+    kept = ("--keep", str(tmp_path / "kept"))
+    before = replayed(*kept)
+    text = (tmp_path / changed).read_text("utf-8")
+    for old, new in (("rtt_ms: 5}", "rtt_ms: 700}"), ("value: 0.0001", "value: 0.001")):
+        text = text.replace(old, new)
+    (tmp_path / changed).write_text(text if ".yaml" in changed else lines(20), "utf-8")
+    profile._read.cache_clear()  # as in the next process
+    assert replayed(*kept) == replayed() != before
+
+
+def test_a_replay_of_nothing_is_no_result(fleet: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    told = ["--fleet", str(fleet), "--policy", "random", "--jobs", "1"]
+    ran = RUN.invoke(commands.app, ["replay", str(empty), *told])
+    assert ran.exit_code == 2
+    assert "empty.jsonl: no request" in ran.stderr
 
 
 def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:

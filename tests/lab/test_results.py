@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import subprocess
+from operator import truediv
 from pathlib import Path
-from statistics import mean
+from statistics import geometric_mean, mean
 
 import pytest
 from typer.testing import CliRunner
@@ -13,7 +15,7 @@ from laar.cli import lab as commands
 from laar.lab.experiment import Scope
 from laar.lab.experiments import all_experiments
 from laar.lab.report import Report
-from laar.lab.results import index_of, load, store, verdicts
+from laar.lab.results import commit_of, index_of, load, store, verdicts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
@@ -22,6 +24,11 @@ STORED = load(RESULTS)
 
 def test_the_page_is_made_of_the_stored_numbers() -> None:
     assert (RESULTS / "index.md").read_text("utf-8") == index_of(KNOWN, STORED)
+
+
+def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together() -> None:
+    page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
+    assert "but for those of `agents`, `conversations`, `day`, `no-regret`, which" in page
 
 
 @pytest.mark.parametrize("name", sorted(STORED))
@@ -35,6 +42,21 @@ def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None
         assert one.outcome != "no verdict"
         if one.outcome in ("contrary", "open") and one.claim.paper:
             assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
+
+
+def test_each_stored_commit_can_be_checked_out() -> None:
+    def git(*words: str) -> subprocess.CompletedProcess[str]:
+        told = ["git", "-C", str(RESULTS), *words]
+        return subprocess.run(told, capture_output=True, text=True, check=False)
+
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("no checkout with its whole history")
+    lost = {
+        run.commit
+        for run in STORED.values()
+        if git("merge-base", "--is-ancestor", run.commit, "HEAD").returncode
+    }
+    assert not lost
 
 
 @pytest.mark.parametrize(
@@ -76,6 +98,26 @@ def test_the_shares_that_the_guide_to_long_prompts_quotes_are_stored() -> None:
         seen["sampled-no-queue"][""].theirs,
     ):
         assert f"{mean(values):.3f}" in page
+
+
+def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> None:
+    page = (RESULTS.parent / "guides" / "prefill-decode.md").read_text("utf-8").replace("\n", " ")
+    seen = STORED["prefill-decode"].evidence
+
+    def less(claim: str, load: str) -> int:
+        one = seen[claim][load]
+        return round(100.0 * (1.0 - geometric_mean(map(truediv, one.ours, one.theirs))))
+
+    gains = [less("e2e-no-worse", load) for load in seen["e2e-no-worse"]]
+    assert f"by {min(gains)} to {max(gains)} %" in page
+    light, many, both = "light", "many documents", "all of both"
+    slower = [-less("tpot-no-worse", load) for load in (light, many)]
+    assert f"p95 TPOT is {slower[0]} % (light) and {slower[1]} % (many documents) higher" in page
+    sooner = [less("ttft-no-worse", load) for load in (light, many)]
+    assert f"p95 TTFT {sooner[0]} % and {sooner[1]} % lower" in page
+    assert f"p95 TTFT is {-less('ttft-no-worse', both)} % higher" in page
+    judged = verdicts(KNOWN["prefill-decode"], STORED["prefill-decode"])
+    assert (sum(one.outcome != "shown" for one in judged), len(judged)) == (3, 6)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +169,43 @@ def test_a_run_is_stored_and_the_page_made(tmp_path: Path) -> None:
     assert "not run yet: needs about" in page
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"experiment": ', "day.json: not a stored run"),
+        ("[1]", "day.json: not a stored run"),
+        ('{"experiment": "day"}', "day.json: not a stored run"),
+        (
+            '{"experiment": "day", "command": "", "commit": "", "date": "", "evidence": {"old": '
+            '{"": {"ours": [1], "theirs": []}}}}',
+            "`laar lab results day`",
+        ),
+    ],
+)
+def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "day.json").write_text(text, "utf-8")
+    told = ["results", "--minutes", "0", "--directory", str(tmp_path)]
+    ran = CliRunner().invoke(commands.app, told)
+    assert ran.exit_code == 2
+    assert said in ran.stderr
+
+
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     scope = Scope(seeds=(7, 8), data=tmp_path / "traffic")
-    stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope)
+    stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope, "c0ffee0")
     assert stored.command == "laar lab run agents --seeds 2 --first-seed 7 --data DIR"
+
+
+@pytest.mark.parametrize("changed", ["core/cost.py", "sim/data/engine.yaml", "policies/new.py"])
+def test_a_run_of_changed_code_says_so_wherever_the_change_is(tmp_path: Path, changed: str) -> None:
+    package = tmp_path / "src" / "laar"
+    for name in ("core/cost.py", "sim/data/engine.yaml"):
+        (package / name).parent.mkdir(parents=True)
+        (package / name).write_text("1", "utf-8")
+    (package / "policies").mkdir()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
+        subprocess.run([*git, *words], check=True)
+    assert re.fullmatch("[0-9a-f]+", commit_of(package))
+    (package / changed).write_text("2", "utf-8")
+    assert commit_of(package).endswith("+")

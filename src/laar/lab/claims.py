@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
+import numpy as np
+
 from laar.lab.statistics import (
     ALPHA,
     Estimate,
@@ -44,9 +46,12 @@ from laar.lab.statistics import (
     seeds_for,
 )
 
-__all__ = ["Claim", "Evidence", "Judged", "Seen", "judge", "level", "paired"]
+__all__ = ["ALONE", "Claim", "Evidence", "Judged", "Seen", "judge", "level", "paired"]
 
 Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
+
+ALONE = "alone"
+"""The family of claims that are tested each by itself."""
 
 _LEAST_SEEDS = 3
 _MANY_SEEDS = 1000
@@ -71,7 +76,7 @@ class Claim:
         paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
         published: the paper's figure, in our words.
         parts: whether all parts must be shown, or any.
-        family: claims that are corrected together; "alone" for none.
+        family: claims that are corrected together; `ALONE` for none.
         kind: value at which the direction begins; by default where nothing differs. None for a
             level: a figure that is missed contradicts nothing.
         why: the known reason why it comes out otherwise than claimed.
@@ -190,7 +195,8 @@ class Judged:
         if self.claim.effect == "every" or self.detectable != self.detectable:
             return ""
         unit = " %" if self.claim.effect == "ratio" else ""
-        said = f"{self.seeds} seeds show an effect of {self.detectable:.2g}{unit}"
+        size = f"{self.detectable:.0f}" if self.detectable >= 100.0 else f"{self.detectable:.2g}"
+        said = f"{self.seeds} seeds show an effect of {size}{unit}"
         if self.outcome == "open" and self.seeds < self.wanted < _MANY_SEEDS:
             said += f"; as seen, about {self.wanted:.0f} would settle it"
         return said
@@ -236,7 +242,7 @@ def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
     by_family = sorted(tested, key=lambda claim: (claim.family, claim.name))
     for family, members in groupby(by_family, key=lambda claim: claim.family):
         together = [(claim, _decisive(claim, evidence[claim.name])) for claim in members]
-        outcomes = _outcomes([part for _, part in together], corrected=family != "alone")
+        outcomes = _outcomes([part for _, part in together], corrected=family != ALONE)
         for (claim, part), outcome in zip(together, outcomes, strict=True):
             found[claim.name] = _judged(claim, evidence[claim.name], part, outcome)
     for claim in claims:
@@ -317,16 +323,21 @@ def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcom
         low=part.low,
         high=part.high,
         seeds=seeds,
-        detectable=100.0 * math.expm1(min(least, 700.0)) if claim.effect == "ratio" else least,
+        detectable=_percent(claim, least) if claim.effect == "ratio" else least,
         wanted=seeds_for(part.values, away),
     )
 
 
+def _percent(claim: Claim, log: float) -> float:
+    """Per cent of a ratio so far from the bound: less where the claim asks for less."""
+    return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
+
+
 def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
-    pick = max if claim.direction == "below" else min
-    part, worst = pick(
-        ((name, pick(one.ours)) for name, one in seen.items()), key=lambda each: each[1]
-    )
+    pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
+    ends = [float(pick(one.ours)) for one in seen.values()]  # NaN where any is: that holds nothing
+    worst = ends[place(ends)]
+    part = list(seen)[place(ends)]
     holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound
     seeds = min(len(one.ours) for one in seen.values())
     outcome: Outcome = "shown" if holds else "contrary" if not claim.paper else "open"

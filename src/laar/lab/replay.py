@@ -93,12 +93,20 @@ class Replay:
             fleet_of(self.engines, self.endpoints) if self.fleet is None else read_fleet(self.fleet)
         )
 
+    @property
+    def files(self) -> list[Path | None]:
+        """The files that a run reads."""
+        profiles = [end.profile for end in self.described().endpoints]
+        own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
+        return [self.trace, self.fleet, *own]
+
 
 def replay(given: Replay, policies: Sequence[str]) -> Report:
     """Runs the trace once for each policy, `name` or `name:parameter=value,...`.
 
     Raises:
-        SettingError: something is wrong with the trace, the fleet or a policy's name.
+        SettingError: something is wrong with the trace, the fleet or a policy's name; or nothing is
+            sent.
     """
     for policy in policies:
         parse_policy(policy)
@@ -106,6 +114,8 @@ def replay(given: Replay, policies: Sequence[str]) -> Report:
     is_log = is_decision_log(given.trace)
     cases = [(given, policy) for policy in policies]
     results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
+    if not any(numbers["requests"] for numbers in results.values()):
+        raise SettingError(f"{given.trace}: no request in it, or none so early")
     chart = Chart(
         title="Latency by policy",
         x_label="",

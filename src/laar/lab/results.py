@@ -15,12 +15,13 @@ from pathlib import Path
 
 import orjson
 
-from laar.lab.claims import Claim, Evidence, Judged, Seen, judge
+from laar.errors import SettingError
+from laar.lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
 from laar.lab.experiment import Experiment, Scope, spoken_time
 from laar.lab.figure import draw
 from laar.lab.report import Report
 
-__all__ = ["Stored", "index_of", "load", "store", "verdicts"]
+__all__ = ["Stored", "commit_of", "index_of", "load", "store", "verdicts"]
 
 _DIGITS = 7
 _GROUPS = {
@@ -37,7 +38,9 @@ Made by `laar lab results`; do not edit. One row a claim of the lab's experiment
 about the code that serves, on simulated engines. Each was declared beside its experiment before the
 run, with metric, margin, seeds and analysis (`laar.lab.claims`). Intervals are of 95 %, paired by
 seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by Holm's
-procedure. Ratios are geometric means.
+procedure, but for those of {alone}, which are tested each by itself.
+What seeds show, they show with a chance of 80 %, before that correction. Ratios are geometric
+means.
 
 * **reproduced**: a paper's claim is shown, with the size asked for;
 * **reproduced in kind**: its direction is shown, the size is not;
@@ -56,7 +59,7 @@ class Stored:
     Args:
         experiment: name of the experiment.
         command: command that repeats it.
-        commit: commit of the code, with a `+` where it was changed.
+        commit: commit of the code when the run began, with a `+` where it was changed.
         date: date of the run, UTC.
         evidence: numbers by seed.
         picture: file name beside it; empty for none.
@@ -70,7 +73,9 @@ class Stored:
     picture: str = ""
 
 
-def store(directory: Path, experiment: Experiment, report: Report, scope: Scope) -> Stored:
+def store(
+    directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
+) -> Stored:
     """Writes a run's file, and its picture where the report has one."""
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
@@ -81,7 +86,7 @@ def store(directory: Path, experiment: Experiment, report: Report, scope: Scope)
         experiment=experiment.name,
         command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
         + given,
-        commit=_commit(),
+        commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         evidence={
             claim: {
@@ -98,20 +103,34 @@ def store(directory: Path, experiment: Experiment, report: Report, scope: Scope)
 
 
 def load(directory: Path) -> dict[str, Stored]:
-    """All stored runs, by experiment."""
+    """All stored runs, by experiment.
+
+    Raises:
+        SettingError: a file is no stored run.
+    """
     found = {}
     for path in sorted(directory.glob("*.json")):
-        data = orjson.loads(path.read_bytes())
-        data["evidence"] = {
-            claim: {part: Seen(**seen) for part, seen in parts.items()}
-            for claim, parts in data["evidence"].items()
-        }
-        found[data["experiment"]] = Stored(**data)
+        try:
+            data = orjson.loads(path.read_bytes())
+            data["evidence"] = {
+                claim: {part: Seen(**seen) for part, seen in parts.items()}
+                for claim, parts in data["evidence"].items()
+            }
+            found[data["experiment"]] = Stored(**data)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
     return found
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
-    """The stored numbers, judged by the claims as they are declared now."""
+    """The stored numbers, judged by the claims as they are declared now.
+
+    Raises:
+        SettingError: they are numbers of other claims.
+    """
+    if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
+        name = experiment.name
+        raise SettingError(f"{name}.json has other claims than {name}: `laar lab results {name}`")
     return judge(experiment.claims, stored.evidence)
 
 
@@ -131,7 +150,15 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
         if run and run.picture:
             notes[group].append(f"* [Picture of {experiment.name}]({run.picture})")
     hours = sum(each.hours(each.seeds) for each in experiments.values() if each.claims)
-    text = [_HEAD, f"All of it takes about {spoken_time(hours)} on two cores.\n"]
+    alone = [
+        f"`{name}`"
+        for name, each in experiments.items()
+        if any(claim.family == ALONE for claim in each.claims)
+    ]
+    text = [
+        _HEAD.format(alone=", ".join(alone)),
+        f"All of it takes about {spoken_time(hours)} on two cores.\n",
+    ]
     text.append("| verdict | claims |\n| --- | --- |")
     text += [f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())]
     for group, of_group in rows.items():
@@ -190,17 +217,17 @@ def _rounded(values: Sequence[float]) -> list[float]:
     return [float(f"{value:.{_DIGITS}g}") for value in values]
 
 
-def _commit() -> str:
-    """The checkout's, where there is one."""
+def commit_of(package: Path = Path(__file__).parents[1]) -> str:
+    """The checkout's commit, where there is one, with a `+` where the package was changed."""
 
     def git(*words: str) -> str:
         done = subprocess.run(  # noqa: S603
-            ["git", "-C", str(Path(__file__).parent), *words],  # noqa: S607
+            ["git", "-C", str(package), *words],  # noqa: S607
             capture_output=True,
             text=True,
             check=False,
         )
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
+    changed = git("status", "--porcelain", "--", ".")
     return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")

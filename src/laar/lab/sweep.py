@@ -8,7 +8,7 @@ cases whatever finishes first, so a sweep's outcome does not depend on where it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
@@ -28,6 +28,9 @@ BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine, or a cluster."""
 
 _LINE_EVERY_S = 60.0
+_PACKAGED = {".py", ".yaml", ".json"}
+"""Sources, engines and fleets."""
+
 _T = TypeVar("_T")
 _Key = TypeVar("_Key")
 
@@ -132,24 +135,30 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 
 @contextmanager
-def kept_in(directory: Path | None) -> Iterator[None]:
+def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
     """Keeps the finished runs of sweeps inside, and does not repeat those that are there already.
 
     Args:
-        directory: runs of other sources or cases in it stay untouched; workers on other machines
-            have to share it. None: nothing is kept.
+        directory: runs of other sources, files or cases in it stay untouched; workers on other
+            machines have to share it. None: nothing is kept.
+        read: files, and directories of files, that the runs read.
     """
-    token = _kept.set(directory / _sources() if directory else None)
+    token = _kept.set(directory / _state(read) if directory else None)
     try:
         yield
     finally:
         _kept.reset(token)
 
 
-def _sources() -> str:
-    """A name for this state of the package: any change may change the result of a run."""
+def _state(read: Iterable[Path | None]) -> str:
+    """A name for this state of package and files: any change may change the result of a run."""
     package = Path(__file__).parents[1]
     digest = xxhash.xxh3_64()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for path in sorted(package.rglob("*.*")):
+        if path.suffix in _PACKAGED:
+            digest.update(path.read_bytes())
+    for given in sorted(path for path in read if path):
+        for path in sorted(given.iterdir()) if given.is_dir() else [given]:
+            about = path.stat()
+            digest.update(f"{path} {about.st_size} {about.st_mtime_ns}".encode())
     return digest.hexdigest()

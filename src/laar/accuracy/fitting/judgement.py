@@ -123,7 +123,8 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
     within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
     console.print(
         f"Right within 1 to {len(attempts['laar'])} attempts: {within}, of the "
-        f"{attempts['questions']} questions that {attempts['models']} models or more answered, each once."
+        f"{attempts['questions']} questions that {attempts['models']} models or more answered, "
+        "each once."
     )
     for number, found in attempts["value_of_attempt"].items():
         low, high = (100 * edge for edge in found["interval"])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.lab.options import NOT_HELD, Json, Plot, lab_console
+from laar.cli.lab.options import NOT_HELD, Json, Plot, check_places, lab_console
 from laar.cli.terminal import report_errors
 
 __all__ = ["fit_engine"]
@@ -58,6 +58,7 @@ def fit_engine(
         from laar.measuring.run import key_headers
 
         check_out(out)
+        check_places(json, plot)
         with Progress(console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("fit-engine")
             fitted = run_fit(

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from laar.errors import SettingError
+
 __all__ = [
     "NOT_HELD",
     "NO_VERDICT",
@@ -17,6 +19,7 @@ __all__ = [
     "Json",
     "Keep",
     "Plot",
+    "check_places",
     "lab_console",
 ]
 
@@ -43,9 +46,22 @@ Keep = Annotated[
     Path | None,
     typer.Option(
         help="Store finished runs in this directory. The same command on unchanged sources "
-        "resumes there."
+        "and files resumes there."
     ),
 ]
+
+
+def check_places(*files: Path | None) -> None:
+    """Refuses files that can't be written, before anything runs for an hour.
+
+    Raises:
+        SettingError: one is a directory, or its directory is missing.
+    """
+    for path in files:
+        if path and path.is_dir():
+            raise SettingError(f"{path} is a directory; name a file")
+        if path and not path.parent.is_dir():
+            raise SettingError(f"{path}: there is no directory {path.parent}")
 
 
 def lab_console() -> Console:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.lab.options import Backend, Jobs, Json, Keep, Plot, lab_console
+from laar.cli.lab.options import Backend, Jobs, Json, Keep, Plot, check_places, lab_console
 from laar.cli.terminal import report_errors
 from laar.errors import SettingError
 
@@ -100,6 +100,7 @@ def replay(
         from laar.lab.report import dump, show
         from laar.lab.sweep import kept_in, placed
 
+        check_places(json, plot)
         if not trace.is_file():
             raise SettingError(
                 f"{trace} is not a file; give a trace or a decision log (JSON lines)"
@@ -120,7 +121,7 @@ def replay(
             max_in_flight=max_in_flight,
             seed=seed,
         )
-        with placed(backend, jobs), kept_in(keep):
+        with placed(backend, jobs), kept_in(keep, given.files):
             report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
         show(report, lab_console())
         if json:

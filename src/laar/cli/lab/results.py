@@ -43,7 +43,7 @@ def results(
     with report_errors():
         from laar.lab.experiment import spoken_time
         from laar.lab.experiments import all_experiments, find_experiment
-        from laar.lab.results import index_of, load, store
+        from laar.lab.results import commit_of, index_of, load, store
         from laar.lab.sweep import kept_in, placed
 
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def results(
             if each.name not in stored and (data is not None or not each.needs_data)
         ]
         chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
-        console = lab_console()
+        console, commit = lab_console(), commit_of()
         hours = sum(each.hours(each.seeds) for each in chosen)
         if chosen:
             console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
@@ -63,9 +63,9 @@ def results(
             console.print(experiment.name, highlight=False)
             taken = data if "data" in experiment.takes else None
             scope = experiment.scope(None, quick=False, data=taken)
-            with placed(backend, jobs), kept_in(keep):
+            with placed(backend, jobs), kept_in(keep, (taken,)):
                 report = experiment.run(scope)
-            stored[experiment.name] = store(directory, experiment, report, scope)
+            stored[experiment.name] = store(directory, experiment, report, scope, commit)
             for one in experiment.judged(report, scope):
                 console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
             (directory / "index.md").write_text(index_of(known, stored), "utf-8")

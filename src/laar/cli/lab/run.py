@@ -18,6 +18,7 @@ from laar.cli.lab.options import (
     Json,
     Keep,
     Plot,
+    check_places,
     lab_console,
 )
 from laar.cli.terminal import report_errors
@@ -53,13 +54,16 @@ def run(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            help="Policy to run instead of the experiment's own: policy:parameter=value,...; "
-            "repeatable."
+            help="Policy to run instead of the experiment's own, without a verdict: "
+            "policy:parameter=value,...; repeatable."
         ),
     ] = None,
     workload: Annotated[
         list[str] | None,
-        typer.Option(help="Workload to run, for suite and no-regret; repeatable. Default: all."),
+        typer.Option(
+            help="Workload to run, without a verdict, for suite and no-regret; repeatable. "
+            "Default: all."
+        ),
     ] = None,
     fleet: Annotated[
         Path | None,
@@ -86,6 +90,7 @@ def run(
         from laar.lab.report import as_records, dump, show
         from laar.lab.sweep import kept_in, placed
 
+        check_places(json, plot)
         experiment = find_experiment(name)
         scope = experiment.scope(
             seeds,
@@ -109,7 +114,7 @@ def run(
                 "--seeds fewer without a verdict.",
                 highlight=False,
             )
-        with placed(backend, jobs), kept_in(keep):
+        with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
             report = experiment.run(scope)
         judged = experiment.judged(report, scope)
         show(report, console, judged)
@@ -124,7 +129,7 @@ def run(
     outcomes = {one.outcome for one in judged}
     if outcomes & {"in kind", "contrary", "open"}:
         raise typer.Exit(NOT_HELD)
-    if "no verdict" in outcomes:
+    if "no verdict" in outcomes or (experiment.claims and not judged and not quick):
         raise typer.Exit(NO_VERDICT)
 
 
@@ -132,6 +137,8 @@ def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -
     about = f"{experiment.about} ({experiment.source}; {_spoken(scope.seeds)})"
     if scope.quick:
         return f"a smoke test without a verdict: {about}"
+    if not judged and experiment.claims:
+        return f"no verdict on policies or workloads of one's choice: {about}"
     if not judged:
         return f"nothing is judged: {about}"
     shown = sum(one.outcome == "shown" for one in judged)

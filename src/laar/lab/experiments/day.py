@@ -25,9 +25,9 @@ from typing import Any
 
 from laar.core.decision import DirectorSettings
 from laar.core.interfaces import PlainAssessor
-from laar.errors import RequestError
+from laar.errors import RequestError, SettingError
 from laar.health import HealthSettings
-from laar.lab.claims import Claim, Seen, paired
+from laar.lab.claims import ALONE, Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Chart, Report, Table, Value
 from laar.lab.statistics import means
@@ -231,6 +231,8 @@ def run_day(scope: Scope) -> Report:
     traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
     rivals = _QUICK_RIVALS if scope.quick else RIVALS
     ours, *others = policies = scope.policies or (OURS, *rivals)
+    if not others:
+        raise SettingError("give at least two policies; the first is judged against the others")
     for policy in policies:
         parse_policy(policy)
     parts = product(("day", "endpoints"), policies)
@@ -317,7 +319,7 @@ _SEEDS = 3
 def _claim(name: str, says: str, metric: str, bound: float, **other: Any) -> Claim:
     given: dict[str, Any] = {"effect": "ratio", "direction": "below"} | other
     return Claim(
-        name=name, says=says, metric=metric, bound=bound, seeds=_SEEDS, family="alone", **given
+        name=name, says=says, metric=metric, bound=bound, seeds=_SEEDS, family=ALONE, **given
     )
 
 

@@ -41,7 +41,8 @@ CLAIMS = (
         bound=TOLERANCE,
         seeds=1,
         paper="Medha, sections 3.1 and 6, appendix B",
-        published="the table of `laar lab run engine-validation`",
+        published="the table of `laar lab run engine-validation`; it names the figures to which a "
+        "constant was fitted",
     ),
     Claim(
         name="at-least",

@@ -6,6 +6,7 @@ gives up early, so the time spent for each correct answer stands beside it.
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -193,15 +194,17 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
 
 
 def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
-    """The growth of the gain for each doubling of the prompt, by seed; NaN with one length."""
+    """The growth of the gain for each doubling of the prompt, by seed; NaN from one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
-    if len(set(lengths)) < 2:
-        return [float("nan")] * len(results[ours, cells[0]])
+    several = len(set(lengths)) > 1
     gains = [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return [float(np.polyfit(lengths, by_seed, 1)[0]) for by_seed in zip(*gains, strict=True)]
+    return [
+        float(np.polyfit(lengths, by_seed, 1)[0]) if several else math.nan
+        for by_seed in zip(*gains, strict=True)
+    ]
 
 
 def _covered(results: _Results, cells: list[Cell]) -> list[float]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from laar.errors import SettingError
-from laar.lab.claims import Claim, Seen, paired
+from laar.lab.claims import ALONE, Claim, Seen, paired
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.report import Report, Table, Value
 from laar.lab.statistics import Estimate, log_ratios
@@ -229,7 +229,7 @@ def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
                 direction="below",
                 bound=1.0 + margin,
                 seeds=seeds,
-                family="alone",
+                family=ALONE,
             )
             for role in roles
             for metric, margin in MARGINS.items()
@@ -259,7 +259,7 @@ CLAIMS = (
             direction="below",
             bound=1.0 - wanted,
             seeds=30,
-            family="alone",
+            family=ALONE,
         )
         for metric, wanted in _LEAD.items()
     ),
