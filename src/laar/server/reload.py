@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from laar.accuracy.capability import CapabilityModel
@@ -31,6 +31,7 @@ from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Change, Loaded, Settings, change, load
+from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
 __all__ = ["RESTART", "Apply", "SettingsReloader"]
@@ -201,17 +202,17 @@ class SettingsReloader(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_settings_pending_restart",
             "Changed settings that need a restart to apply; /config lists them.",
             len(self._pending),
         )
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_settings_refused",
             "1 while the settings files cannot be used and the old settings stay in effect.",
             float(self._refused),
         )
-        yield CounterMetricFamily(
+        yield counter(
             "laar_settings_changes", "Changes of settings applied at once.", self._applied
         )
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from laar.core.endpoints import EndpointTable
 from laar.health import Health
+from laar.telemetry.families import counter, gauge
 
 __all__ = ["HealthMetrics"]
 
@@ -36,51 +37,49 @@ class HealthMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         now = self._clock()
-        failures = CounterMetricFamily(
+        ailing = [
+            (self._table.address(slot), slot, known)
+            for slot, known in self._health.known()
+            if known.failures or known.breaker.openings or known.pace != 1.0
+        ]
+        yield counter(
             "laar_endpoint_failures",
             "Requests that failed at an endpoint, by kind: status, error, error-event, "
             "denied, cut, empty, hang, retried (Envoy tried another endpoint), full. "
             "Faults of clients do not count.",
-            labels=("endpoint", "kind"),
+            (((at, str(kind)), n) for at, _, known in ailing for kind, n in known.failures.items()),
+            ("endpoint", "kind"),
         )
-        openings = CounterMetricFamily(
+        yield counter(
             "laar_endpoint_ejections",
             "Times that the endpoint was taken out of service because requests failed there.",
-            labels=("endpoint",),
+            ((at, known.breaker.openings) for at, _, known in ailing),
+            ("endpoint",),
         )
-        trials = CounterMetricFamily(
+        yield counter(
             "laar_endpoint_trials",
             "Requests sent on trial to the endpoint while it was out of service.",
-            labels=("endpoint",),
+            ((at, known.breaker.trials) for at, _, known in ailing),
+            ("endpoint",),
         )
-        state = GaugeMetricFamily(
+        yield gauge(
             "laar_endpoint_breaker_state",
             "State of the endpoint's breaker: 0 closed, 1 slow start, 2 half open (one "
             "request is on trial), 3 open (no requests).",
-            labels=("endpoint",),
+            ((at, _STATES[known.breaker.state]) for at, _, known in ailing),
+            ("endpoint",),
         )
-        answers = GaugeMetricFamily(
+        yield gauge(
             "laar_endpoint_answers_ratio",
             "Probability that the endpoint answers, learned from outcomes. Its expected "
             "seconds are divided by it.",
-            labels=("endpoint",),
+            ((at, self._health.answers(slot, now)) for at, slot, _ in ailing),
+            ("endpoint",),
         )
-        pace = GaugeMetricFamily(
+        yield gauge(
             "laar_endpoint_pace_ratio",
             "Factor by which the endpoint is slower than others with the same model; 1 if "
             "chance explains the difference.",
-            labels=("endpoint",),
+            ((at, known.pace) for at, _, known in ailing),
+            ("endpoint",),
         )
-        for slot, known in self._health.known():
-            breaker = known.breaker
-            if not known.failures and not breaker.openings and known.pace == 1.0:
-                continue
-            address = self._table.address(slot)
-            for kind, count in known.failures.items():
-                failures.add_metric((address, str(kind)), count)
-            openings.add_metric((address,), breaker.openings)
-            trials.add_metric((address,), breaker.trials)
-            state.add_metric((address,), _STATES[breaker.state])
-            answers.add_metric((address,), self._health.answers(slot, now))
-            pace.add_metric((address,), known.pace)
-        yield from (failures, openings, trials, state, answers, pace)

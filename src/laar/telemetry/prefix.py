@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from laar.prefix.index import IndexStats
+from laar.telemetry.families import counter, gauge
 
 __all__ = ["PrefixMetrics"]
 
@@ -24,21 +25,22 @@ class PrefixMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        size = GaugeMetricFamily(
+        stats = self._stats() if self._stats is not None else None
+        yield gauge(
             "laar_prefix_index_bytes",
             "Estimated bytes of the prefix index; prefix.max_bytes is the limit.",
+            stats.size_bytes if stats else (),
         )
-        gone = CounterMetricFamily(
+        yield counter(
             "laar_prefix_blocks_forgotten",
             "Blocks that the prefix index dropped, by cause: capacity (the endpoint's "
             "cache was full), memory (the index was full), disproved (misses).",
-            labels=("cause",),
+            (
+                ("capacity", stats.evicted_capacity_blocks),
+                ("memory", stats.evicted_memory_blocks),
+                ("disproved", stats.disproved_blocks),
+            )
+            if stats
+            else (),
+            ("cause",),
         )
-        if self._stats is not None:
-            stats = self._stats()
-            size.add_metric((), stats.size_bytes)
-            gone.add_metric(("capacity",), stats.evicted_capacity_blocks)
-            gone.add_metric(("memory",), stats.evicted_memory_blocks)
-            gone.add_metric(("disproved",), stats.disproved_blocks)
-        yield size
-        yield gone

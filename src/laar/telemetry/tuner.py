@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+
+from laar.telemetry.families import counter, gauge
 
 __all__ = ["TunerMetrics"]
 
@@ -23,22 +25,21 @@ class TunerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        weights = GaugeMetricFamily(
+        found = self._shown() if self._shown is not None else None
+        cost_s = found["cost_s"] if found else None
+        yield gauge(
             "laar_tuner_weight",
             "Weights of the cost that gave the best objective so far.",
-            labels=("weight",),
+            found["weights"].items() if found else (),
+            ("weight",),
         )
-        cost = GaugeMetricFamily(
-            "laar_tuner_cost_seconds", "Objective of the best weights, in seconds."
+        yield gauge(
+            "laar_tuner_cost_seconds",
+            "Objective of the best weights, in seconds.",
+            () if cost_s is None else cost_s,
         )
-        windows = CounterMetricFamily("laar_tuner_windows", "Windows that the tuner has measured.")
-        if self._shown is not None:
-            found = self._shown()
-            for name, value in found["weights"].items():
-                weights.add_metric((name,), value)
-            if found["cost_s"] is not None:
-                cost.add_metric((), found["cost_s"])
-            windows.add_metric((), found["trials"])
-        yield weights
-        yield cost
-        yield windows
+        yield counter(
+            "laar_tuner_windows",
+            "Windows that the tuner has measured.",
+            found["trials"] if found else (),
+        )
