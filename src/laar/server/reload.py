@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
@@ -73,7 +72,7 @@ class _Read:
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
-class SettingsReloader(Collector):
+class SettingsReloader:
     """The settings in effect, their origins, and the changes that wait for a restart.
 
     Args:

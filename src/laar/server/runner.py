@@ -76,7 +76,7 @@ class Runner:
         hub = worker.hub if worker else None
         self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
         self.reloader = SettingsReloader(loaded, problems=problems)
-        self.picker.metrics.add(self.reloader)
+        self.picker.metrics.add(self.reloader.collect)
         self.health = HealthService()
         self.ports = Ports()
         self.admin = AdminPort(self.picker, self.health, self.reloader.shown)

@@ -23,7 +23,6 @@ from typing import Any
 import aiohttp
 import orjson
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion, Decision
@@ -74,7 +73,7 @@ class _Prompt:
     due: float = 0.0
 
 
-class TokenizedPrompts(Collector):
+class TokenizedPrompts:
     """Tokenizes the prompts that pass.
 
     Args:

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.context import ContextHook, HookResult, RunningMean
 from laar.telemetry.families import Histogram, counter, gauge, histogram
 
-__all__ = ["GROUPS", "ContextMetrics", "Group", "RouteTally"]
+__all__ = ["GROUPS", "Group", "RouteTally", "context_families"]
 
 GROUPS = ("hook", "control", "observed")
 
@@ -108,67 +107,57 @@ class RouteTally:
         self.groups = {group: Group() for group in GROUPS}
 
 
-class ContextMetrics(Collector):
-    """Metrics of the context hook.
-
-    Args:
-        routes: gives the counters to show; routes are names from the settings.
-    """
-
-    def __init__(self, routes: Callable[[], Sequence[RouteTally]]) -> None:
-        self._routes = routes
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        routes = self._routes()
-        stats = [(route.name, route.hook.stats()) for route in routes]
+def context_families(routes: Callable[[], Sequence[RouteTally]]) -> Iterator[Metric]:
+    """Reads the counters of the routes, whose names come from the settings, at each scrape."""
+    tallies = routes()
+    stats = [(route.name, route.hook.stats()) for route in tallies]
+    yield counter(
+        "laar_context_requests",
+        "Request bodies that the context hook examined, by outcome.",
+        (((route.name, reason), n) for route in tallies for reason, n in route.reasons.items()),
+        ("route", "reason"),
+    )
+    yield counter(
+        "laar_context_lists",
+        "Lists of documents found, by shape; unknown_* if documents were announced "
+        "but their shape is unknown.",
+        (((route.name, shape), n) for route in tallies for shape, n in route.shapes.items()),
+        ("route", "shape"),
+    )
+    yield gauge(
+        "laar_context_off",
+        "1 if the context hook switched itself off on the route, else 0.",
+        ((route.name, float(route.is_off)) for route in tallies),
+        ("route",),
+    )
+    yield gauge(
+        "laar_context_entries",
+        "Entries in the memories of the context hook, by memory.",
+        (((name, memory), of[memory]) for name, of in stats for memory in _MEMORIES),
+        ("route", "memory"),
+    )
+    yield counter(
+        "laar_context_evicted",
+        "Remembered orders that were dropped, by cause.",
+        (((name, why), of[f"index_evicted_{why}"]) for name, of in stats for why in _CAUSES),
+        ("route", "cause"),
+    )
+    yield histogram(
+        "laar_context_added_seconds",
+        "Seconds that the context hook added to a request.",
+        {route.name: route.added for route in tallies},
+        ("route",),
+    )
+    groups = [
+        ((route.name, name), group) for route in tallies for name, group in route.groups.items()
+    ]
+    for name, text in _GROUP_FIGURES.items():
         yield counter(
-            "laar_context_requests",
-            "Request bodies that the context hook examined, by outcome.",
-            (((route.name, reason), n) for route in routes for reason, n in route.reasons.items()),
-            ("route", "reason"),
+            f"laar_context_{name}",
+            text,
+            ((key, float(getattr(group, name))) for key, group in groups),
+            ("route", "group"),
         )
-        yield counter(
-            "laar_context_lists",
-            "Lists of documents found, by shape; unknown_* if documents were announced "
-            "but their shape is unknown.",
-            (((route.name, shape), n) for route in routes for shape, n in route.shapes.items()),
-            ("route", "shape"),
-        )
-        yield gauge(
-            "laar_context_off",
-            "1 if the context hook switched itself off on the route, else 0.",
-            ((route.name, float(route.is_off)) for route in routes),
-            ("route",),
-        )
-        yield gauge(
-            "laar_context_entries",
-            "Entries in the memories of the context hook, by memory.",
-            (((name, memory), of[memory]) for name, of in stats for memory in _MEMORIES),
-            ("route", "memory"),
-        )
-        yield counter(
-            "laar_context_evicted",
-            "Remembered orders that were dropped, by cause.",
-            (((name, why), of[f"index_evicted_{why}"]) for name, of in stats for why in _CAUSES),
-            ("route", "cause"),
-        )
-        yield histogram(
-            "laar_context_added_seconds",
-            "Seconds that the context hook added to a request.",
-            {route.name: route.added for route in routes},
-            ("route",),
-        )
-        groups = [
-            ((route.name, name), group) for route in routes for name, group in route.groups.items()
-        ]
-        for name, text in _GROUP_FIGURES.items():
-            yield counter(
-                f"laar_context_{name}",
-                text,
-                ((key, float(getattr(group, name))) for key, group in groups),
-                ("route", "group"),
-            )
 
 
 _GROUP_FIGURES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.flow.admission import Admission, Outcome
 from laar.telemetry.families import Histogram, counter, gauge, histogram
@@ -15,7 +14,7 @@ __all__ = ["FlowMetrics"]
 _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
-class FlowMetrics(Collector):
+class FlowMetrics:
     """Requests that wait, that were sent, and that were shed and why.
 
     Args:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
@@ -23,7 +22,7 @@ _SECONDS = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 
 
-class LearningMetrics(Collector):
+class LearningMetrics:
     """Reports of outcomes by verdict, and c(m) measured against seen.
 
     Args:

@@ -9,9 +9,9 @@ endpoints, policies, reasons), never anything a client sent.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
@@ -48,12 +48,11 @@ class Metrics(Collector):
         self._latency = Histogram(_LATENCY_BOUNDS_S)
         self._labels: list[str] = []
         self._labels_version = -1
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._parts: list[Callable[[], Iterable[Metric]]] = []
 
-    def add(self, collector: Collector) -> None:
-        """Shows another part's metrics on the same page."""
-        self._registry.register(collector)
+    def add(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Shows another part's metrics on the same page; `collect` is called for each scrape."""
+        self._parts.append(collect)
 
     # -- counting ------------------------------------------------------------------------------
 
@@ -83,16 +82,21 @@ class Metrics(Collector):
 
     def page(self) -> bytes:
         """The page in Prometheus' text format."""
-        return generate_latest(self._registry) + self._endpoint_lines()
+        return generate_latest(self) + self._endpoint_lines()
 
     def families(self) -> Iterator[Metric]:
-        """Every metric family, other parts' included."""
-        yield from self._registry.collect()
+        """Every metric family, those of endpoints included."""
+        yield from self.collect()
         for name, help_text, _ in _ENDPOINT_COLUMNS:
             yield gauge(name, help_text, (), _ENDPOINT_LABELS)
 
     def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
+        """Makes the families of all parts, its own first; called for each scrape."""
+        yield from self._own()
+        for collect in self._parts:
+            yield from collect()
+
+    def _own(self) -> Iterator[Metric]:
         yield counter(
             "laar_decisions",
             "Requests for which an endpoint was chosen.",

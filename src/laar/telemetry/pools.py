@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
 
 from laar.core.decision import Decision
 from laar.core.director import Director
@@ -39,7 +38,7 @@ MAX_POOLS = 1024
 _Pool = tuple[str, str]
 
 
-class PoolMetrics(Collector):
+class PoolMetrics:
     """Counts decisions, and reads the rest at each scrape.
 
     Args:

@@ -10,7 +10,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
@@ -27,7 +26,7 @@ _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
 """Bounds of predicted over measured; between the third and the fourth the prediction held."""
 
 
-class WatchingMetrics(Collector):
+class WatchingMetrics:
     """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:

@@ -129,7 +129,7 @@ class Observability:
             viewers=lambda: self.feed.viewers,
             health=lambda: page.health(clock()),
         )
-        metrics.add(self._figures)
+        metrics.add(self._figures.collect)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
