@@ -22,6 +22,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
 from laar.protocol.ports import GatewayRules
+from laar.server.admin.answers import as_json
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports
@@ -180,8 +181,7 @@ class Observability:
 
     async def _show_fleet(self, _request: Request) -> Response:
         self._update_about()
-        body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
-        return Response(body, media_type="application/json")
+        return as_json(self.page.fleet(self._clock()))
 
     async def _show_history(self, _request: Request) -> Response:
         body = orjson.dumps(self.history.curves(self._clock()))
