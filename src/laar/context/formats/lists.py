@@ -17,7 +17,7 @@ from typing import TypeAlias
 import orjson
 
 from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
-from laar.context.formats.jsonspans import MAX_STEPS, JsonSpans, TooComplexError, Want
+from laar.context.formats.jsonspans import MAX_STEPS, Path, spans_of
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
@@ -240,8 +240,8 @@ def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool
         elements.append(element)
         if not isinstance(element, dict) or not (sub := _text_field(element)):
             return []
-        found = _element_spans(text[start:end], element, sub)
-        spans.append((start, end, start + found[0] + 1, start + found[1] - 1))
+        first, last = spans_of(text[start:end], element, [sub])[sub]
+        spans.append((start, end, start + first + 1, start + last - 1))
     if len(spans) < min_docs or not _documents(elements, known=False, announced=by_tool):
         return []
     if len(spans) > max_docs:
@@ -257,23 +257,6 @@ def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool
         shape="json_lines",
     )
     return [replace(block, silent=True)]
-
-
-def _element_spans(text: str, element: dict[str, _Json], sub: _Sub) -> tuple[int, int]:
-    try:
-        found = JsonSpans(text).find(element, _wanted(sub))
-    except TooComplexError:
-        raise Refused(Reason.TOO_COMPLEX) from None
-    if found is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
-    return found[sub]
-
-
-def _wanted(sub: _Sub) -> Want:
-    want: Want = None
-    for step in reversed(sub):
-        want = {step: want}
-    return want
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:
@@ -329,12 +312,9 @@ def _documents(elements: Sequence[_Json], *, known: bool, announced: bool) -> bo
     return True
 
 
-_Sub: TypeAlias = "tuple[str | int, ...]"
-
-
-def _text_field(element: dict[str, _Json]) -> _Sub:
+def _text_field(element: dict[str, _Json]) -> Path:
     """The path of the longest text among the usual fields; empty if there is none."""
-    best: _Sub = ()
+    best: Path = ()
     size = 0
     for name in TEXTS:
         own = element.get(name)
@@ -344,7 +324,7 @@ def _text_field(element: dict[str, _Json]) -> _Sub:
         return best
     for name in INSIDE:
         inner = element.get(name)
-        at: _Sub = (name,)
+        at: Path = (name,)
         if isinstance(inner, list) and len(inner) == 1:
             inner, at = inner[0], (name, 0)
         if isinstance(inner, dict):
@@ -369,19 +349,13 @@ def _spans(
     path: tuple[str, ...],
     elements: Sequence[_Json],
 ) -> list[Span]:
-    longest = [_text_field(e) if isinstance(e, dict) else () for e in elements]
-    want: Want = {i: _wanted(sub) for i, sub in enumerate(longest)}
-    for name in reversed(path):
-        want = {name: want}
-    try:
-        spans = JsonSpans(text).find(value, want)
-    except TooComplexError:
-        raise Refused(Reason.TOO_COMPLEX) from None
-    if spans is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
-    found: list[Span] = []
-    for i, sub in enumerate(longest):
-        start, end = spans[(*path, i)]
-        first, last = spans[(*path, i, *sub)]
-        found.append((start, end, first + 1, last - 1))
-    return found
+    places: list[Path] = [(*path, i) for i in range(len(elements))]
+    texts = [
+        (*place, *(_text_field(element) if isinstance(element, dict) else ()))
+        for place, element in zip(places, elements, strict=True)
+    ]
+    spans = spans_of(text, value, texts)
+    return [
+        (*spans[place], spans[own][0] + 1, spans[own][1] - 1)
+        for place, own in zip(places, texts, strict=True)
+    ]
