@@ -19,6 +19,7 @@ __all__ = [
     "MAX_MARKS",
     "Block",
     "Item",
+    "Limits",
     "Refused",
     "Span",
     "block_of",
@@ -36,6 +37,20 @@ class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the t
 
 Span = tuple[int, int, int, int]
 """An item without its label: `start`, `end`, `text_start`, `text_end`."""
+
+
+class Limits(NamedTuple):
+    """The limits of a list of documents.
+
+    Args:
+        least: fewer are no block.
+        most: more are refused.
+        relabel: numbers that count the documents may stay in place while the text moves.
+    """
+
+    least: int
+    most: int
+    relabel: bool
 
 
 class Item(NamedTuple):
