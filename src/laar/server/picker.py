@@ -23,7 +23,7 @@ from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import Fault, NoPrefixes, Prefixes
 from laar.core.policy import Policy
 from laar.core.shadow import EnforcedShare
-from laar.flow.admission import Admission
+from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -195,6 +195,12 @@ class Picker:
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)
+
+    def waited(self, outcome: Outcome) -> None:
+        """Counts a request whose wait in flow control is over."""
+        if self.flow_metrics is not None:
+            self.flow_metrics.waited(outcome)
+        self.pools.waited(outcome)
 
     def reading(self, address: str, reading: Reading) -> None:
         """Takes the numbers of an endpoint's metrics page, once the table has them."""
