@@ -91,14 +91,8 @@ class _Decision:
 class OutcomeReports:
     """Remembers decisions until their outcomes arrive."""
 
-    def __init__(
-        self,
-        success: SuccessModel,
-        *,
-        max_pending: int = MAX_PENDING,
-        on_answered: Callable[[Answered], None] = lambda _answered: None,
-    ) -> None:
-        self.on_answered = on_answered
+    def __init__(self, success: SuccessModel, *, max_pending: int = MAX_PENDING) -> None:
+        self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.pass_on: Callable[[str, bool], bool] = lambda _decision_id, _correct: False
         """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success

@@ -78,16 +78,12 @@ class SettingsReloader:
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
         problems: gets files that cannot be used, and settings that wait for a restart.
+
+    Attributes:
         poll_s: seconds between two looks; may be changed.
     """
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        *,
-        problems: Problems,
-        poll_s: float = POLL_S,
-    ) -> None:
+    def __init__(self, loaded: Loaded, *, problems: Problems) -> None:
         self.settings = loaded.settings
         self._path = loaded.path
         self._stamps = loaded.stamps
@@ -96,7 +92,7 @@ class SettingsReloader:
         self._wanted = loaded
         self._pending: tuple[str, ...] = ()
         self._problems = problems
-        self.poll_s = poll_s
+        self.poll_s = POLL_S
         self._asked = asyncio.Event()
         self._refused = False
         self._unread = False

@@ -29,8 +29,8 @@ _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 8
 class Metrics(Collector):
     """Everything the picker counts. `page()` renders it."""
 
-    def __init__(self, director: Director | None = None, problems: Problems | None = None) -> None:
-        self.director = director
+    def __init__(self, problems: Problems | None = None) -> None:
+        self.director: Director | None = None
         self.problems = problems if problems is not None else Problems()
         self.streams_open = 0
         self.held_body_bytes: Callable[[], int] = int
