@@ -16,7 +16,8 @@ from laar.accuracy.fitting import command
 from laar.accuracy.fitting.command import FEW_QUERIES, run_fit
 from laar.accuracy.fitting.evaluate import evaluate
 from laar.accuracy.fitting.fit import Fit, fit
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcomes
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
+from laar.accuracy.fitting.records import parse_records
 from laar.accuracy.fitting.report import render
 from laar.errors import SettingError
 
@@ -245,7 +246,7 @@ GOOD = [outcome(f"q{n}", "m", n % 2 == 0) for n in range(10)]
 
 def test_a_torn_last_line_is_left_out_and_named() -> None:
     data = b"".join(map(dump_outcome, GOOD))[:-20]
-    read = parse_outcomes(data, source="o.jsonl")
+    read = parse_records([(data, "o.jsonl")])
     assert [o.query_id for o in read.outcomes] == [f"q{n}" for n in range(9)]
     assert read.unreadable == 1
     assert "o.jsonl:10" in read.faults[0]
@@ -253,7 +254,7 @@ def test_a_torn_last_line_is_left_out_and_named() -> None:
 
 def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
     rows = [*GOOD, outcome("q0", "m", False), outcome("q1", "m", False), outcome("q2", "m", None)]
-    read = parse_outcomes(b"".join(map(dump_outcome, rows)), source="o.jsonl")
+    read = parse_records([(b"".join(map(dump_outcome, rows)), "o.jsonl")])
     assert (len(read.outcomes), read.contradictions, read.unjudged) == (10, 1, 1)
     assert read.outcomes[0].correct is False
 
@@ -272,12 +273,13 @@ def test_repeats_contradictions_and_missing_verdicts_are_counted() -> None:
     ],
 )
 def test_lines_that_are_no_outcomes_are_left_out(line: bytes) -> None:
-    data = line.rstrip() + b"\n" + b"".join(map(dump_outcome, GOOD[1:]))
-    read = parse_outcomes(data, source="o.jsonl")
+    first, *others = map(dump_outcome, GOOD[1:])
+    data = b"".join((first, line.rstrip() + b"\n", *others))
+    read = parse_records([(data, "o.jsonl")])
     assert (len(read.outcomes), read.unreadable) == (9, 1)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n\n", b"nonsense\n" * 5])
 def test_a_file_without_outcomes_is_refused(data: bytes) -> None:
     with pytest.raises(SettingError):
-        parse_outcomes(data, source="o.jsonl")
+        parse_records([(data, "o.jsonl")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 
 import numpy as np
 import pytest
@@ -16,14 +15,12 @@ from laar.context.offline import (
     Node,
     Reading,
     build,
-    deduplicate,
     distance,
     distances,
     schedule,
 )
 from laar.context.offline.cluster import MAX_CONTEXTS
 from laar.context.offline.linkage import average_linkage
-from laar.context.offline.tree import request_id
 from laar.errors import SettingError
 
 A, B, C, D = [3, 5, 1, 7], [2, 6, 3, 5], [3, 5, 8, 9], [2, 6, 4, 0]
@@ -237,87 +234,13 @@ class TestSearch:
             [1, 2, 9],
             [5, 7, 8],
         ]
-        assert tree.insert([2, 1, 4], "C6").path == (1, 2)
 
     def test_a_thousand_children_of_one_node_are_searched(self):
-        tree = ContextTree()
+        root = Node(docs=[])
         for i in range(1200):
-            tree.insert([10 * i, 10 * i + 1, 10 * i + 2], f"r{i}")
-        assert len(tree.root.children) == 1200
+            root.adopt(Node(docs=[10 * i, 10 * i + 1, 10 * i + 2]))
+        tree = ContextTree(root)
         assert tree.order([7, 5001, 5000]) == [5000, 5001, 7]
-
-
-class TestInsert:
-    def test_program_vectors_one_after_the_other(self):
-        tree = build(FIGURE_5, by="id", reading=Reading.PROGRAM).tree
-        sent = [[2, 1, 4], [5, 7, 8], [1, 2, 9], [7, 5, 1]]
-        got = [list(tree.insert(docs, str(i)).docs) for i, docs in enumerate(sent)]
-        assert got == [[1, 4, 2], [5, 7, 8], [1, 2, 9], [5, 7, 1]]
-
-    def test_program_vectors_from_an_empty_tree(self):
-        tree = ContextTree(reading=Reading.PROGRAM)
-        sent = [[3, 1, 2, 9], [9, 2, 1, 5], [1, 2, 3, 7], [4, 8], [8, 6, 4], [2, 9, 3, 1]]
-        got = [list(tree.insert(docs, str(i)).docs) for i, docs in enumerate(sent)]
-        assert got == [
-            [3, 1, 2, 9],
-            [1, 2, 9, 5],
-            [3, 1, 2, 7],
-            [4, 8],
-            [4, 8, 6],
-            [1, 2, 9, 3],
-        ]
-
-    def test_paper_reading_never_moves_documents_without_a_shared_prefix(self):
-        tree = ContextTree()
-        tree.insert([3, 1, 2, 9], "a")
-        assert tree.insert([9, 2, 1, 5], "b").docs == (9, 2, 1, 5)
-
-    @settings(max_examples=60)
-    @given(contexts_st, st.sampled_from(Reading))
-    def test_insertion_permutes_and_the_path_finds_the_leaf(self, contexts, reading):
-        tree = ContextTree(reading=reading)
-        for i, context in enumerate(contexts):
-            inserted = tree.insert(context, f"r{i}")
-            assert sorted(inserted.docs) == sorted(context)
-            node = tree.root
-            for step in inserted.path:
-                node = node.children[step]
-            assert node.requests == {f"r{i}"}
-
-
-class TestEvict:
-    def test_program_vector_prunes_parents_without_children(self):
-        def shape(node: Node):
-            return (node.docs, [shape(child) for child in node.children])
-
-        tree = build(FIGURE_5, by="id", requests=["C1", "C2", "C3"]).tree
-        assert tree.evict(["C1", "nobody"]) == 1
-        assert shape(tree.root) == ([1], [([1, 4, 0], []), ([1, 2], [([1, 2, 6], [])])])
-        tree.evict(["C2"])
-        assert shape(tree.root) == ([1], [([1, 4, 0], [])])
-        tree.evict(["C3"])
-        assert shape(tree.root) == ([], [])
-
-    @pytest.mark.parametrize(
-        "name",
-        ["cmpl-req-0123456789ab-0-ab12", "chatcmpl-req-0123456789ab", "req-0123456789ab-0-ff"],
-    )
-    def test_engine_ids_are_read(self, name):
-        assert request_id(name) == "req-0123456789ab"
-        tree = ContextTree()
-        tree.insert([1, 2], "req-0123456789ab")
-        assert tree.evict([name]) == 1
-
-    @settings(max_examples=40)
-    @given(contexts_st, st.integers(0, 1000))
-    def test_evicting_all_in_any_order_empties_the_tree(self, contexts, seed):
-        tree = ContextTree()
-        names = [f"r{i}" for i in range(len(contexts))]
-        for name, context in zip(names, contexts, strict=True):
-            tree.insert(context, name)
-        random.Random(seed).shuffle(names)
-        assert tree.evict(names) == len(names)
-        assert (tree.root.docs, tree.root.children) == ([], [])
 
 
 class TestSchedule:
@@ -335,19 +258,6 @@ class TestSchedule:
         assert sorted(order) == list(range(len(paths)))
         firsts = [paths[i][0] if paths[i] else -1 for i in order]
         assert len([key for key, _ in itertools.groupby(firsts)]) == len(set(firsts))
-
-
-class TestDeduplicate:
-    """Algorithm 3; P9 and the three-turn vector."""
-
-    def test_second_turn_of_the_paper(self):
-        first = deduplicate([1, 2, 4])
-        second = deduplicate([1, 5, 2], first.seen)
-        assert second.docs == ((1, True), (5, False), (2, True))
-        assert (second.new, second.repeated) == ([5], [1, 2])
-        assert second.seen == {1, 2, 4, 5}
-        third = deduplicate([5, 9, 1, 9], second.seen)
-        assert (third.new, third.repeated) == ([9, 9], [5, 1])
 
 
 class TestOrderNote:

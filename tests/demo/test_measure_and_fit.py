@@ -13,7 +13,7 @@ from laar_command import MODELS, laar, start
 from typer.testing import CliRunner
 
 from laar.accuracy import parse_artifact
-from laar.accuracy.fitting.outcomes import parse_outcomes
+from laar.accuracy.fitting.records import parse_records
 from laar.cli import app
 from laar.lab.measure_fleet import default_artifact
 from laar.sim.answers import AccuracySurface
@@ -37,7 +37,7 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
     )
     assert ran.status == 0, ran.text
     assert orjson.loads((tmp_path / "m.json").read_bytes())["asked"] == 160
-    outcomes = parse_outcomes(out.read_bytes(), source="").outcomes
+    outcomes = parse_records([(out.read_bytes(), "")]).outcomes
     assert {o.model for o in outcomes} == set(MODELS)  # and not by their second name
     assert all(o.task == "kv-lookup" and o.ttft_s is not None for o in outcomes)
 

@@ -13,7 +13,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.accuracy.fitting.outcomes import MeasuredOutcome, parse_outcomes
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.records import parse_records
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Progress, Summary, Target, discover, measure, mend
@@ -38,7 +39,7 @@ def echo(number: int, body: dict[str, Any]) -> web.Response:
 
 
 def outcomes_of(out: Path) -> list[MeasuredOutcome]:
-    return list(parse_outcomes(out.read_bytes(), source=str(out)).outcomes)
+    return list(parse_records([(out.read_bytes(), str(out))]).outcomes)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -13,7 +14,7 @@ from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix import PrefixIndex, PromptHasher
 from laar.telemetry.metrics import Metrics
-from laar.telemetry.prefix import PrefixMetrics
+from laar.telemetry.prefix import prefix_families
 
 ODD = 'a "quoted" \\ name\nwith a line'
 
@@ -92,7 +93,7 @@ def test_what_clients_send_makes_no_series():
 def test_the_page_shows_the_memory_of_the_prefix_index_and_what_left_it():
     index, hasher = PrefixIndex(1, max_bytes=1 << 20), PromptHasher(b"k" * 16)
     metrics = Metrics()
-    metrics.add(PrefixMetrics(index.stats))
+    metrics.add(partial(prefix_families, index.stats))
     text = random.Random(1).randbytes(20_000).hex()
     index.set_capacity(0, 30_000)
     index.insert(0, hasher.chain((text,)))

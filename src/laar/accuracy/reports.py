@@ -91,14 +91,8 @@ class _Decision:
 class OutcomeReports:
     """Remembers decisions until their outcomes arrive."""
 
-    def __init__(
-        self,
-        success: SuccessModel,
-        *,
-        max_pending: int = MAX_PENDING,
-        on_answered: Callable[[Answered], None] = lambda _answered: None,
-    ) -> None:
-        self.on_answered = on_answered
+    def __init__(self, success: SuccessModel, *, max_pending: int = MAX_PENDING) -> None:
+        self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
         """Gets each verdict on a decision, reported or shown by a retry, once."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False

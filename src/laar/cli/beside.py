@@ -23,6 +23,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
             installed, or its file cannot be used.
     """
     from laar.envoy import BootstrapOptions, find_binary, render
+    from laar.settings.listening import dialled
 
     settings = loaded.settings
     if settings.envoy.eds_file is None:
@@ -52,26 +53,6 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
             tenant_header=settings.stream.tenant_header,
         ),
     )
-
-
-def dialled(address: str) -> str:
-    """The address at which a process on this machine reaches a listener on another address.
-
-    A picker that listens on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
-    destination.
-    """
-    from ipaddress import ip_address
-
-    from laar.datalayer import split_address
-
-    host, port = split_address(address)
-    try:
-        everywhere = ip_address(host).is_unspecified
-    except ValueError:
-        return address
-    if not everywhere:
-        return address
-    return f"[::1]:{port}" if ":" in host else f"127.0.0.1:{port}"
 
 
 def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:

@@ -14,7 +14,17 @@ from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = ["DOCUMENT_BLOCKS", "MAX_MARKS", "Block", "Item", "Refused", "Span", "block_of"]
+__all__ = [
+    "DOCUMENT_BLOCKS",
+    "MAX_MARKS",
+    "Block",
+    "Item",
+    "Limits",
+    "Refused",
+    "Span",
+    "block_of",
+    "count_up",
+]
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
@@ -27,6 +37,20 @@ class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the t
 
 Span = tuple[int, int, int, int]
 """An item without its label: `start`, `end`, `text_start`, `text_end`."""
+
+
+class Limits(NamedTuple):
+    """The limits of a list of documents.
+
+    Args:
+        least: fewer are no block.
+        most: more are refused.
+        relabel: numbers that count the documents may stay in place while the text moves.
+    """
+
+    least: int
+    most: int
+    relabel: bool
 
 
 class Item(NamedTuple):
@@ -133,8 +157,7 @@ def block_of(
     labels: list[str] | None = None
     for name in names[0]:
         values = [own.get(name, "") for own in names]
-        first = values[0]
-        if first in {"0", "1"} and values == _count(int(first), len(spans)):
+        if count_up(values):
             if name.lower() not in _PLACES:  # a page, a chapter: it is of the text below it
                 whole = tuple(Item(*span) for span in spans)
                 stays = Reason.POSITIONAL_LABELS
@@ -180,5 +203,9 @@ MAX_LABEL = 64
 """Longest label that is worth repeating in a note."""
 
 
-def _count(first: int, n: int) -> list[str]:
-    return [str(i) for i in range(first, first + n)]
+def count_up(names: Sequence[str]) -> bool:
+    """Whether names are 0, 1, 2 or 1, 2, 3 and so on."""
+    if names[0] not in {"0", "1"}:
+        return False
+    first = int(names[0])
+    return list(names) == [str(i) for i in range(first, first + len(names))]

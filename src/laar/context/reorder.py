@@ -54,12 +54,11 @@ class Reorderer:
     """Orders documents so that prompts share longer prefixes.
 
     Args:
-        capacity_docs: documents whose order is remembered, of all callers together.
         ttl_s: an order or a conversation not used for this long is forgotten.
     """
 
-    def __init__(self, *, capacity_docs: int = 30_000, ttl_s: float = 900.0) -> None:
-        self._index = OrderIndex(capacity_docs=capacity_docs, ttl_s=ttl_s)
+    def __init__(self, *, ttl_s: float = 900.0) -> None:
+        self._index = OrderIndex(ttl_s=ttl_s)
         self._ttl_s = ttl_s
         self._conversations: OrderedDict[int, tuple[float, set[int]]] = OrderedDict()
 

@@ -9,6 +9,7 @@ from laar.datalayer.endpoints_file import (
     Endpoint,
     EndpointsDocument,
     EndpointsFile,
+    join_address,
     load_endpoints,
     split_address,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Scraper",
     "ServedNames",
     "Targets",
+    "join_address",
     "load_endpoints",
     "read_document",
     "split_address",

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from laar.core.endpoints import Served
-from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.endpoints_file import join_address, split_address
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import read_served
@@ -71,10 +71,9 @@ def address_of(url: str) -> str:
                     f"--endpoint {url}: endpoints speak plain HTTP; write http://..."
                 )
             text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
-        host, port = split_address(text.rstrip("/"))
+        return join_address(*split_address(text.rstrip("/")))
     except ValueError as error:
         raise SettingError(f"--endpoint {url}: {error}") from error
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def look_at(addresses: Sequence[str]) -> list[Engine]:

@@ -17,7 +17,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.endpoints_file import join_address, split_address
 from laar.datalayer.interface import Clock, EndpointSink
 
 __all__ = ["Lookup", "Resolver", "system_lookup"]
@@ -179,7 +179,7 @@ class Resolver:
                 continue
             port = spec.address.rpartition(":")[2]
             for ip in self._addresses.get(name, ()):
-                address = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+                address = join_address(ip, port)
                 resolved.setdefault(address, dataclasses.replace(spec, address=address, host=name))
         self._sink.replace(source, tuple(resolved.values()))
 

@@ -22,7 +22,14 @@ from laar.datalayer.interface import EndpointSink
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.errors import SettingError
 
-__all__ = ["Endpoint", "EndpointsDocument", "EndpointsFile", "load_endpoints", "split_address"]
+__all__ = [
+    "Endpoint",
+    "EndpointsDocument",
+    "EndpointsFile",
+    "join_address",
+    "load_endpoints",
+    "split_address",
+]
 
 MAX_FILE_BYTES = 4 << 20
 """400 bytes for each of `MAX_ENDPOINTS`."""
@@ -60,9 +67,13 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
-def _canonical(address: str) -> str:
-    host, port = split_address(address)
+def join_address(host: str, port: int | str) -> str:
+    """The reverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _canonical(address: str) -> str:
+    return join_address(*split_address(address))
 
 
 def _metrics_url(url: str) -> str:

@@ -22,7 +22,7 @@ import aiohttp
 import orjson
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer import load_endpoints, split_address
+from laar.datalayer import load_endpoints
 from laar.datalayer.metrics_page import page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
@@ -32,10 +32,10 @@ from laar.doctor.sharing import sharing_findings, store_findings
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
+from laar.settings.listening import dialled
 
 __all__ = ["Doctor", "Places", "admin_url"]
 
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - compared with, never listened on
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200
 _AT_ONCE = 20
@@ -69,10 +69,7 @@ class Places:
 
 def admin_url(settings: Settings) -> str:
     """The URL of the admin port of a picker with these settings, on its own machine."""
-    host, port = split_address(settings.listen.admin)
-    if host in _EVERYWHERE:
-        host = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http://{dialled(settings.listen.admin)}"
 
 
 @dataclass(frozen=True, slots=True)

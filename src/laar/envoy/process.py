@@ -106,7 +106,6 @@ class EnvoyProcess:
     Args:
         bootstrap: a result of `laar.envoy.render`; ports may be 0.
         directory: an existing directory for the bootstrap, the log and Envoy's own notes.
-        concurrency: worker threads.
         start_timeout_s: time until Envoy must be ready, or `LaarError` with the end of its log.
         stop_timeout_s: time from SIGTERM until it is killed.
     """
@@ -116,14 +115,12 @@ class EnvoyProcess:
         bootstrap: Mapping[str, object],
         directory: Path,
         *,
-        concurrency: int = 1,
         start_timeout_s: float = 20.0,
         stop_timeout_s: float = 5.0,
     ) -> None:
         self.log_path = directory / "envoy.log"
         self._bootstrap = bootstrap
         self._directory = directory
-        self._concurrency = concurrency
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._process: asyncio.subprocess.Process | None = None
@@ -158,7 +155,7 @@ class EnvoyProcess:
         admin_address.unlink(missing_ok=True)
         command: list[str | Path] = [
             *(find_binary(), "-c", _write(self._bootstrap, self._directory)),
-            *("--admin-address-path", admin_address, "--concurrency", str(self._concurrency)),
+            *("--admin-address-path", admin_address, "--concurrency", "1"),
             *("--disable-hot-restart", "-l", "warning"),
         ]
         with self.log_path.open("wb") as log:

@@ -8,7 +8,7 @@ all: the table needs one simulation, not L_max / delta of them.
 
 Limits: below one delta the fixed cost of an iteration is spread evenly over the tokens, and beyond
 L_max the last slope is extended, which is a lower bound for a quadratic cost. A chunk never falls
-under `min_chunk_tokens`: where even that does not fit the target, the paper's simulation stops
+under `MIN_CHUNK_TOKENS`: where even that does not fit the target, the paper's simulation stops
 short and reports too little time; this one takes the longer iteration.
 """
 
@@ -36,6 +36,8 @@ DELTA_TOKENS = 1024
 
 MAX_CHUNK_TOKENS = 8192
 """Common engines' largest token budget for a step (vLLM's default on a large GPU)."""
+
+MIN_CHUNK_TOKENS = 32
 
 
 def largest_chunk(
@@ -73,17 +75,17 @@ class PrefillTable:
     """Prefill seconds by prompt length, for one model on one kind of endpoint.
 
     Args:
-        seconds: float64[k], the total at 0, delta, 2 delta ...; starts at 0 and never falls.
-        delta_tokens: distance between entries.
+        seconds: float64[k], the total at 0, delta, 2 delta ... (`DELTA_TOKENS`); starts at 0 and
+            never falls.
 
     Raises:
         SettingError: the values are not finite, start elsewhere than at 0, or fall.
     """
 
-    __slots__ = ("_array", "_delta", "_last", "_totals")
+    __slots__ = ("_array", "_last", "_totals")
 
-    def __init__(self, seconds: NDArray[np.float64], delta_tokens: int = DELTA_TOKENS) -> None:
-        fits = len(seconds) >= 2 and delta_tokens >= 1 and bool(np.all(np.isfinite(seconds)))
+    def __init__(self, seconds: NDArray[np.float64]) -> None:
+        fits = len(seconds) >= 2 and bool(np.all(np.isfinite(seconds)))
         if not fits or seconds[0] != 0.0 or bool(np.any(np.diff(seconds) < 0.0)):
             raise SettingError(
                 "prefill time: the measured constants give a time that is not finite or falls as "
@@ -91,7 +93,6 @@ class PrefillTable:
             )
         self._array = np.ascontiguousarray(seconds, dtype=np.float64)
         self._totals: list[float] = self._array.tolist()  # floats of a list: 4x faster than numpy's
-        self._delta = delta_tokens
         self._last = len(seconds) - 2
 
     @classmethod
@@ -101,27 +102,24 @@ class PrefillTable:
         *,
         target_s: float = 0.020,
         max_tokens: int = MAX_TOKENS,
-        delta_tokens: int = DELTA_TOKENS,
-        max_chunk_tokens: int = MAX_CHUNK_TOKENS,
-        min_chunk_tokens: int = 32,
     ) -> Self:
         """Simulates a prefill in adaptive chunks of at most `target_s` each.
 
         `chunk_seconds` is called some 10 times for each chunk, so it must be cheap.
         """
-        grid = range(delta_tokens, max_tokens + delta_tokens, delta_tokens)
+        grid = range(DELTA_TOKENS, max_tokens + DELTA_TOKENS, DELTA_TOKENS)
         totals = [0.0]
         done, spent = 0, 0.0
         for length in grid:
             while True:
                 context = done
                 chunk = max(
-                    min_chunk_tokens,
+                    MIN_CHUNK_TOKENS,
                     largest_chunk(
                         lambda tokens: chunk_seconds(tokens, context),  # noqa: B023 (used at once)
                         target_s,
-                        max_chunk_tokens,
-                        min_chunk_tokens,
+                        MAX_CHUNK_TOKENS,
+                        MIN_CHUNK_TOKENS,
                     ),
                 )
                 if done + chunk > length:
@@ -131,28 +129,21 @@ class PrefillTable:
             rest = length - done
             totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
         # A last chunk cut short can cost a hair more than the next grid point's whole one.
-        return cls(np.maximum.accumulate(np.array(totals)), delta_tokens)
+        return cls(np.maximum.accumulate(np.array(totals)))
 
     @classmethod
-    def from_rate(
-        cls,
-        seconds_per_token: float,
-        quadratic_s: float = 0.0,
-        *,
-        max_tokens: int = MAX_TOKENS,
-        delta_tokens: int = DELTA_TOKENS,
-    ) -> Self:
+    def from_rate(cls, seconds_per_token: float, quadratic_s: float = 0.0) -> Self:
         """Takes T(n) = seconds_per_token * n + quadratic_s * n^2, for where chunks are unknown."""
-        tokens = np.arange(0, max_tokens + delta_tokens, delta_tokens, dtype=np.float64)
+        tokens = np.arange(0, MAX_TOKENS + DELTA_TOKENS, DELTA_TOKENS, dtype=np.float64)
         with np.errstate(invalid="ignore", over="ignore"):  # the constructor has a better message
             seconds = tokens * (seconds_per_token + quadratic_s * tokens)
-        return cls(seconds, delta_tokens)
+        return cls(seconds)
 
     def total_s(self, tokens: float) -> float:
         """Returns the seconds of a prefill of `tokens` from an empty cache; 0 for none."""
         if tokens <= 0:
             return 0.0
-        position = tokens / self._delta
+        position = tokens / DELTA_TOKENS
         index = int(position)
         if index > self._last:
             index = self._last
@@ -168,7 +159,7 @@ class PrefillTable:
 
     def totals_s(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         """Returns `total_s` for each entry of float64[n], as float64[n]."""
-        position = np.maximum(tokens, 0.0) / self._delta
+        position = np.maximum(tokens, 0.0) / DELTA_TOKENS
         index = np.minimum(position.astype(np.int64), self._last)
         low = self._array[index]
         seconds: NDArray[np.float64] = low + (position - index) * (self._array[index + 1] - low)

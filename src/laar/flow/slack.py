@@ -44,6 +44,10 @@ RHO_MAX = 0.4
 """Largest share of an iteration that a long prefill with slack leaves to others (algorithm 2); a
 long request with more relative slack than this lets every short one go before it."""
 
+MIN_CHUNK_TOKENS = 16
+"""Tokens that the most urgent prefill gets even if they do not fit the target; a chunk that does
+not finish its prefill is a multiple of it."""
+
 
 def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
     """Returns the seconds a request can lose and still make its objective; negative when late."""
@@ -146,7 +150,6 @@ def pack(
     budget_tokens: int,
     rho_max: float = RHO_MAX,
     late_share: float = 0.0,
-    min_chunk_tokens: int = 16,
 ) -> list[int]:
     """Returns the chunk of each prefill in this iteration, in tokens; 0 means that it waits.
 
@@ -158,8 +161,6 @@ def pack(
         rho_max: largest share of `target_s` that a long prefill leaves free.
         late_share: share that one leaves free whose objective can't be met any more; 0 in the
             paper.
-        min_chunk_tokens: tokens that the most urgent prefill gets even if they do not fit
-            `target_s`; a chunk that does not finish its prefill is a multiple of it.
     """
     chunks = [0] * len(prefills)
     last = len(prefills) - 1
@@ -179,11 +180,11 @@ def pack(
             lambda tokens: batch.seconds_with(tokens, context),  # noqa: B023 (used at once)
             target_s * share,
             cap,
-            min_chunk_tokens,
+            MIN_CHUNK_TOKENS,
         )
         full = chunk < cap and share == 1.0
         if not chunk and index == 0:
-            chunk = min(cap, min_chunk_tokens)
+            chunk = min(cap, MIN_CHUNK_TOKENS)
         if chunk:
             batch.add(chunk, context)
             chunks[index] = chunk

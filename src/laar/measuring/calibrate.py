@@ -7,7 +7,7 @@ clock. The questions come in an order that may be cut anywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.evaluate import Replay
 from laar.accuracy.fitting.fit import Fit
 from laar.errors import SettingError
-from laar.measuring.measure import Progress, Target, measure
+from laar.measuring.measure import Progress, measure
 from laar.measuring.questions import Question
 from laar.measuring.run import COLUMNS, key_headers, targets_of
 
@@ -95,28 +95,19 @@ async def _ask(wanted: Calibration, headers: Mapping[str, str], console: Console
 
         try:
             async with asyncio.timeout(wanted.seconds):
-                await _measure(wanted, targets, headers, show)
+                await measure(
+                    targets,
+                    wanted.questions,
+                    wanted.outcomes,
+                    concurrency=wanted.concurrency,
+                    timeout_s=wanted.timeout_s,
+                    headers=headers,
+                    max_tokens=wanted.max_tokens,
+                    progress=show,
+                )
         except TimeoutError:
             pass
     return failed
-
-
-async def _measure(
-    wanted: Calibration,
-    targets: Sequence[Target],
-    headers: Mapping[str, str],
-    show: Callable[[Progress], None],
-) -> None:
-    await measure(
-        targets,
-        wanted.questions,
-        wanted.outcomes,
-        concurrency=wanted.concurrency,
-        timeout_s=wanted.timeout_s,
-        headers=headers,
-        max_tokens=wanted.max_tokens,
-        progress=show,
-    )
 
 
 _NAMES = {

@@ -41,6 +41,7 @@ __all__ = [
 
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0
+_DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
 _NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for other JSON
 
@@ -83,10 +84,7 @@ class Summary:
 
 
 async def discover(
-    base_urls: Sequence[str],
-    *,
-    headers: Mapping[str, str] | None = None,
-    timeout_s: float = 10.0,
+    base_urls: Sequence[str], *, headers: Mapping[str, str] | None = None
 ) -> list[Target]:
     """The models that endpoints report to serve, each once: not also by its other names.
 
@@ -94,7 +92,7 @@ async def discover(
         SettingError: an endpoint does not answer ``/v1/models`` with any model.
     """
     targets: list[Target] = []
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
+    timeout = aiohttp.ClientTimeout(total=_DISCOVER_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         for base_url in base_urls:
             url = completions_url(base_url).removesuffix("chat/completions") + "models"

@@ -24,14 +24,10 @@ _SAMPLE_CHARS = 200
 
 
 class Since:
-    """Makes stamps and reads them.
+    """Makes stamps and reads them, with a key of its own."""
 
-    Args:
-        key: key of the signatures; drawn for each process unless given.
-    """
-
-    def __init__(self, key: bytes | None = None) -> None:
-        self._keyed = blake2b(key=key or token_bytes(32), digest_size=12)
+    def __init__(self) -> None:
+        self._keyed = blake2b(key=token_bytes(32), digest_size=12)
 
     def stamp(self, request: Request, now: float) -> str:
         """The time of the request's first attempt, for its retries to send back."""

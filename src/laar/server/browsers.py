@@ -16,11 +16,10 @@ from ipaddress import ip_address
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laar.errors import RequestError
-from laar.protocol.answers import error_body
+from laar.server.admin.answers import refused
 
 __all__ = ["OPEN", "BrowserGuard", "body_of", "host_of", "is_loopback"]
 
@@ -52,8 +51,7 @@ class BrowserGuard:
         if scope["type"] == "http" and scope["path"] not in OPEN:
             fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
             if fault is not None:
-                answer = Response(error_body(fault), fault.status, media_type="application/json")
-                await answer(scope, receive, send)
+                await refused(fault)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 
@@ -22,7 +23,7 @@ from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import Fault, NoPrefixes, Prefixes
 from laar.core.policy import Policy
 from laar.core.shadow import EnforcedShare
-from laar.flow.admission import Admission
+from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -35,7 +36,7 @@ from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
 from laar.server.sharing.carrier import Carrier
 from laar.server.sharing.hub import HubClient
-from laar.server.sharing.metrics import SharingMetrics
+from laar.server.sharing.metrics import sharing_families
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 from laar.server.sharing.store import Store
 from laar.server.tokenized import TokenizedPrompts, read_tokenizers
@@ -43,15 +44,15 @@ from laar.settings import Settings
 from laar.settings.routing import Routing
 from laar.settings.section import part
 from laar.sharing import SharingSettings
-from laar.telemetry.context import ContextMetrics
+from laar.telemetry.context import context_families
 from laar.telemetry.flow import FlowMetrics
-from laar.telemetry.health import HealthMetrics
+from laar.telemetry.health import health_families
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
-from laar.telemetry.prefix import PrefixMetrics
+from laar.telemetry.prefix import prefix_families
 from laar.telemetry.problems import Problems
-from laar.telemetry.tuner import TunerMetrics
+from laar.telemetry.tuner import tuner_families
 
 __all__ = ["Picker"]
 
@@ -102,14 +103,15 @@ class Picker:
             if settings.prefix.enabled
             else NoPrefixes()
         )
-        self.metrics.add(PrefixMetrics(self._beliefs.index.stats if self._beliefs else None))
+        stats = self._beliefs.index.stats if self._beliefs else None
+        self.metrics.add(partial(prefix_families, stats))
         self.tokenized = self._tokenized()
         self.tuner = (
             TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)
             if settings.tuner.enabled
             else None
         )
-        self.metrics.add(TunerMetrics(self.tuner.shown if self.tuner else None))
+        self.metrics.add(partial(tuner_families, self.tuner.shown if self.tuner else None))
         self.health = Health(settings.health.breaker, rng=rng)
         self._faulty: set[str] = set()
         self._id_begins = ""  # of decisions
@@ -117,10 +119,15 @@ class Picker:
         self.director = self._director()
         self.metrics.director = self.director
         self.pools = PoolMetrics(self.director, settings.flow.admission, clock=clock)
-        self.metrics.add(self.pools)
+        self.metrics.add(self.pools.collect)
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
-        self._add_learning_metrics()
+        self.metrics.add(partial(health_families, self.health, self.table, clock))
+        learners = self.learning
+        learning = LearningMetrics(
+            learners.reports, learners.online, learners.latency, learners.assessor.task_names
+        )
+        self.metrics.add(learning.collect)
         self.observability = Observability(
             settings,
             self.director,
@@ -142,8 +149,8 @@ class Picker:
             self.admission = Admission(self.director, settings.flow.admission)
             self.flow_metrics = FlowMetrics(self.admission)
             self.pools.admission = self.admission
-            self.metrics.add(self.flow_metrics)
-        self.metrics.add(ContextMetrics(self.context.tallies))
+            self.metrics.add(self.flow_metrics.collect)
+        self.metrics.add(partial(context_families, self.context.tallies))
         self.enforced = EnforcedShare(settings.routing.enforcement.share)
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
@@ -196,6 +203,12 @@ class Picker:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)
 
+    def waited(self, outcome: Outcome) -> None:
+        """Counts a request whose wait in flow control is over."""
+        if self.flow_metrics is not None:
+            self.flow_metrics.waited(outcome)
+        self.pools.waited(outcome)
+
     def reading(self, address: str, reading: Reading) -> None:
         """Takes the numbers of an endpoint's metrics page, once the table has them."""
         self.observability.hit_rates.read(address, reading)
@@ -234,7 +247,7 @@ class Picker:
             clock=self.clock,
             problems=self.problems,
         )
-        self.metrics.add(made)
+        self.metrics.add(made.collect)
         return made
 
     def _director(self) -> Director:
@@ -281,17 +294,8 @@ class Picker:
         )
         if carrier is not None:
             self._id_begins = sharer.sharing.tag
-        self.metrics.add(SharingMetrics(sharer))
+        self.metrics.add(partial(sharing_families, sharer))
         return sharer
-
-    def _add_learning_metrics(self) -> None:
-        learning = self.learning
-        self.metrics.add(HealthMetrics(self.health, self.table, clock=self.clock))
-        self.metrics.add(
-            LearningMetrics(
-                learning.reports, learning.online, learning.latency, learning.assessor.task_names
-            )
-        )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Fresh policies, but for those that are set as before."""

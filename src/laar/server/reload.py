@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
@@ -31,6 +30,7 @@ from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Change, Loaded, Settings, change, load
+from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
 __all__ = ["RESTART", "Apply", "SettingsReloader"]
@@ -72,22 +72,18 @@ class _Read:
         return list(dict.fromkeys([*self.change.applied, *artifact]))
 
 
-class SettingsReloader(Collector):
+class SettingsReloader:
     """The settings in effect, their origins, and the changes that wait for a restart.
 
     Args:
         loaded: the settings to begin with; nothing is followed where they came from no file.
         problems: gets files that cannot be used, and settings that wait for a restart.
+
+    Attributes:
         poll_s: seconds between two looks; may be changed.
     """
 
-    def __init__(
-        self,
-        loaded: Loaded,
-        *,
-        problems: Problems,
-        poll_s: float = POLL_S,
-    ) -> None:
+    def __init__(self, loaded: Loaded, *, problems: Problems) -> None:
         self.settings = loaded.settings
         self._path = loaded.path
         self._stamps = loaded.stamps
@@ -96,7 +92,7 @@ class SettingsReloader(Collector):
         self._wanted = loaded
         self._pending: tuple[str, ...] = ()
         self._problems = problems
-        self.poll_s = poll_s
+        self.poll_s = POLL_S
         self._asked = asyncio.Event()
         self._refused = False
         self._unread = False
@@ -201,17 +197,17 @@ class SettingsReloader(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_settings_pending_restart",
             "Changed settings that need a restart to apply; /config lists them.",
             len(self._pending),
         )
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_settings_refused",
             "1 while the settings files cannot be used and the old settings stay in effect.",
             float(self._refused),
         )
-        yield CounterMetricFamily(
+        yield counter(
             "laar_settings_changes", "Changes of settings applied at once.", self._applied
         )
 

@@ -13,7 +13,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
-from laar.flow.admission import Outcome
 from laar.server.admin import outcomes
 from laar.server.admin.app import AdminServer
 from laar.server.admin.server import AdminPort
@@ -76,7 +75,7 @@ class Runner:
         hub = worker.hub if worker else None
         self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
         self.reloader = SettingsReloader(loaded, problems=problems)
-        self.picker.metrics.add(self.reloader)
+        self.picker.metrics.add(self.reloader.collect)
         self.health = HealthService()
         self.ports = Ports()
         self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
@@ -94,7 +93,16 @@ class Runner:
         self._loaded = loaded
         self._tls: ServerTls | None = None
         self.tasks = Tasks(problems)
-        self._flow = self._flow_control()
+        self._flow = (
+            FlowControl(
+                self.picker.admission,
+                self.picker.director,
+                clock=self.picker.clock,
+                on_outcome=self.picker.waited,
+            )
+            if self.picker.admission is not None
+            else None
+        )
         self.processor = self._processor()
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
@@ -250,22 +258,6 @@ class Runner:
             self.health.set_ready(len(self.picker.table) > 0 or self._flow is not None)
 
     # -- parts ---------------------------------------------------------------------------------
-
-    def _flow_control(self) -> FlowControl | None:
-        picker = self.picker
-        if picker.admission is None or picker.flow_metrics is None:
-            return None
-        return FlowControl(
-            picker.admission,
-            picker.director,
-            clock=picker.clock,
-            on_outcome=self._waited,
-        )
-
-    def _waited(self, outcome: Outcome) -> None:
-        if self.picker.flow_metrics is not None:
-            self.picker.flow_metrics.waited(outcome)
-        self.picker.pools.waited(outcome)
 
     def _processor(self) -> ExternalProcessor:
         picker = self.picker

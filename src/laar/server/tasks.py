@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 from laar.telemetry.problems import Problems
 
@@ -53,7 +54,7 @@ class Tasks:
             self._problems.report(name, None)
 
 
-async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too."""
     tasks = list(tasks)
     for task in tasks:

@@ -22,8 +22,7 @@ from typing import Any
 
 import aiohttp
 import orjson
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion, Decision
@@ -34,6 +33,7 @@ from laar.datalayer.visits import visiting_session
 from laar.errors import SettingError
 from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds, hash_blocks, root
+from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
 __all__ = ["TokenizedPrompts", "read_tokenizers"]
@@ -73,7 +73,7 @@ class _Prompt:
     due: float = 0.0
 
 
-class TokenizedPrompts(Collector):
+class TokenizedPrompts:
     """Tokenizes the prompts that pass.
 
     Args:
@@ -235,20 +235,18 @@ class TokenizedPrompts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        family = CounterMetricFamily(
+        yield counter(
             "laar_tokenized_prompts",
             "Prompts tokenized in parallel to their requests, by result: known; unlike "
             "(other blocks than the endpoint then held); failed; skipped (too many were "
             "waiting).",
-            labels=("result",),
+            ((result, self.counts[result]) for result in ("known", "unlike", "failed", "skipped")),
+            ("result",),
         )
-        for result in ("known", "unlike", "failed", "skipped"):
-            family.add_metric((result,), self.counts[result])
-        yield family
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_kv_event_blocks",
             "KV blocks that endpoints hold, according to their KV events.",
-            value=self._blocks.blocks,
+            self._blocks.blocks,
         )
 
 

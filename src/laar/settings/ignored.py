@@ -20,40 +20,38 @@ KV_EVENTS_LABEL = "laar.dev/kv-events"
 
 _Needs = Callable[[Settings], bool]
 
-_WITHOUT: tuple[tuple[str, str, frozenset[str], _Needs], ...] = (
-    ("flow.", "flow.enabled", frozenset({"flow.tenant_header"}), lambda s: s.flow.enabled),
-    ("health.", "health.enabled", frozenset(), lambda s: s.health.breaker.enabled),
-    ("tuner.", "tuner.enabled", frozenset(), lambda s: s.tuner.enabled),
-    ("prefix.max_bytes", "prefix.enabled", frozenset(), lambda s: s.prefix.enabled),
-    ("accuracy.prior_weight", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
-    ("accuracy.half_life_s", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
-    ("accuracy.cap_per_hour", "accuracy.online", frozenset(), lambda s: s.accuracy.online),
+_WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
+    ("flow.", "flow.enabled", lambda s: s.flow.enabled),
+    ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
+    ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),
+    ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
+    ("accuracy.prior_weight", "accuracy.online", lambda s: s.accuracy.online),
+    ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
+    ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
     (
         "accuracy.state_interval_s",
         "accuracy.state_file",
-        frozenset(),
         lambda s: s.accuracy.state_file is not None,
     ),
     (
         "decisions.log_",
         "decisions.log",
-        frozenset(),
         lambda s: s.decisions.log is not None or s.otlp.logs is not None,
     ),
     (
         "otlp.s",
         "otlp.traces or otlp.logs",
-        frozenset(),
         lambda s: s.otlp.traces is not None or s.otlp.logs is not None,
     ),
     (
         "routing.enforce_share",
         "routing.mode: enforce",
-        frozenset(),
         lambda s: s.routing.enforcement.mode == "enforce",
     ),
 )
-"""Prefix of settings, their requirement, exceptions, and whether it is met."""
+"""Prefix of settings, their requirement, and whether it is met."""
+
+_ALWAYS = "flow.tenant_header"  # streams read it, too
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
@@ -62,8 +60,8 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     for name, origin in loaded.origins.items():
         if origin == "default":
             continue
-        for prefix, needed, without, given in _WITHOUT:
-            if name.startswith(prefix) and name not in {needed, *without} and not given(settings):
+        for prefix, needed, given in _WITHOUT:
+            if name.startswith(prefix) and name not in (needed, _ALWAYS) and not given(settings):
                 yield f"{loaded.at(name)}has no effect without {needed}; set that, or take it out"
     specs = declared_endpoints(settings)
     yield from _aliases(loaded, specs)

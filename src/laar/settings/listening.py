@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import AfterValidator, model_validator
 
-from laar.datalayer.endpoints_file import split_address
+from laar.datalayer.endpoints_file import join_address, split_address
 from laar.settings.section import Applies, Section
 
-__all__ = ["EnvoySection", "Listen", "Shutdown", "Tls"]
+__all__ = ["EnvoySection", "Listen", "Shutdown", "Tls", "dialled"]
 
 
 def _listen_address(value: str) -> str:
@@ -20,6 +21,21 @@ def _listen_address(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_listen_address)]
+
+
+def dialled(address: str) -> str:
+    """The address at which a process on this machine reaches a listener on another address.
+
+    A listener on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
+    destination.
+    """
+    host, port = split_address(address)
+    try:
+        if ip_address(host).is_unspecified:
+            host = "::1" if ":" in host else "127.0.0.1"
+    except ValueError:
+        pass  # a name
+    return join_address(host, port)
 
 
 class Tls(Section):

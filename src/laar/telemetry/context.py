@@ -12,22 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.context import ContextHook, HookResult, RunningMean
-from laar.telemetry.metrics import Histogram
+from laar.telemetry.families import Histogram, counter, gauge, histogram
 
-__all__ = ["GROUPS", "ContextMetrics", "Group", "RouteTally"]
+__all__ = ["GROUPS", "Group", "RouteTally", "context_families"]
 
 GROUPS = ("hook", "control", "observed")
 
 _MEMORIES = ("index_documents", "index_orders", "index_capacity", "index_scopes", "memo_entries")
+_CAUSES = ("capacity", "ttl", "told")
 
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
@@ -112,73 +107,57 @@ class RouteTally:
         self.groups = {group: Group() for group in GROUPS}
 
 
-class ContextMetrics(Collector):
-    """Metrics of the context hook.
-
-    Args:
-        routes: gives the counters to show; routes are names from the settings.
-    """
-
-    def __init__(self, routes: Callable[[], Sequence[RouteTally]]) -> None:
-        self._routes = routes
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        reasons = CounterMetricFamily(
-            "laar_context_requests",
-            "Request bodies that the context hook examined, by outcome.",
-            labels=("route", "reason"),
+def context_families(routes: Callable[[], Sequence[RouteTally]]) -> Iterator[Metric]:
+    """Reads the counters of the routes, whose names come from the settings, at each scrape."""
+    tallies = routes()
+    stats = [(route.name, route.hook.stats()) for route in tallies]
+    yield counter(
+        "laar_context_requests",
+        "Request bodies that the context hook examined, by outcome.",
+        (((route.name, reason), n) for route in tallies for reason, n in route.reasons.items()),
+        ("route", "reason"),
+    )
+    yield counter(
+        "laar_context_lists",
+        "Lists of documents found, by shape; unknown_* if documents were announced "
+        "but their shape is unknown.",
+        (((route.name, shape), n) for route in tallies for shape, n in route.shapes.items()),
+        ("route", "shape"),
+    )
+    yield gauge(
+        "laar_context_off",
+        "1 if the context hook switched itself off on the route, else 0.",
+        ((route.name, float(route.is_off)) for route in tallies),
+        ("route",),
+    )
+    yield gauge(
+        "laar_context_entries",
+        "Entries in the memories of the context hook, by memory.",
+        (((name, memory), of[memory]) for name, of in stats for memory in _MEMORIES),
+        ("route", "memory"),
+    )
+    yield counter(
+        "laar_context_evicted",
+        "Remembered orders that were dropped, by cause.",
+        (((name, why), of[f"index_evicted_{why}"]) for name, of in stats for why in _CAUSES),
+        ("route", "cause"),
+    )
+    yield histogram(
+        "laar_context_added_seconds",
+        "Seconds that the context hook added to a request.",
+        {route.name: route.added for route in tallies},
+        ("route",),
+    )
+    groups = [
+        ((route.name, name), group) for route in tallies for name, group in route.groups.items()
+    ]
+    for name, text in _GROUP_FIGURES.items():
+        yield counter(
+            f"laar_context_{name}",
+            text,
+            ((key, float(getattr(group, name))) for key, group in groups),
+            ("route", "group"),
         )
-        off = GaugeMetricFamily(
-            "laar_context_off",
-            "1 if the context hook switched itself off on the route, else 0.",
-            labels=("route",),
-        )
-        memory = GaugeMetricFamily(
-            "laar_context_entries",
-            "Entries in the memories of the context hook, by memory.",
-            labels=("route", "memory"),
-        )
-        evicted = CounterMetricFamily(
-            "laar_context_evicted",
-            "Remembered orders that were dropped, by cause.",
-            labels=("route", "cause"),
-        )
-        added = HistogramMetricFamily(
-            "laar_context_added_seconds",
-            "Seconds that the context hook added to a request.",
-            labels=("route",),
-        )
-        shapes = CounterMetricFamily(
-            "laar_context_lists",
-            "Lists of documents found, by shape; unknown_* if documents were announced "
-            "but their shape is unknown.",
-            labels=("route", "shape"),
-        )
-        for route in self._routes():
-            for reason, count in route.reasons.items():
-                reasons.add_metric((route.name, reason), count)
-            for shape, count in route.shapes.items():
-                shapes.add_metric((route.name, shape), count)
-            off.add_metric((route.name,), float(route.is_off))
-            stats = route.hook.stats()
-            for name in _MEMORIES:
-                memory.add_metric((route.name, name), stats[name])
-            for cause in ("capacity", "ttl", "told"):
-                evicted.add_metric((route.name, cause), stats[f"index_evicted_{cause}"])
-            route.added.add_to(added, (route.name,))
-        yield from (reasons, shapes, off, memory, evicted, added)
-        yield from self._groups()
-
-    def _groups(self) -> Iterator[Metric]:
-        for name, help_text in _GROUP_FIGURES.items():
-            family = CounterMetricFamily(
-                f"laar_context_{name}", help_text, labels=("route", "group")
-            )
-            for route in self._routes():
-                for group, figures in route.groups.items():
-                    family.add_metric((route.name, group), float(getattr(figures, name)))
-            yield family
 
 
 _GROUP_FIGURES = {

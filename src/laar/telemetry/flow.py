@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.flow.admission import Admission, Outcome
-from laar.telemetry.metrics import Histogram
+from laar.telemetry.families import Histogram, counter, gauge, histogram
 
 __all__ = ["FlowMetrics"]
 
 _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
-class FlowMetrics(Collector):
+class FlowMetrics:
     """Requests that wait, that were sent, and that were shed and why.
 
     Args:
@@ -37,44 +31,35 @@ class FlowMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        queue = self._admission.queue
-        for name, help_text, value in (
-            (
-                "laar_flow_waiting",
-                "Requests that are held until an endpoint has room.",
-                queue.waiting,
-            ),
-            ("laar_flow_held_bytes", "Bytes of the bodies of held requests.", queue.held_bytes),
-            (
-                "laar_flow_prefills",
-                "Requests whose prefill flow control counts as in flight.",
-                self._admission.prefills.counted,
-            ),
-        ):
-            yield GaugeMetricFamily(name, help_text, value=value)
-        pace = GaugeMetricFamily(
+        queue, prefills = self._admission.queue, self._admission.prefills
+        yield gauge(
+            "laar_flow_waiting", "Requests that are held until an endpoint has room.", queue.waiting
+        )
+        yield gauge(
+            "laar_flow_held_bytes", "Bytes of the bodies of held requests.", queue.held_bytes
+        )
+        yield gauge(
+            "laar_flow_prefills",
+            "Requests whose prefill flow control counts as in flight.",
+            prefills.counted,
+        )
+        yield gauge(
             "laar_flow_prefill_pace",
             "Measured prefill seconds per second that c(m) predicts, learned from first tokens.",
-            labels=("model",),
+            prefills.paces.items(),
+            ("model",),
         )
-        for model, learned in self._admission.prefills.paces.items():
-            pace.add_metric((model,), learned)
-        yield pace
-        yield CounterMetricFamily(
+        yield counter(
             "laar_flow_dispatched",
             "Requests that flow control sent to an endpoint after a wait.",
-            value=queue.dispatched,
+            queue.dispatched,
         )
-        sheds = CounterMetricFamily(
+        yield counter(
             "laar_flow_sheds",
             "Requests that flow control refused or dropped, by reason.",
-            labels=("reason",),
+            queue.sheds.items(),
+            ("reason",),
         )
-        for reason, count in queue.sheds.items():
-            sheds.add_metric((reason,), count)
-        yield sheds
-        seconds = HistogramMetricFamily(
-            "laar_flow_queue_seconds", "Seconds that requests waited in flow control."
+        yield histogram(
+            "laar_flow_queue_seconds", "Seconds that requests waited in flow control.", self._queue
         )
-        self._queue.add_to(seconds)
-        yield seconds

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports
 from laar.accuracy.tasks import TaskNames
+from laar.telemetry.families import counter, gauge
 
 __all__ = ["MAX_LABELS", "LearningMetrics"]
 
@@ -22,7 +22,7 @@ _SECONDS = (0.25, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 _ATTEMPTS = (1, 2, 3, 4, 5, 6, 8, 10)
 
 
-class LearningMetrics(Collector):
+class LearningMetrics:
     """Reports of outcomes by verdict, and c(m) measured against seen.
 
     Args:
@@ -83,68 +83,63 @@ class LearningMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        for name, help_text, counts in (
-            (
-                "laar_outcomes",
-                "Reported outcomes, by verdict on the report.",
-                self._reports.verdicts,
-            ),
-            (
-                "laar_retry_outcomes",
-                "Wrong answers inferred from retries, by verdict on the inference.",
-                self._reports.retries,
-            ),
-        ):
-            family = CounterMetricFamily(name, help_text, labels=("verdict",))
-            for verdict, count in counts.items():
-                family.add_metric((verdict.value,), count)
-            yield family
+        yield counter(
+            "laar_outcomes",
+            "Reported outcomes, by verdict on the report.",
+            ((verdict.value, count) for verdict, count in self._reports.verdicts.items()),
+            ("verdict",),
+        )
+        yield counter(
+            "laar_retry_outcomes",
+            "Wrong answers inferred from retries, by verdict on the inference.",
+            ((verdict.value, count) for verdict, count in self._reports.retries.items()),
+            ("verdict",),
+        )
         yield from self._judged()
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_outcomes_pending",
             "Decisions remembered in memory, for which an outcome may still be reported.",
             len(self._reports),
         )
         if self._online is not None:
-            yield GaugeMetricFamily(
-                "laar_outcome_cells",
-                "Cells (model and kind of request) that hold reported outcomes.",
-                len(self._online),
-            )
-            yield CounterMetricFamily(
-                "laar_outcomes_refused",
-                "Outcomes refused because the table of cells was full.",
-                self._online.refused,
-            )
-            yield CounterMetricFamily(
-                "laar_tasks_ignored",
-                "Requests whose x-laar-task was ignored because their tenant already uses its "
-                "limit of tasks.",
-                self._tasks.ignored,
-            )
-            weights = GaugeMetricFamily(
-                "laar_model_prior_weight",
-                "Weight of the artifact's prior, as a number of outcomes; low where outcomes "
-                "contradict it.",
-                labels=("model",),
-            )
-            for model, weight in self._online.prior_weights().items():
-                weights.add_metric((model,), weight)
-            yield weights
-            trusted = GaugeMetricFamily(
-                "laar_reporter_weight",
-                "Weight of a reporter's outcomes: 1, or less if it contradicts other reporters.",
-                labels=("reporter",),
-            )
-            for name, weight in self._online.reporter_weights().items():
-                trusted.add_metric((name,), weight)
-            yield trusted
-        yield CounterMetricFamily(
+            yield from self._estimates(self._online)
+        yield counter(
             "laar_latency_samples_refused",
             "Times to first token rejected as out of range, or as those of one model too many.",
             self._latency.refused,
         )
         yield from self._speeds()
+
+    def _estimates(self, online: OnlineOutcomes) -> Iterator[Metric]:
+        yield gauge(
+            "laar_outcome_cells",
+            "Cells (model and kind of request) that hold reported outcomes.",
+            len(online),
+        )
+        yield counter(
+            "laar_outcomes_refused",
+            "Outcomes refused because the table of cells was full.",
+            online.refused,
+        )
+        yield counter(
+            "laar_tasks_ignored",
+            "Requests whose x-laar-task was ignored because their tenant already uses its "
+            "limit of tasks.",
+            self._tasks.ignored,
+        )
+        yield gauge(
+            "laar_model_prior_weight",
+            "Weight of the artifact's prior, as a number of outcomes; low where outcomes "
+            "contradict it.",
+            online.prior_weights().items(),
+            ("model",),
+        )
+        yield gauge(
+            "laar_reporter_weight",
+            "Weight of a reporter's outcomes: 1, or less if it contradicts other reporters.",
+            online.reporter_weights().items(),
+            ("reporter",),
+        )
 
     def _judged(self) -> Iterator[Metric]:
         for metric in (self._answers, self._seconds, self._attempts):
@@ -154,22 +149,26 @@ class LearningMetrics(Collector):
                 yield family
 
     def _speeds(self) -> Iterator[Metric]:
-        speed = GaugeMetricFamily(
+        drifts = self._latency.report()
+        speeds = [
+            ((drift.model, source), seconds)
+            for drift in drifts
+            for source, seconds in (
+                ("measured", drift.measured_s_per_token),
+                ("seen", drift.seconds_per_token),
+            )
+            if seconds is not None
+        ]
+        yield gauge(
             "laar_model_seconds_per_token",
             "Prefill seconds per token, c(m), by source: measured (artifact) or seen "
             "(live traffic).",
-            labels=("model", "source"),
+            speeds,
+            ("model", "source"),
         )
-        drifted = GaugeMetricFamily(
+        yield gauge(
             "laar_model_drifted",
             "1 if c(m) in live traffic differs from the artifact's, else 0.",
-            labels=("model",),
+            ((drift.model, float(drift.drifted)) for drift in drifts),
+            ("model",),
         )
-        for drift in self._latency.report():
-            if drift.measured_s_per_token is not None:
-                speed.add_metric((drift.model, "measured"), drift.measured_s_per_token)
-            if drift.seconds_per_token is not None:
-                speed.add_metric((drift.model, "seen"), drift.seconds_per_token)
-            drifted.add_metric((drift.model,), float(drift.drifted))
-        yield speed
-        yield drifted

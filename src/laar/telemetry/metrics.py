@@ -8,57 +8,29 @@ endpoints, policies, reasons), never anything a client sent.
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
+from laar.telemetry.families import Histogram, counter, gauge, histogram
 from laar.telemetry.problems import Problems
 
-__all__ = ["Histogram", "Metrics"]
+__all__ = ["Metrics"]
 
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 
-class Histogram:
-    """A histogram with fixed bounds."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        """Counts a value."""
-        self._counts[bisect.bisect_left(self._bounds, value)] += 1
-        self._sum += value
-
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str] = ()) -> None:
-        """Writes the cumulative buckets into a metric family."""
-        total = 0
-        buckets = []
-        for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
-            total += count
-            buckets.append(("+Inf" if bound == float("inf") else repr(float(bound)), total))
-        family.add_metric(labels, buckets, self._sum)
-
-
 class Metrics(Collector):
     """Everything the picker counts. `page()` renders it."""
 
-    def __init__(self, director: Director | None = None, problems: Problems | None = None) -> None:
-        self.director = director
+    def __init__(self, problems: Problems | None = None) -> None:
+        self.director: Director | None = None
         self.problems = problems if problems is not None else Problems()
         self.streams_open = 0
         self.held_body_bytes: Callable[[], int] = int
@@ -68,7 +40,7 @@ class Metrics(Collector):
         self.failed_attempts = 0
         self.certificate_expires_at_s: Callable[[], float] | None = None
         self._decisions: Counter[tuple[str, str, str]] = Counter()
-        self._apart: Counter[tuple[str]] = Counter()
+        self._apart: Counter[str] = Counter()
         self._refusals: Counter[tuple[str, str]] = Counter()
         self._completions: Counter[tuple[str, str]] = Counter()
         self._overhead = Histogram(_OVERHEAD_BOUNDS_S)
@@ -76,12 +48,11 @@ class Metrics(Collector):
         self._latency = Histogram(_LATENCY_BOUNDS_S)
         self._labels: list[str] = []
         self._labels_version = -1
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
+        self._parts: list[Callable[[], Iterable[Metric]]] = []
 
-    def add(self, collector: Collector) -> None:
-        """Shows another part's metrics on the same page."""
-        self._registry.register(collector)
+    def add(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        """Shows another part's metrics on the same page; `collect` is called for each scrape."""
+        self._parts.append(collect)
 
     # -- counting ------------------------------------------------------------------------------
 
@@ -89,7 +60,7 @@ class Metrics(Collector):
         """Counts a decision by policy, reason and model."""
         self._decisions[decision.policy, decision.reason, decision.model] += 1
         if decision.prefiller is not None:
-            self._apart[decision.model,] += 1
+            self._apart[decision.model] += 1
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Counts how a request ended."""
@@ -111,109 +82,101 @@ class Metrics(Collector):
 
     def page(self) -> bytes:
         """The page in Prometheus' text format."""
-        return generate_latest(self._registry) + self._endpoint_lines()
+        return generate_latest(self) + self._endpoint_lines()
 
     def families(self) -> Iterator[Metric]:
-        """Every metric family, other parts' included."""
-        yield from self._registry.collect()
+        """Every metric family, those of endpoints included."""
+        yield from self.collect()
         for name, help_text, _ in _ENDPOINT_COLUMNS:
-            yield GaugeMetricFamily(name, help_text, labels=_ENDPOINT_LABELS)
+            yield gauge(name, help_text, (), _ENDPOINT_LABELS)
 
     def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        yield _counter(
+        """Makes the families of all parts, its own first; called for each scrape."""
+        yield from self._own()
+        for collect in self._parts:
+            yield from collect()
+
+    def _own(self) -> Iterator[Metric]:
+        yield counter(
             "laar_decisions",
             "Requests for which an endpoint was chosen.",
-            ("policy", "reason", "model"),
             self._decisions.items(),
+            ("policy", "reason", "model"),
         )
-        yield _counter(
+        yield counter(
             "laar_prefills_apart",
             "Requests whose prompt is prefilled by one endpoint and answered by another.",
-            ("model",),
             self._apart.items(),
+            ("model",),
         )
-        yield _counter(
+        yield counter(
             "laar_refusals",
             "Requests answered by laar itself.",
-            ("status", "reason"),
             self._refusals.items(),
+            ("status", "reason"),
         )
-        yield _counter(
+        yield counter(
             "laar_completions",
             "Requests that ended, by cause and by the class of the endpoint's status.",
-            ("cause", "status"),
             self._completions.items(),
+            ("cause", "status"),
         )
-        yield from self._histograms()
-        yield _gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
-        yield _gauge(
+        yield histogram(
+            "laar_overhead_seconds",
+            "Seconds from the complete request body to the decision.",
+            self._overhead,
+        )
+        yield histogram(
+            "laar_ttft_seconds",
+            "Seconds from the decision to the answer's first byte, of sampled answers.",
+            self._ttft,
+        )
+        yield histogram(
+            "laar_latency_seconds",
+            "Seconds from the decision to the end of the answer.",
+            self._latency,
+        )
+        yield gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
+        yield gauge(
             "laar_held_body_bytes",
             "Bytes of incomplete request bodies held, in the gateway shape; "
             "bodies.max_held_bytes is the limit.",
             self.held_body_bytes(),
         )
-        for name, help_text, value in (
-            ("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults),
-            (
-                "laar_ignored_messages",
-                "Messages from Envoy that do not fit the phase of their stream.",
-                self.ignored_messages,
-            ),
-            ("laar_moved", "Requests served by an endpoint other than the one picked.", self.moved),
-            (
-                "laar_failed_attempts",
-                "Attempts that failed before an answer began, retried or not.",
-                self.failed_attempts,
-            ),
-        ):
-            yield CounterMetricFamily(name, help_text, value=value)
-        yield _counter(
+        yield counter("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults)
+        yield counter(
+            "laar_ignored_messages",
+            "Messages from Envoy that do not fit the phase of their stream.",
+            self.ignored_messages,
+        )
+        yield counter(
+            "laar_moved", "Requests served by an endpoint other than the one picked.", self.moved
+        )
+        yield counter(
+            "laar_failed_attempts",
+            "Attempts that failed before an answer began, retried or not.",
+            self.failed_attempts,
+        )
+        yield counter(
             "laar_collector_errors",
             "Problems that laar's collectors and other parts reported, by part.",
+            self.problems.counts.items(),
             ("collector",),
-            (((kind,), n) for kind, n in self.problems.counts.items()),
         )
         if self.certificate_expires_at_s is not None:
-            yield _gauge(
+            yield gauge(
                 "laar_certificate_expires_timestamp_seconds",
                 "Time at which the ext_proc port's certificate expires, in seconds since 1970.",
                 self.certificate_expires_at_s(),
             )
         if self.director is not None:
-            yield from self._fleet(self.director)
-
-    def _histograms(self) -> Iterator[Metric]:
-        for name, help_text, histogram in (
-            (
-                "laar_overhead_seconds",
-                "Seconds from the complete request body to the decision.",
-                self._overhead,
-            ),
-            (
-                "laar_ttft_seconds",
-                "Seconds from the decision to the answer's first byte, of sampled answers.",
-                self._ttft,
-            ),
-            (
-                "laar_latency_seconds",
-                "Seconds from the decision to the end of the answer.",
-                self._latency,
-            ),
-        ):
-            family = HistogramMetricFamily(name, help_text)
-            histogram.add_to(family)
-            yield family
-
-    def _fleet(self, director: Director) -> Iterator[Metric]:
-        yield _counter(
-            "laar_degraded",
-            "Decisions made without a part that failed, by part.",
-            ("what",),
-            (((what,), n) for what, n in director.degraded.items()),
-        )
-        table = director.table
-        yield _gauge("laar_endpoints", "Endpoints that laar knows.", len(table))
+            yield counter(
+                "laar_degraded",
+                "Decisions made without a part that failed, by part.",
+                self.director.degraded.items(),
+                ("what",),
+            )
+            yield gauge("laar_endpoints", "Endpoints that laar knows.", len(self.director.table))
 
     def _endpoint_lines(self) -> bytes:
         """One line for each endpoint and column.
@@ -272,19 +235,3 @@ _ENDPOINT_COLUMNS = (
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _counter(
-    name: str,
-    help_text: str,
-    labels: Sequence[str],
-    counts: Iterable[tuple[Sequence[str], float]],
-) -> Metric:
-    family = CounterMetricFamily(name, help_text, labels=labels)
-    for key, count in counts:
-        family.add_metric(key, count)
-    return family
-
-
-def _gauge(name: str, help_text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, help_text, value=value)

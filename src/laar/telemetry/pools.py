@@ -19,8 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.core.decision import Decision
 from laar.core.director import Director
@@ -29,6 +28,7 @@ from laar.core.traffic import seconds_ahead
 from laar.flow.admission import Admission, Outcome
 from laar.flow.item import CANCELLED, SHUTTING_DOWN, Shed
 from laar.flow.settings import FlowSettings
+from laar.telemetry.families import counter, gauge
 
 __all__ = ["PoolMetrics"]
 
@@ -38,7 +38,7 @@ MAX_POOLS = 1024
 _Pool = tuple[str, str]
 
 
-class PoolMetrics(Collector):
+class PoolMetrics:
     """Counts decisions, and reads the rest at each scrape.
 
     Args:
@@ -83,33 +83,27 @@ class PoolMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         labels = ("pool", "model")
-        work = GaugeMetricFamily(
+        yield gauge(
             "laar_pool_work_seconds",
             "Seconds of engine time that the waiting prompts need: at endpoints and in "
             "flow control.",
-            labels=labels,
+            self._work().items(),
+            labels,
         )
-        for pool, seconds in self._work().items():
-            work.add_metric(pool, seconds)
-        yield work
-        for name, help_text, counts in (
-            (
-                "laar_pool_requests",
-                "Requests with an expected time to first token, and requests shed; shed "
-                "requests have an empty `model`.",
-                self._requests,
-            ),
-            (
-                "laar_pool_expected_late",
-                "Requests whose first token is expected after their objective; shed requests "
-                "have an empty `model`.",
-                self._late,
-            ),
-        ):
-            family = CounterMetricFamily(name, help_text, labels=labels)
-            for pool in self._requests:
-                family.add_metric(pool, counts[pool])
-            yield family
+        yield counter(
+            "laar_pool_requests",
+            "Requests with an expected time to first token, and requests shed; shed "
+            "requests have an empty `model`.",
+            self._requests.items(),
+            labels,
+        )
+        yield counter(
+            "laar_pool_expected_late",
+            "Requests whose first token is expected after their objective; shed requests "
+            "have an empty `model`.",
+            ((pool, self._late[pool]) for pool in self._requests),
+            labels,
+        )
 
     def _expected(self, decision: Decision) -> tuple[float, float] | None:
         """Seconds to the first token, expected and wanted."""

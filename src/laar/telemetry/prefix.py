@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from laar.prefix.index import IndexStats
+from laar.telemetry.families import counter, gauge
 
-__all__ = ["PrefixMetrics"]
+__all__ = ["prefix_families"]
 
 
-class PrefixMetrics(Collector):
-    """Reads the index at each scrape.
+def prefix_families(stats: Callable[[], IndexStats] | None) -> Iterator[Metric]:
+    """Reads the index, at each scrape.
 
     Args:
         stats: counters of the index; None where no prefixes are kept: the families are empty then.
     """
-
-    def __init__(self, stats: Callable[[], IndexStats] | None) -> None:
-        self._stats = stats
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        size = GaugeMetricFamily(
-            "laar_prefix_index_bytes",
-            "Estimated bytes of the prefix index; prefix.max_bytes is the limit.",
+    now = stats() if stats is not None else None
+    yield gauge(
+        "laar_prefix_index_bytes",
+        "Estimated bytes of the prefix index; prefix.max_bytes is the limit.",
+        now.size_bytes if now else (),
+    )
+    yield counter(
+        "laar_prefix_blocks_forgotten",
+        "Blocks that the prefix index dropped, by cause: capacity (the endpoint's "
+        "cache was full), memory (the index was full), disproved (misses).",
+        (
+            ("capacity", now.evicted_capacity_blocks),
+            ("memory", now.evicted_memory_blocks),
+            ("disproved", now.disproved_blocks),
         )
-        gone = CounterMetricFamily(
-            "laar_prefix_blocks_forgotten",
-            "Blocks that the prefix index dropped, by cause: capacity (the endpoint's "
-            "cache was full), memory (the index was full), disproved (misses).",
-            labels=("cause",),
-        )
-        if self._stats is not None:
-            stats = self._stats()
-            size.add_metric((), stats.size_bytes)
-            gone.add_metric(("capacity",), stats.evicted_capacity_blocks)
-            gone.add_metric(("memory",), stats.evicted_memory_blocks)
-            gone.add_metric(("disproved",), stats.disproved_blocks)
-        yield size
-        yield gone
+        if now
+        else (),
+        ("cause",),
+    )

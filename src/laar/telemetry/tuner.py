@@ -5,40 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
-__all__ = ["TunerMetrics"]
+from laar.telemetry.families import counter, gauge
+
+__all__ = ["tuner_families"]
 
 
-class TunerMetrics(Collector):
-    """Reads the tuner at each scrape.
+def tuner_families(shown: Callable[[], Mapping[str, Any]] | None) -> Iterator[Metric]:
+    """Reads the tuner, at each scrape.
 
     Args:
         shown: the tuner's export; None where nothing is tuned, which leaves the families empty.
     """
-
-    def __init__(self, shown: Callable[[], Mapping[str, Any]] | None) -> None:
-        self._shown = shown
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        weights = GaugeMetricFamily(
-            "laar_tuner_weight",
-            "Weights of the cost that gave the best objective so far.",
-            labels=("weight",),
-        )
-        cost = GaugeMetricFamily(
-            "laar_tuner_cost_seconds", "Objective of the best weights, in seconds."
-        )
-        windows = CounterMetricFamily("laar_tuner_windows", "Windows that the tuner has measured.")
-        if self._shown is not None:
-            found = self._shown()
-            for name, value in found["weights"].items():
-                weights.add_metric((name,), value)
-            if found["cost_s"] is not None:
-                cost.add_metric((), found["cost_s"])
-            windows.add_metric((), found["trials"])
-        yield weights
-        yield cost
-        yield windows
+    found = shown() if shown is not None else None
+    cost_s = found["cost_s"] if found else None
+    yield gauge(
+        "laar_tuner_weight",
+        "Weights of the cost that gave the best objective so far.",
+        found["weights"].items() if found else (),
+        ("weight",),
+    )
+    yield gauge(
+        "laar_tuner_cost_seconds",
+        "Objective of the best weights, in seconds.",
+        () if cost_s is None else cost_s,
+    )
+    yield counter(
+        "laar_tuner_windows",
+        "Windows that the tuner has measured.",
+        found["trials"] if found else (),
+    )

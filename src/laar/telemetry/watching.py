@@ -9,17 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
-from prometheus_client.registry import Collector
+from prometheus_client.core import HistogramMetricFamily, Metric
 
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.families import counter, gauge
 from laar.telemetry.log import DecisionLog
 
 if TYPE_CHECKING:
@@ -31,7 +26,7 @@ _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
 """Bounds of predicted over measured; between the third and the fourth the prediction held."""
 
 
-class WatchingMetrics(Collector):
+class WatchingMetrics:
     """Counts at the end of each request, and reads the rest at each scrape.
 
     Args:
@@ -92,31 +87,25 @@ class WatchingMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
-        info = GaugeMetricFamily(
-            "laar_info", "Always 1; the version is a label.", labels=("version",)
+        yield gauge(
+            "laar_info", "Always 1; the version is a label.", [(self._version, 1)], ("version",)
         )
-        info.add_metric((self._version,), 1)
-        yield info
-        states = GaugeMetricFamily(
+        yield gauge(
             "laar_endpoints_by_health",
             "Endpoints by health: ok, failing, on trial, full, slow, starting, stale, not "
             "read, saturated or unreachable.",
-            labels=("health",),
+            sorted(self._health().items()),
+            ("health",),
         )
-        for state, count in sorted(self._health().items()):
-            states.add_metric((state,), count)
-        yield states
         yield from self._predictions()
-        shadow = CounterMetricFamily(
+        yield counter(
             "laar_shadow_decisions",
             "Shadow decisions whose request ended, by whether the endpoint that laar "
             "chose served it.",
-            labels=("agreed",),
+            ((agreed, self._shadow[agreed]) for agreed in ("yes", "no", "unknown")),
+            ("agreed",),
         )
-        for agreed in ("yes", "no", "unknown"):
-            shadow.add_metric((agreed,), self._shadow[agreed])
-        yield shadow
-        yield CounterMetricFamily(
+        yield counter(
             "laar_tried_names_ignored",
             "Names in x-laar-tried-models that were ignored because no endpoint serves them.",
             self._director.ignored_tried,
@@ -125,39 +114,36 @@ class WatchingMetrics(Collector):
 
     def _predictions(self) -> Iterator[Metric]:
         requests, predicted, measured = self._ttft
-        for name, help_text, value in (
-            (
-                "laar_predicted_requests",
-                "Sampled requests with a predicted and a measured time to first token.",
-                requests,
-            ),
-            (
-                "laar_predicted_ttft_seconds",
-                "Sum of the predicted times to first token of sampled requests.",
-                predicted,
-            ),
-            (
-                "laar_measured_ttft_seconds",
-                "Sum of the measured times to first token of sampled requests.",
-                measured,
-            ),
-            (
-                "laar_prefix_prompt_tokens",
-                "Prompt tokens of sampled requests whose engine reported its cached tokens.",
-                self._tokens["prompt"],
-            ),
-            (
-                "laar_prefix_believed_tokens",
-                "Prompt tokens of sampled requests that laar expected in the engine's cache.",
-                self._tokens["believed"],
-            ),
-            (
-                "laar_prefix_found_tokens",
-                "Prompt tokens of sampled requests that the engine found in its cache.",
-                self._tokens["found"],
-            ),
-        ):
-            yield CounterMetricFamily(name, help_text, value)
+        yield counter(
+            "laar_predicted_requests",
+            "Sampled requests with a predicted and a measured time to first token.",
+            requests,
+        )
+        yield counter(
+            "laar_predicted_ttft_seconds",
+            "Sum of the predicted times to first token of sampled requests.",
+            predicted,
+        )
+        yield counter(
+            "laar_measured_ttft_seconds",
+            "Sum of the measured times to first token of sampled requests.",
+            measured,
+        )
+        yield counter(
+            "laar_prefix_prompt_tokens",
+            "Prompt tokens of sampled requests whose engine reported its cached tokens.",
+            self._tokens["prompt"],
+        )
+        yield counter(
+            "laar_prefix_believed_tokens",
+            "Prompt tokens of sampled requests that laar expected in the engine's cache.",
+            self._tokens["believed"],
+        )
+        yield counter(
+            "laar_prefix_found_tokens",
+            "Prompt tokens of sampled requests that the engine found in its cache.",
+            self._tokens["found"],
+        )
         counts = list(accumulate(self._ratios))
         ratio = HistogramMetricFamily(
             "laar_predicted_ttft_ratio",
@@ -171,44 +157,41 @@ class WatchingMetrics(Collector):
         yield ratio
 
     def _kept(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_decisions_remembered",
             "Decisions kept in memory for the live page and /decisions.",
             len(self._memory),
         )
-        yield GaugeMetricFamily(
+        yield gauge(
             "laar_decisions_remembered_bytes",
             "Estimated bytes of the decisions kept in memory.",
             self._memory.held_bytes,
         )
-        yield GaugeMetricFamily(
-            "laar_viewers", "Connected viewers of the live page.", self._viewers()
-        )
-        lines = CounterMetricFamily(
+        yield gauge("laar_viewers", "Connected viewers of the live page.", self._viewers())
+        log = self._log
+        yield counter(
             "laar_decision_log_lines",
             "Lines of the decision log, written or dropped; dropped if the disk or the "
             "queue was full.",
-            labels=("result",),
+            (("written", log.written), ("dropped", log.dropped)) if log is not None else (),
+            ("result",),
         )
-        if self._log is not None:
-            lines.add_metric(("written",), self._log.written)
-            lines.add_metric(("dropped",), self._log.dropped)
-        yield lines
-        made = CounterMetricFamily(
+        senders = self._senders.items()
+        yield counter(
             "laar_otlp_records_made",
             "Spans (signal traces) and log records (signal logs) made to be sent. A "
             "record that neither was sent nor failed still waits, or was dropped by a "
             "full queue.",
-            labels=("signal",),
+            ((signal, sender.made) for signal, sender in senders),
+            ("signal",),
         )
-        records = CounterMetricFamily(
+        yield counter(
             "laar_otlp_records",
             "Records that the OTLP collector accepted (sent) or that laar dropped (failed).",
-            labels=("signal", "result"),
+            (
+                ((signal, result), count)
+                for signal, sender in senders
+                for result, count in (("sent", sender.sent), ("failed", sender.failed))
+            ),
+            ("signal", "result"),
         )
-        for signal, sender in self._senders.items():
-            made.add_metric((signal,), sender.made)
-            records.add_metric((signal, "sent"), sender.sent)
-            records.add_metric((signal, "failed"), sender.failed)
-        yield made
-        yield records

@@ -1,33 +1,26 @@
 """Measured outcomes: one line of JSON for each query and model, as `laar measure` writes them.
 
-The file is appended to while it grows, so its last line may be torn; lines that can't be read are
-left out and named, and a file that is mostly unreadable is refused. Where a query and model occur
-twice the later line stands, and two that contradict each other are counted: under temperature 0
-that points at an endpoint that is not deterministic or at two runs with different settings.
+Where a query and model occur twice the later line stands, and two that contradict each other are
+counted: under temperature 0 that points at an endpoint that is not deterministic or at two runs
+with different settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from hashlib import sha256
 from typing import Annotated
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
 from laar.accuracy.tokens import TokenEstimator
-from laar.errors import SettingError
 
 __all__ = [
     "MeasuredOutcome",
-    "OutcomeFile",
     "Verdicts",
     "dump_outcome",
     "features_of_outcome",
     "parse_outcome",
-    "parse_outcomes",
 ]
 
 MAX_FAULTS_NAMED = 20
@@ -82,27 +75,6 @@ class MeasuredOutcome(BaseModel):
         return float(bool(self.correct)) if self.score is None else self.score
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeFile:
-    """The content of a file of outcomes.
-
-    Args:
-        outcomes: outcomes with a verdict, one for each query and model.
-        faults: lines left out, each with its number and the reason; the first twenty.
-        unreadable: how many lines were left out.
-        unjudged: outcomes without a verdict.
-        contradictions: how often a later line reversed an earlier verdict.
-        sha256: hash of the file.
-    """
-
-    outcomes: Sequence[MeasuredOutcome]
-    faults: Sequence[str]
-    unreadable: int
-    unjudged: int
-    contradictions: int
-    sha256: str
-
-
 class Verdicts:
     """The last verdict of each question and model.
 
@@ -154,45 +126,3 @@ def parse_outcome(line: bytes) -> MeasuredOutcome:
         ValueError: the line is not an outcome.
     """
     return MeasuredOutcome.model_validate(orjson.loads(line))
-
-
-def parse_outcomes(data: bytes, *, source: str) -> OutcomeFile:
-    """Reads a file of outcomes.
-
-    Raises:
-        SettingError: more than half of the lines can't be read, or none holds a verdict.
-    """
-    verdicts = Verdicts()
-    faults: list[str] = []
-    lines = unreadable = 0
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        lines += 1
-        try:
-            outcome = parse_outcome(line)
-        except ValueError as fault:
-            unreadable += 1
-            if len(faults) < MAX_FAULTS_NAMED:
-                faults.append(f"{source}:{number}: {_first_fault(fault)}")
-            continue
-        verdicts.add(outcome)
-    if unreadable * 2 > lines:
-        raise SettingError(f"{unreadable} of {lines} lines are no outcomes; first: {faults[0]}")
-    if not verdicts.kept:
-        raise SettingError(f"{source} holds no judged outcome: run `laar measure` first")
-    return OutcomeFile(
-        outcomes=list(verdicts.kept.values()),
-        faults=faults,
-        unreadable=unreadable,
-        unjudged=verdicts.unjudged,
-        contradictions=verdicts.contradictions,
-        sha256=sha256(data).hexdigest(),
-    )
-
-
-def _first_fault(fault: ValueError) -> str:
-    if not isinstance(fault, ValidationError):
-        return f"not JSON: {fault}"
-    first = fault.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"

@@ -9,9 +9,10 @@ announced (`places`), points, headings, bullets, rules and paragraphs.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from laar.context.blocks import Block, Refused
+from laar.context.blocks import Block, Limits, Refused
 from laar.context.formats import (
     cues,
     cuts,
@@ -70,23 +71,20 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
     families, most = settings.formats, settings.max_docs
     if around.parts:
         return parts.scan(text, most=most, by_tool=around.by_tool) if "json" in families else []
-    relabel = settings.relabel is not False
+    limits = Limits(settings.min_docs, most, settings.relabel is not False)
     if settings.delimiters:
         blocks = declared.scan(text, settings.delimiters, most)
         if blocks:
             return blocks
-    least = settings.min_docs
     if "json" in families:
-        found = lists.scan(
-            text, min_docs=least, max_docs=most, relabel=relabel, by_tool=around.by_tool
-        )
+        found = lists.scan(text, limits, by_tool=around.by_tool)
         if found is not None:
             return found
     found = []
     refused: Reason | None = None  # no error: with its traceback it would be a cycle of garbage
     if "xml" in families:
         try:
-            found = xml.scan(text, min_docs=least, max_docs=most, relabel=relabel)
+            found = xml.scan(text, limits)
         except Refused as error:
             if xml.mentioned(text) > _ONLY_MENTIONED:
                 raise  # they are tags of documents, though not well made
@@ -94,7 +92,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         if found:
             return [block for block in found if not source_files(text, block.items)]
     if "numbered" in families:
-        found = fences.scan(text, min_docs=least, max_docs=most)
+        found = fences.scan(text, limits)
         if found:
             return found
     if len(text) <= MAX_LINES or text.count("\n") <= MAX_LINES:
@@ -103,36 +101,29 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[B
         if not found and "records" in families:
             found = records.scan(view, most)
         if not found and "json" in families:
-            found = lists.within(view, min_docs=least, max_docs=most, relabel=relabel)
+            found = lists.within(view, limits)
         if not found:
-            found = _placed(view, settings, relabel)
+            found = _placed(view, families, limits)
     if not found and refused is not None:
         raise Refused(refused)
     return found
 
 
-def _placed(view: View, settings: ContextSettings, relabel: bool) -> list[Block]:
+def _placed(view: View, families: Sequence[str], limits: Limits) -> list[Block]:
     """The blocks in the first place with documents among those where some were announced."""
-    families, most = settings.formats, settings.max_docs
+    text, most = view.text, limits.most
     unknown: str | None = None
     for place in places(view):
         if "json" in families and place.points >= Needs.PLACE:
-            blocks = lists.in_place(
-                view.text,
-                place.start,
-                place.end,
-                min_docs=settings.min_docs,
-                max_docs=most,
-                relabel=relabel,
-            )
+            blocks = lists.in_place(text, place.start, place.end, limits)
             if blocks:
                 return blocks
         if "xml" in families and place.points >= Needs.PLACE:
-            blocks = xml.in_place(view.text, place.start, place.end, max_docs=most, relabel=relabel)
-            if blocks and not source_files(view.text, blocks[0].items):
+            blocks = xml.in_place(text, place.start, place.end, limits)
+            if blocks and not source_files(text, blocks[0].items):
                 return blocks
         if "records" in families and place.points >= Needs.PLACE:
-            blocks = reprs.in_place(view.text, place.start, place.end, most)
+            blocks = reprs.in_place(text, place.start, place.end, most)
             if blocks:
                 return blocks
         block = openers.in_place(view, place, families, most)

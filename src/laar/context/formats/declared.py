@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from laar.context.blocks import Block, Item, Refused
@@ -14,17 +13,9 @@ from laar.context.settings import Delimiters, Reason
 __all__ = ["scan"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Patterns:
-    item: re.Pattern[str] | None
-
-
 @lru_cache(maxsize=64)
-def _patterns(delimiters: Delimiters) -> _Patterns:
-    if not delimiters.item:
-        return _Patterns(None)
-    literal = re.escape(delimiters.item).replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1)
-    return _Patterns(re.compile(literal))
+def _pattern(item: str) -> re.Pattern[str]:
+    return re.compile(re.escape(item).replace(re.escape("{n}"), r"(?P<n>\d{1,6})", 1))
 
 
 def scan(text: str, declared: Sequence[Delimiters], most: int) -> list[Block]:
@@ -52,11 +43,10 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
         end = text.find(given.after, start)
         if end < 0:
             return None
-    item = _patterns(given).item
     spans: list[tuple[int, int]] = []
     names: list[str] = []
-    if item is not None:
-        found = list(item.finditer(text, start, end))
+    if given.item:
+        found = list(_pattern(given.item).finditer(text, start, end))
         stops = [match.start() for match in found[1:]] + [end]
         whole = not any("n" in match.groupdict() for match in found)
         for match, stop in zip(found, stops, strict=True):

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from heapq import merge
 from itertools import repeat
 
-from laar.context.blocks import MAX_MARKS, Block, Item, Refused
+from laar.context.blocks import MAX_MARKS, Block, Item, Limits, Refused
 from laar.context.settings import Reason
 
 __all__ = ["scan"]
@@ -33,7 +33,7 @@ _LABEL = re.compile(
 MAX_LABEL_LINE = 40
 
 
-def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
+def scan(text: str, limits: Limits) -> list[Block]:
     """Finds the runs of labelled fences that count from 1.
 
     Raises:
@@ -43,7 +43,7 @@ def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
         return []
     found: list[list[tuple[str, Item]]] = [[]]
     after = 0
-    for item in _fenced(text, max_docs):
+    for item in _fenced(text, limits.most):
         label = _label(text, after, item.start)
         if label != str(len(found[-1]) + 1):
             found.append([])
@@ -52,9 +52,9 @@ def scan(text: str, *, min_docs: int, max_docs: int) -> list[Block]:
         after = item.end
     blocks: list[Block] = []
     for run in found:
-        if len(run) < min_docs:
+        if len(run) < limits.least:
             continue
-        if len(run) > max_docs:
+        if len(run) > limits.most:
             raise Refused(Reason.TOO_MANY)
         items = tuple(
             Item(item.start, item.end, item.text_start, item.text_end, label) for label, item in run

@@ -14,7 +14,10 @@ from typing import TypeAlias
 
 import orjson
 
-__all__ = ["JsonSpans", "Literal", "Path", "TooComplexError", "Want", "raw_of", "splice"]
+from laar.context.blocks import Refused
+from laar.context.settings import Reason
+
+__all__ = ["JsonSpans", "Literal", "Path", "TooComplexError", "raw_of", "spans_of", "splice"]
 
 MAX_STEPS = 10_000
 """Quotes, brackets and members looked at in one walk, 3 ms; a hostile body has more."""
@@ -203,6 +206,26 @@ class JsonSpans:
         self._steps -= 1
         if self._steps < 0:
             raise TooComplexError
+
+
+def spans_of(text: str, value: object, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
+    """Spans of the values at some paths, and of others that were passed.
+
+    Args:
+        text: valid JSON.
+        value: the parsed text.
+        paths: paths of the values, all of which are there.
+
+    Raises:
+        Refused: the text takes too many steps to walk, or an object on the way has a key twice.
+    """
+    try:
+        spans = JsonSpans(text).find(value, _wanted(paths))
+    except TooComplexError:
+        raise Refused(Reason.TOO_COMPLEX) from None
+    if spans is None:
+        raise Refused(Reason.DUPLICATE_KEYS)
+    return spans
 
 
 class Literal(str):

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
-from laar.context.formats.jsonspans import MAX_STEPS, JsonSpans, TooComplexError, Want
+from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
+from laar.context.formats.jsonspans import MAX_STEPS, Path, spans_of
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
@@ -78,16 +78,12 @@ _MOST_AROUND = 3
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
-def scan(
-    text: str, *, min_docs: int, max_docs: int, relabel: bool = False, by_tool: bool = False
-) -> list[Block] | None:
+def scan(text: str, limits: Limits, *, by_tool: bool) -> list[Block] | None:
     """Finds the list in a text that is JSON; None when it is not.
 
     Args:
         text: the whole text.
-        min_docs: fewer elements are no block.
-        max_docs: more are refused.
-        relabel: elements that number themselves may be moved under their numbers.
+        limits: of its elements.
         by_tool: a tool that looks things up returned it.
 
     Raises:
@@ -98,14 +94,14 @@ def scan(
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _lines(text, min_docs, max_docs, relabel, by_tool) or None
+        return _lines(text, limits, by_tool) or None
     if not isinstance(value, dict | list):
         return None
-    blocks = _blocks(text, value, min_docs, max_docs, relabel, announced=by_tool)
+    blocks = _blocks(text, value, limits, announced=by_tool)
     return [replace(block, silent=True) for block in blocks]
 
 
-def within(view: View, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
+def within(view: View, limits: Limits) -> list[Block]:
     """Finds a list that needs no announcement among other text; it must begin and end a line.
 
     Raises:
@@ -118,27 +114,12 @@ def within(view: View, *, min_docs: int, max_docs: int, relabel: bool) -> list[B
     begin = start.end() - 2
     close = "}" if text[begin] == "{" else "]"
     end = text.rfind(close) + 1
-    blocks = in_place(
-        text,
-        begin,
-        end,
-        min_docs=min_docs,
-        max_docs=max_docs,
-        relabel=relabel,
-        announced=False,
-    )
+    blocks = in_place(text, begin, end, limits, announced=False)
     return blocks if blocks and not text[end : end + 1].strip() else []
 
 
 def in_place(
-    text: str,
-    start: int,
-    end: int,
-    *,
-    min_docs: int,
-    max_docs: int,
-    relabel: bool,
-    announced: bool = True,
+    text: str, start: int, end: int, limits: Limits, *, announced: bool = True
 ) -> list[Block]:
     """Finds the list that a place is.
 
@@ -154,18 +135,12 @@ def in_place(
         return []
     if not isinstance(value, dict | list):
         return []
-    blocks = _blocks(part, value, min_docs, max_docs, relabel, announced=announced)
+    blocks = _blocks(part, value, limits, announced=announced)
     return [block.shifted(start) for block in blocks]
 
 
 def _blocks(
-    text: str,
-    value: dict[str, _Json] | list[_Json],
-    min_docs: int,
-    max_docs: int,
-    relabel: bool,
-    *,
-    announced: bool,
+    text: str, value: dict[str, _Json] | list[_Json], limits: Limits, *, announced: bool
 ) -> list[Block]:
     path: tuple[str, ...] = ()
     elements: _Json = value
@@ -179,14 +154,14 @@ def _blocks(
         paired = (
             isinstance(holder, dict) and isinstance(elements, list) and _paired(holder, elements)
         )
-    if not isinstance(elements, list) or len(elements) < min_docs:
+    if not isinstance(elements, list) or len(elements) < limits.least:
         return []
     if all(isinstance(element, str) for element in elements):
         if not (announced or known) or not _prose([e for e in elements if isinstance(e, str)]):
             return []
     elif not _documents(elements, known=known, announced=announced):
         return []
-    if len(elements) > max_docs:
+    if len(elements) > limits.most:
         raise Refused(Reason.TOO_MANY)
     spans = _spans(text, value, path, elements)
     shape = "json" if path else "json_list"
@@ -196,7 +171,7 @@ def _blocks(
         spans,
         len(text.rstrip()),
         names=named,
-        relabel=relabel,
+        relabel=limits.relabel,
         quoted=True,
         shape=shape,
     )
@@ -218,13 +193,13 @@ def _count_up(elements: Sequence[_Json], name: str) -> bool:
     )
 
 
-def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool) -> list[Block]:
+def _lines(text: str, limits: Limits, by_tool: bool) -> list[Block]:
     """Elements on lines of their own, without a list around them.
 
     Raises:
         Refused: there are too many.
     """
-    if text.count("\n") > max_docs * MAX_MARKS or text.count('"') > MAX_STEPS:
+    if text.count("\n") > limits.most * MAX_MARKS or text.count('"') > MAX_STEPS:
         return []
     spans: list[Span] = []
     elements: list[_Json] = []
@@ -241,11 +216,11 @@ def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool
         elements.append(element)
         if not isinstance(element, dict) or not (sub := _text_field(element)):
             return []
-        found = _element_spans(text[start:end], element, sub)
-        spans.append((start, end, start + found[0] + 1, start + found[1] - 1))
-    if len(spans) < min_docs or not _documents(elements, known=False, announced=by_tool):
+        first, last = spans_of(text[start:end], element, [sub])[sub]
+        spans.append((start, end, start + first + 1, start + last - 1))
+    if len(spans) < limits.least or not _documents(elements, known=False, announced=by_tool):
         return []
-    if len(spans) > max_docs:
+    if len(spans) > limits.most:
         raise Refused(Reason.TOO_MANY)
     named = [_names(element) for element in elements if isinstance(element, dict)]
     block = block_of(
@@ -253,28 +228,11 @@ def _lines(text: str, min_docs: int, max_docs: int, relabel: bool, by_tool: bool
         spans,
         spans[-1][1],
         names=named,
-        relabel=relabel,
+        relabel=limits.relabel,
         quoted=True,
         shape="json_lines",
     )
     return [replace(block, silent=True)]
-
-
-def _element_spans(text: str, element: dict[str, _Json], sub: _Sub) -> tuple[int, int]:
-    try:
-        found = JsonSpans(text).find(element, _wanted(sub))
-    except TooComplexError:
-        raise Refused(Reason.TOO_COMPLEX) from None
-    if found is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
-    return found[sub]
-
-
-def _wanted(sub: _Sub) -> Want:
-    want: Want = None
-    for step in reversed(sub):
-        want = {step: want}
-    return want
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:
@@ -330,12 +288,9 @@ def _documents(elements: Sequence[_Json], *, known: bool, announced: bool) -> bo
     return True
 
 
-_Sub: TypeAlias = "tuple[str | int, ...]"
-
-
-def _text_field(element: dict[str, _Json]) -> _Sub:
+def _text_field(element: dict[str, _Json]) -> Path:
     """The path of the longest text among the usual fields; empty if there is none."""
-    best: _Sub = ()
+    best: Path = ()
     size = 0
     for name in TEXTS:
         own = element.get(name)
@@ -345,7 +300,7 @@ def _text_field(element: dict[str, _Json]) -> _Sub:
         return best
     for name in INSIDE:
         inner = element.get(name)
-        at: _Sub = (name,)
+        at: Path = (name,)
         if isinstance(inner, list) and len(inner) == 1:
             inner, at = inner[0], (name, 0)
         if isinstance(inner, dict):
@@ -370,19 +325,13 @@ def _spans(
     path: tuple[str, ...],
     elements: Sequence[_Json],
 ) -> list[Span]:
-    longest = [_text_field(e) if isinstance(e, dict) else () for e in elements]
-    want: Want = {i: _wanted(sub) for i, sub in enumerate(longest)}
-    for name in reversed(path):
-        want = {name: want}
-    try:
-        spans = JsonSpans(text).find(value, want)
-    except TooComplexError:
-        raise Refused(Reason.TOO_COMPLEX) from None
-    if spans is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
-    found: list[Span] = []
-    for i, sub in enumerate(longest):
-        start, end = spans[(*path, i)]
-        first, last = spans[(*path, i, *sub)]
-        found.append((start, end, first + 1, last - 1))
-    return found
+    places: list[Path] = [(*path, i) for i in range(len(elements))]
+    texts = [
+        (*place, *(_text_field(element) if isinstance(element, dict) else ()))
+        for place, element in zip(places, elements, strict=True)
+    ]
+    spans = spans_of(text, value, texts)
+    return [
+        (*spans[place], spans[own][0] + 1, spans[own][1] - 1)
+        for place, own in zip(places, texts, strict=True)
+    ]

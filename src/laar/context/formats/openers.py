@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from laar.context.blocks import Block, Item, Refused
+from laar.context.blocks import Block, Item, Refused, count_up
 from laar.context.formats.ends import end_of_last, trimmed
 from laar.context.formats.order import answered_in_turn, carries_meaning, follow_each_other
 from laar.context.formats.places import Place
@@ -170,7 +170,7 @@ def _block(
 ) -> Block | None:
     """The run as a block, or None where it is none after all."""
     names = [label.name for label in run]
-    counted = _counts(names)
+    counted = count_up(names)
     named = bool(names[0])
     own = opener.named or not (opener.needs or len(set(names)) < len(names))
     if named and not counted and (not own or (opener.named and follow_each_other(names))):
@@ -185,8 +185,7 @@ def _block(
         return None
     *others, (last, _) = spans
     if opener.ends:
-        end, sure = last, True
-        end = spans[-1][1]
+        end, sure = spans[-1][1], True
     else:
         before = [text[a:b] for a, b in others]
         end, sure = end_of_last(view, last, stop, before)
@@ -224,9 +223,8 @@ def _block(
     )
     kept = items if sure else items[:-1]
     if opener.ends:
-        after = text.find(opener.ends.format(n=names[-1]), after) + len(
-            opener.ends.format(n=names[-1])
-        )
+        close = opener.ends.format(n=names[-1])
+        after = text.find(close, after) + len(close)
     return Block(
         kept,
         after,
@@ -259,11 +257,3 @@ def _indent(text: str, start: int) -> int:
     while text[at : at + 1].isspace():
         at += 1
     return at - start
-
-
-def _counts(names: Sequence[str]) -> bool:
-    """Whether the names are 0, 1, 2 or 1, 2, 3 and so on."""
-    if names[0] not in {"0", "1"}:
-        return False
-    first = int(names[0])
-    return list(names) == [str(i) for i in range(first, first + len(names))]

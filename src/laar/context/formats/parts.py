@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from laar.context.blocks import DOCUMENT_BLOCKS, Block, Item, Refused
-from laar.context.formats.jsonspans import JsonSpans, Path, TooComplexError, Want
+from laar.context.blocks import DOCUMENT_BLOCKS, Block, Item, Refused, count_up
+from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.formats.openers import closing_marks, label_of
 from laar.context.formats.order import carries_meaning
 from laar.context.settings import Reason
@@ -59,7 +59,7 @@ def _of_texts(text: str, parts: Sequence[Any], most: int, by_tool: bool) -> list
     ]
     labels = [(i, label) for i, own in found if (label := label_of(own)) is not None]
     numbers = [number for _, (number, _) in labels]
-    if len(labels) > 1 and numbers in (_count(0, labels), _count(1, labels)):
+    if len(labels) > 1 and count_up(numbers):
         items = _items(text, parts, [(i, ("text",)) for i, _ in labels])
         closers = closing_marks(numbers, [text[item.text_start : item.text_end] for item in items])
         if closers is None:
@@ -84,10 +84,6 @@ def _of_texts(text: str, parts: Sequence[Any], most: int, by_tool: bool) -> list
 
 
 _LEAST = 2
-
-
-def _count(first: int, labels: Sequence[object]) -> list[str]:
-    return [str(i) for i in range(first, first + len(labels))]
 
 
 def _block(
@@ -132,16 +128,5 @@ def _cited(part: dict[str, Any]) -> bool:
 
 
 def _items(text: str, parts: Sequence[Any], run: _Run) -> list[Item]:
-    want: dict[str | int, Want] = {}
-    for i, sub in run:
-        below: Want = None
-        for step in reversed(sub):
-            below = {step: below}
-        want[i] = below
-    try:
-        spans = JsonSpans(text).find(list(parts), want)
-    except TooComplexError:
-        raise Refused(Reason.TOO_COMPLEX) from None
-    if spans is None:
-        raise Refused(Reason.DUPLICATE_KEYS)
+    spans = spans_of(text, list(parts), [(i, *sub) for i, sub in run])
     return [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]

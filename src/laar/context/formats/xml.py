@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 
-from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
+from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
 from laar.context.settings import Reason
 
 __all__ = ["in_place", "mentioned", "scan"]
@@ -49,13 +49,13 @@ _OTHERS = 32
 """Other signs than tags after which a text is searched by pattern: no faster, but in one call."""
 
 
-def scan(text: str, *, min_docs: int, max_docs: int, relabel: bool) -> list[Block]:
-    """Finds all blocks of at least `min_docs` items.
+def scan(text: str, limits: Limits) -> list[Block]:
+    """Finds all blocks of enough items.
 
     Raises:
         Refused: the markup is not plainly a list of documents, or a block is too long.
     """
-    return _Scan(text, min_docs, max_docs, relabel).run() if "<" in text else []
+    return _Scan(text, limits).run() if "<" in text else []
 
 
 def mentioned(text: str) -> int:
@@ -76,7 +76,7 @@ _PARTS = frozenset(
 """Elements that follow each other, or are no documents."""
 
 
-def in_place(text: str, start: int, stop: int, *, max_docs: int, relabel: bool) -> list[Block]:
+def in_place(text: str, start: int, stop: int, limits: Limits) -> list[Block]:
     """The elements of one name, whatever it is, that a place consists of.
 
     Raises:
@@ -99,7 +99,7 @@ def in_place(text: str, start: int, stop: int, *, max_docs: int, relabel: bool) 
             return []
         names.append(_named(opened[2]))
         spans.append((at, end + len(close), opened.end(), end))
-        if len(spans) > max_docs:
+        if len(spans) > limits.most:
             raise Refused(Reason.TOO_MANY)
         at = end + len(close)
         while at < stop and text[at].isspace():
@@ -108,15 +108,14 @@ def in_place(text: str, start: int, stop: int, *, max_docs: int, relabel: bool) 
     spoken = any(not _SPOKEN.isdisjoint(own) for own in names)
     if at < stop or len(spans) < 2 or spoken:
         return []
+    relabel = limits.relabel
     return [block_of(text, spans, spans[-1][1], names=names, relabel=relabel, shape="xml")]
 
 
 class _Scan:
-    def __init__(self, text: str, min_docs: int, max_docs: int, relabel: bool) -> None:
+    def __init__(self, text: str, limits: Limits) -> None:
         self.text = text
-        self.min_docs = min_docs
-        self.max_docs = max_docs
-        self.relabel = relabel
+        self.limits = limits
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
         # The run of equal items in progress.
@@ -129,7 +128,7 @@ class _Scan:
         """One pass over the tags that are known."""
         opened: tuple[int, int] | None = None
         for seen, match in enumerate(_tags(self.text)):
-            if seen > MAX_MARKS * self.max_docs:
+            if seen > MAX_MARKS * self.limits.most:
                 raise Refused(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
             if opened is not None and name not in {self.name, self.wrapper}:
@@ -178,7 +177,7 @@ class _Scan:
                 self.names.pop()
                 return
         self.spans.append((start, match.end(), inside, match.start()))
-        if len(self.spans) > self.max_docs:
+        if len(self.spans) > self.limits.most:
             raise Refused(Reason.TOO_MANY)
 
     def _open(
@@ -205,7 +204,7 @@ class _Scan:
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.spans) >= self.min_docs and not self.spoken:
+        if len(self.spans) >= self.limits.least and not self.spoken:
             after = self.spans[-1][1] if end is None else end
             self.blocks.append(
                 block_of(
@@ -213,7 +212,7 @@ class _Scan:
                     self.spans,
                     after,
                     names=self.names,
-                    relabel=self.relabel,
+                    relabel=self.limits.relabel,
                     shape="xml",
                 )
             )

@@ -54,7 +54,6 @@ def build(
     *,
     alpha: float = ALPHA,
     by: Literal["id", "frequency"] = "frequency",
-    requests: Sequence[str] = (),
     reading: Reading = Reading.PAPER,
 ) -> Built:
     """Clusters a batch.
@@ -63,7 +62,6 @@ def build(
         contexts: documents of each request in retrieval order, without repeats.
         alpha: weight of the positions in the distance.
         by: order of documents inside a shared prefix.
-        requests: a request id for each context; by default ``"0"``, ``"1"``...
         reading: rules of later searches in the tree.
 
     Raises:
@@ -84,8 +82,6 @@ def build(
     root = _root(nodes)
     _align(root)
     tree = ContextTree(root, alpha=alpha, reading=reading)
-    for i, leaf in enumerate(leaves):
-        tree.own(leaf, requests[i] if requests else str(i))
     ordered = tuple(Ordered(docs=tuple(leaf.docs), path=tuple(leaf.path())) for leaf in leaves)
     return Built(tree=tree, contexts=ordered)
 

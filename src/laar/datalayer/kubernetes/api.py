@@ -26,6 +26,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from laar.datalayer.endpoints_file import join_address
 from laar.errors import LaarError, SettingError
 
 __all__ = ["Api", "ApiAccess", "ApiError", "in_cluster"]
@@ -82,7 +83,7 @@ def in_cluster(account: Path = ACCOUNT) -> ApiAccess:
             " set `api_server: http://127.0.0.1:8001`"
         )
     return ApiAccess(
-        url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        url=f"https://{join_address(host, port)}",
         token_file=account / "token",
         ca_file=account / "ca.crt",
         namespace=(account / "namespace").read_text().strip(),

@@ -7,7 +7,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 
-import orjson
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from laar.server.admin.answers import as_json
 from laar.server.health_service import HealthService
 from laar.server.listener import listener
 from laar.telemetry.metrics import Metrics
@@ -56,8 +56,7 @@ def admin_app(
         )
 
     async def config(_request: Request) -> Response:
-        body = orjson.dumps(settings(), option=orjson.OPT_INDENT_2)
-        return Response(body, media_type="application/json")
+        return as_json(settings())
 
     return Starlette(
         routes=[

@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from laar.context import Reordered, Reorderer
 from laar.errors import RequestError, SettingError, unknown
+from laar.server.admin.answers import as_json, first_fault
 from laar.server.browsers import body_of
 from laar.server.context_hooks import ContextHooks, Ordering
 from laar.telemetry.context import Group
@@ -73,10 +74,7 @@ class _ContextAdmin:
 
     async def show(self, _request: Request) -> Response:
         """Each route's hook, its guard and its counts."""
-        shown = {"routes": [_shown(ordering) for ordering in self._hooks.orderings]}
-        return Response(
-            orjson.dumps(shown, option=orjson.OPT_INDENT_2), media_type="application/json"
-        )
+        return as_json({"routes": [_shown(ordering) for ordering in self._hooks.orderings]})
 
     async def reset(self, request: Request) -> Response:
         """Begins again with one route's hook, or with all."""
@@ -114,9 +112,7 @@ class _ContextAdmin:
         except RequestError as error:
             return JSONResponse({"error": str(error)}, error.status)
         except ValidationError as fault:
-            first = fault.errors(include_url=False, include_input=False)[0]
-            where = ".".join(map(str, first["loc"])) or "the body"
-            return JSONResponse({"error": f"{where}: {first['msg']}"}, 400)
+            return JSONResponse({"error": first_fault(fault)}, 400)
         except (orjson.JSONDecodeError, SettingError) as fault:
             return JSONResponse({"error": str(fault)}, 400)
         return JSONResponse({"contexts": [asdict(one) for one in made]})

@@ -26,7 +26,6 @@ from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError, unknown
 from laar.explain.decision_record import DecisionRecord
 from laar.protocol import headers as names
-from laar.protocol.answers import error_body
 from laar.protocol.events import (
     Ask,
     Event,
@@ -41,6 +40,7 @@ from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.ports import GatewayRules
 from laar.protocol.stream import Stream, StreamSettings
+from laar.server.admin.answers import as_json, refused
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
 
@@ -156,30 +156,30 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
             if path := request.query_params.get("path"):
                 headers[":path"] = path
             if len(body) > ASIDE_BYTES:
-                return _json(
+                return as_json(
                     explainer.decide(await asyncio.to_thread(explainer.read, body, headers))
                 )
-            return _json(explainer.explain(body, headers))
+            return as_json(explainer.explain(body, headers))
         except RequestError as error:
-            return _refused(error)
+            return refused(error)
 
     async def decisions(request: Request) -> Response:
         wanted = request.query_params.get("limit", "20")
         if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LIMIT:
-            return _refused(RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}"))
+            return refused(RequestError(400, "bad-limit", f"limit must be 1 to {MAX_LIMIT}"))
         kind, text = request.query_params.get("kind", ""), request.query_params.get("find", "")
         if kind not in KINDS:
-            return _refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
+            return refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
         shown = []
         for record in list(islice(_matching(memory, kind, text.lower()), int(wanted))):
             shown.append(memory.explained(record))
             await asyncio.sleep(0)  # each takes up to a millisecond of the loop
-        return _json({"decisions": shown, "remembered": len(memory)})
+        return as_json({"decisions": shown, "remembered": len(memory)})
 
     async def decision(request: Request) -> Response:
         record = memory.get(request.path_params["id"])
         if record is None:
-            return _refused(
+            return refused(
                 RequestError(
                     404,
                     "unknown-decision",
@@ -187,7 +187,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
                     "decision log (decisions.log) keeps more",
                 )
             )
-        return _json(memory.explained(record))
+        return as_json(memory.explained(record))
 
     return [
         Route("/explain", explain, methods=["POST"]),
@@ -218,11 +218,3 @@ def _is_of(memory: DecisionMemory, record: DecisionRecord, kind: str) -> bool:
     if kind == "wrong":
         return memory.reports is not None and memory.reports.outcome_of(record.id) is False
     return True
-
-
-def _json(value: object) -> Response:
-    return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")
-
-
-def _refused(error: RequestError) -> Response:
-    return Response(error_body(error), error.status, media_type="application/json")

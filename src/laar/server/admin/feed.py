@@ -14,6 +14,8 @@ import orjson
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from laar.server.tasks import cancel
+
 __all__ = ["INTERVAL_S", "MAX_VIEWERS", "Feed"]
 
 INTERVAL_S = 1.0
@@ -85,9 +87,7 @@ class Feed:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.viewers -= 1
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(tasks)
         if self._closing.is_set():
             await send({"type": "http.response.body", "body": b""})
 

@@ -22,6 +22,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
 from laar.protocol.ports import GatewayRules
+from laar.server.admin.answers import as_json
 from laar.server.admin.explain import Explainer, explain_routes
 from laar.server.admin.feed import Feed
 from laar.server.otlp import Exports
@@ -131,7 +132,7 @@ class Observability:
             viewers=lambda: self.feed.viewers,
             health=lambda: page.health(clock()),
         )
-        metrics.add(self._figures)
+        metrics.add(self._figures.collect)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
@@ -182,8 +183,7 @@ class Observability:
 
     async def _show_fleet(self, _request: Request) -> Response:
         self._update_about()
-        body = orjson.dumps(self.page.fleet(self._clock()), option=orjson.OPT_INDENT_2)
-        return Response(body, media_type="application/json")
+        return as_json(self.page.fleet(self._clock()))
 
     async def _show_history(self, _request: Request) -> Response:
         body = orjson.dumps(self.history.curves(self._clock()))

@@ -28,8 +28,8 @@ from laar.accuracy.reporters import UNNAMED
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError
-from laar.protocol.answers import error_body
 from laar.protocol.headers import REPORTER
+from laar.server.admin.answers import as_json, first_fault, refused
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
 from laar.server.h2 import CallError, Code, Metadata, Service
@@ -87,7 +87,7 @@ def routes(
 
     async def models(_request: Request) -> Response:
         entries = await asyncio.to_thread(learning.models, list(table.models))
-        return _json({"models": entries})
+        return as_json({"models": entries})
 
     async def report(request: Request) -> Response:
         try:
@@ -106,10 +106,10 @@ def routes(
                 raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
             outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         except RequestError as error:
-            return Response(error_body(error), error.status, media_type="application/json")
+            return refused(error)
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
         verdicts = await _report(learning.reports, pairs, clock(), reporter, told)
-        return _json({**_counted(verdicts), "verdicts": verdicts})
+        return as_json({**_counted(verdicts), "verdicts": verdicts})
 
     found = [Route("/models", models)]
     if learning.online is not None:
@@ -188,14 +188,6 @@ def _parsed(body: bytes) -> list[_Outcome]:
             return _Batch.model_validate(document).outcomes
         return [_Outcome.model_validate(document)]
     except ValidationError as fault:
-        first = fault.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise RequestError(400, "bad-request", f"{where}: {first['msg']}") from None
+        raise RequestError(400, "bad-request", first_fault(fault)) from None
     except orjson.JSONDecodeError as fault:
         raise RequestError(400, "bad-request", f"not JSON: {fault}") from None
-
-
-def _json(document: object) -> Response:
-    return Response(
-        orjson.dumps(document, option=orjson.OPT_INDENT_2), media_type="application/json"
-    )

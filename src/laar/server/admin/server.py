@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from laar.datalayer import split_address
+from laar.datalayer import join_address, split_address
 from laar.errors import SettingError
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import AdminAuth, Attempts
@@ -100,8 +100,7 @@ class AdminPort:
         try:
             return AdminServer(guard, host, port)
         except OSError:
-            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            raise cannot_listen("admin", shown) from None
+            raise cannot_listen("admin", join_address(host, port)) from None
 
 
 def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:

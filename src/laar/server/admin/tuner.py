@@ -21,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from laar.errors import SettingError
+from laar.server.admin.answers import as_json
 from laar.server.state_file import StateFile
 from laar.settings import Tuning
 from laar.telemetry.problems import Problems
@@ -94,7 +95,7 @@ def routes(keeper: TunerKeeper | None) -> list[Route]:
     """The admin port's routes for the tuner; without a tuner they report that it is off."""
 
     async def show(_request: Request) -> Response:
-        return _json(keeper.shown() if keeper else {"enabled": False})
+        return as_json(keeper.shown() if keeper else {"enabled": False})
 
     async def freeze(request: Request) -> Response:
         if keeper:
@@ -103,7 +104,3 @@ def routes(keeper: TunerKeeper | None) -> list[Route]:
         return await show(request)
 
     return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
-
-
-def _json(value: object) -> Response:
-    return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")

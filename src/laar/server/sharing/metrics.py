@@ -5,101 +5,77 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
+
+from laar.telemetry.families import counter, gauge
 
 if TYPE_CHECKING:
     from laar.server.sharing.sharer import Sharer
 
-__all__ = ["SharingMetrics"]
+__all__ = ["sharing_families"]
 
 
-class SharingMetrics(Collector):
-    """The metrics of sharing: records sent to other pickers, and records received from them.
-
-    Args:
-        sharer: the sharer of this picker.
-    """
-
-    def __init__(self, sharer: Sharer) -> None:
-        self._sharer = sharer
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        sharer, sharing = self._sharer, self._sharer.sharing
-        yield _gauge(
-            "laar_share_connected",
-            "1 while the store, or the hub of the workers, is reachable; 0 while this "
-            "picker is alone.",
-            sharer.connected,
-        )
-        yield _gauge(
-            "laar_share_peers",
-            "Other pickers that sent something within the lease.",
-            len(sharing.peers),
-        )
-        yield _gauge(
-            "laar_share_restored_prompts",
-            "Prompts whose blocks this picker restored from a snapshot at its start.",
-            sharer.restored,
-        )
-        yield _gauge(
-            "laar_share_age_seconds",
-            "Age in seconds of the last batch of another picker when it was taken, by the "
-            "two wall clocks.",
-            sharing.age_s,
-        )
-        yield _gauge(
-            "laar_share_waiting_bytes",
-            "Bytes of records not sent yet; share.max_waiting_bytes is the limit.",
-            sharing.outbox.waiting_bytes,
-        )
-        records = CounterMetricFamily(
-            "laar_share_records",
-            "Records by kind and way: sent to other pickers, or taken from them.",
-            labels=("kind", "way"),
-        )
-        for way, counts in (("sent", sharing.outbox.sent), ("taken", sharing.taken)):
-            for kind, count in counts.items():
-                records.add_metric((kind, way), count)
-        yield records
-        moved = CounterMetricFamily(
-            "laar_share_bytes",
-            "Bytes of batches, by way: sent to other pickers, or taken from them.",
-            labels=("way",),
-        )
-        moved.add_metric(("sent",), sharer.sent_bytes)
-        moved.add_metric(("taken",), sharer.received_bytes)
-        yield moved
-        lost = CounterMetricFamily(
-            "laar_share_lost",
-            "Losses between pickers: batches missed or doubled (received twice), records "
-            "dropped before they were sent, prefixes whose predecessor is unknown "
-            "(unknown-prefix), leases that ended, and interruptions of the connection.",
-            labels=("what",),
-        )
-        for what, count in (
+def sharing_families(sharer: Sharer) -> Iterator[Metric]:
+    """Records sent to other pickers, and records received from them; read at each scrape."""
+    sharing = sharer.sharing
+    yield gauge(
+        "laar_share_connected",
+        "1 while the store, or the hub of the workers, is reachable; 0 while this picker is alone.",
+        sharer.connected,
+    )
+    yield gauge(
+        "laar_share_peers",
+        "Other pickers that sent something within the lease.",
+        len(sharing.peers),
+    )
+    yield gauge(
+        "laar_share_restored_prompts",
+        "Prompts whose blocks this picker restored from a snapshot at its start.",
+        sharer.restored,
+    )
+    yield gauge(
+        "laar_share_age_seconds",
+        "Age in seconds of the last batch of another picker when it was taken, by the "
+        "two wall clocks.",
+        sharing.age_s,
+    )
+    yield gauge(
+        "laar_share_waiting_bytes",
+        "Bytes of records not sent yet; share.max_waiting_bytes is the limit.",
+        sharing.outbox.waiting_bytes,
+    )
+    ways = (("sent", sharing.outbox.sent), ("taken", sharing.taken))
+    yield counter(
+        "laar_share_records",
+        "Records by kind and way: sent to other pickers, or taken from them.",
+        (((kind, way), count) for way, counts in ways for kind, count in counts.items()),
+        ("kind", "way"),
+    )
+    yield counter(
+        "laar_share_bytes",
+        "Bytes of batches, by way: sent to other pickers, or taken from them.",
+        (("sent", sharer.sent_bytes), ("taken", sharer.received_bytes)),
+        ("way",),
+    )
+    yield counter(
+        "laar_share_lost",
+        "Losses between pickers: batches missed or doubled (received twice), records "
+        "dropped before they were sent, prefixes whose predecessor is unknown "
+        "(unknown-prefix), leases that ended, and interruptions of the connection.",
+        (
             ("missed", sharing.missed),
             ("doubled", sharing.doubled),
             ("dropped", sharing.outbox.dropped),
             ("unknown-prefix", sharing.unknown_prefixes),
             ("lease", sharing.peers.ended_by_lease),
             ("interruption", sharer.interruptions),
-        ):
-            lost.add_metric((what,), count)
-        yield lost
-        refused = CounterMetricFamily(
-            "laar_share_refused",
-            "Batches and records that were refused, by reason: no-batch, schema, "
-            "namespace, too-long, key (hashed with another secret), record, fault.",
-            labels=("reason",),
-        )
-        for reason, count in sharing.refused.items():
-            refused.add_metric((reason,), count)
-        yield refused
-
-
-def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(name, text)
-    family.add_metric((), value)
-    return family
+        ),
+        ("what",),
+    )
+    yield counter(
+        "laar_share_refused",
+        "Batches and records that were refused, by reason: no-batch, schema, "
+        "namespace, too-long, key (hashed with another secret), record, fault.",
+        sharing.refused.items(),
+        ("reason",),
+    )

@@ -1,0 +1,29 @@
+"""The forms of answers on the admin port: JSON, a refusal, the fault of a body."""
+
+from __future__ import annotations
+
+import orjson
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from laar.errors import RequestError
+from laar.protocol.answers import error_body
+
+__all__ = ["as_json", "first_fault", "refused"]
+
+
+def as_json(value: object) -> Response:
+    """A value as indented JSON."""
+    return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")
+
+
+def refused(error: RequestError) -> Response:
+    """A refusal, as clients of the data path get it."""
+    return Response(error_body(error), error.status, media_type="application/json")
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first fault of a body and its place, without the body's content."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the body"
+    return f"{where}: {first['msg']}"
