@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.core import Metric
 
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
-from laar.telemetry.families import counter, gauge
+from laar.telemetry.families import Histogram, counter, gauge, histogram
 from laar.telemetry.log import DecisionLog
 
 if TYPE_CHECKING:
@@ -59,8 +56,7 @@ class WatchingMetrics:
         self._health = health
         self._shadow: Counter[str] = Counter()
         self._ttft = [0.0, 0.0, 0.0]
-        self._ratios = [0] * (len(_RATIOS) + 1)
-        self._ratio_sum = 0.0
+        self._ratios = Histogram(_RATIOS)
         self._tokens = {"believed": 0.0, "found": 0.0, "prompt": 0.0}
 
     def settled(self, record: DecisionRecord) -> None:
@@ -77,8 +73,7 @@ class WatchingMetrics:
             predicted = float(view.terms.all_ttft_s[at])
             self._ttft[1] += predicted
             self._ttft[2] += end.ttft_s
-            self._ratios[bisect_left(_RATIOS, predicted / max(end.ttft_s, 1e-6))] += 1
-            self._ratio_sum += predicted / max(end.ttft_s, 1e-6)
+            self._ratios.observe(predicted / max(end.ttft_s, 1e-6))
         if end.cached_tokens is not None and end.prompt_tokens:
             share = float(view.cached_tokens[at] / max(float(view.tokens[at]), 1.0))
             self._tokens["believed"] += share * end.prompt_tokens
@@ -144,17 +139,11 @@ class WatchingMetrics:
             "Prompt tokens of sampled requests that the engine found in its cache.",
             self._tokens["found"],
         )
-        counts = list(accumulate(self._ratios))
-        ratio = HistogramMetricFamily(
+        yield histogram(
             "laar_predicted_ttft_ratio",
             "Ratio of the predicted to the measured time to first token, of sampled requests.",
+            self._ratios,
         )
-        ratio.add_metric(
-            (),
-            [(f"{at:g}", n) for at, n in zip((*_RATIOS, math.inf), counts, strict=True)],
-            self._ratio_sum,
-        )
-        yield ratio
 
     def _kept(self) -> Iterator[Metric]:
         yield gauge(
