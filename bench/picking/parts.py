@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import statistics
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.resources import as_file, files
@@ -131,18 +132,36 @@ async def features(figures: Figures, share: float) -> None:
 
 
 async def fleets(figures: Figures, share: float) -> None:
-    """CPU of a short request with 1, 10, 100 and 1,000 endpoints."""
+    """CPU of a short request with 1 to 1,000 endpoints, and of reading so many endpoints' pages."""
     sums = {}
     for count in (1, 10, 100, 1000):
-        async with _standing("native", (LAAR,), count=count) as stood:
-            await _settled(stood[0])
-            picker, _ = await _by_turns(stood, CASES[0], share)
-            sums[count] = picker[LAAR.name]
-            figures.add("fleets", f"1 KB, {count} endpoints", sums[count], "us a request")
-            memory = stood[0].picker_bytes() / 2**20
+        async with _standing("native", (LAAR,), count=count) as (one,):
+            await _settled(one)
+            load = Load(one.url, bodies(1_000, stream=False))
+            await load.closed(WARM_UP_REQUESTS, AT_ONCE)
+            reading = await _cpu_of(one, asyncio.sleep(3.0)) / 3.0  # it is not at rest yet
+            costs = []
+            requests = max(AT_ONCE, round(3 * CASES[0].requests * share))
+            for _ in range(ROUNDS):
+                began = time.monotonic()
+                spent = await _cpu_of(one, load.closed(requests, AT_ONCE))
+                costs.append((spent - reading * (time.monotonic() - began)) / requests)
+            load.close()
+            sums[count] = statistics.median(costs)
+            named = f"1 KB, {count} endpoints, but for reading pages"
+            figures.add("fleets", named, 1e6 * sums[count], "us a request")
+            figures.add("fleets", f"reading {count} endpoints", reading, "of a core")
+            memory = one.picker_bytes() / 2**20
             figures.add("fleets", f"{count} endpoints: memory", memory, "MiB")
     named = "1,000 endpoints beside 10"
     figures.add("fleets", named, sums[1000] / sums[10], "x", at_most=1.4)
+
+
+async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
+    """CPU seconds of a picker while something else is awaited."""
+    before = one.cpu_s()[0]
+    await work
+    return one.cpu_s()[0] - before
 
 
 async def idle(figures: Figures, seconds: float) -> None:
@@ -150,9 +169,7 @@ async def idle(figures: Figures, seconds: float) -> None:
     for count, most in ((100, 0.01), (1000, None)):
         async with _standing("native", (LAAR,), count=count) as stood:
             await _settled(stood[0])
-            before, _ = stood[0].cpu_s()
-            await asyncio.sleep(seconds)
-            spent = stood[0].cpu_s()[0] - before
+            spent = await _cpu_of(stood[0], asyncio.sleep(seconds))
             named = f"idle, {count} endpoints"
             figures.add("idle", named, spent / seconds, "of a core", at_most=most)
 
@@ -165,10 +182,10 @@ async def latency(figures: Figures, seconds: float) -> None:
             loads = [Load(one.url, sent) for one in stood]
             for load in loads:
                 await load.closed(WARM_UP_REQUESTS, AT_ONCE)
-            began = asyncio.get_running_loop().time()
+            began = time.monotonic()
             many = 10 * case.requests
             await loads[-1].closed(many, 4 * AT_ONCE)
-            rate = many / (asyncio.get_running_loop().time() - began) / 2
+            rate = many / (time.monotonic() - began) / 2
             figures.add("latency", f"{case.name}: half of laar's rate", rate, "a second")
             took: list[list[float]] = [[] for _ in loads]
             for number in range(ROUNDS):
@@ -195,10 +212,9 @@ async def crowds(figures: Figures, share: float) -> None:
         for clients in (1, 20, 150, 1000):
             failed = load.failed
             many = round(max(400, 2 * clients) * share)
-            before, began = one.cpu_s()[0], asyncio.get_running_loop().time()
-            await load.closed(many, clients)
-            took = asyncio.get_running_loop().time() - began
-            spent = 1e6 * (one.cpu_s()[0] - before) / many
+            began = time.monotonic()
+            spent = 1e6 * await _cpu_of(one, load.closed(many, clients)) / many
+            took = time.monotonic() - began
             named = f"220 KB, {clients} at once"
             most = 500.0 if clients in (20, 150) else None
             figures.add("crowds", named, spent, "us a request", at_most=most)

@@ -50,25 +50,6 @@ async def test_pages_become_readings_on_one_kept_alive_connection(
     assert recorder.problems == {}
 
 
-async def test_at_rest_a_page_is_read_once_in_a_while(
-    recorder: Any, start: Any, until: Any, serve: Any
-) -> None:
-    async def metrics(_: web.Request) -> web.Response:
-        return web.Response(body=PAGE)
-
-    rest_s, visits = [math.inf], [0]
-
-    def rest() -> float:
-        visits[0] += 1
-        return rest_s[0]
-
-    start(scraper(recorder, [spec(await serve(metrics))], rest_s=rest).run())
-    await until(lambda: visits[0] >= 10)
-    assert len(recorder.readings) == 1, "the first comes at once"
-    rest_s[0] = 0.0
-    await until(lambda: len(recorder.readings) >= 4)
-
-
 async def test_a_restart_is_told_once(recorder: Any, start: Any, until: Any, serve: Any) -> None:
     tokens = iter([900, 901, 5, *range(6, 10_000)])
 

@@ -1,40 +1,44 @@
-"""A picker at rest reads its endpoints' pages less often; one with work does not."""
+"""A picker at rest visits its endpoints less often; one with work does not."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
-from laar.server.picker import Picker
-from laar.settings import load_settings
-
-ENDPOINTS = {"endpoints": [{"address": "10.0.0.1:1", "models": ["m"]}]}
+from laar.server.runner import Runner
+from laar.settings import load
 
 
-def test_pages_may_be_older_while_nothing_is_in_flight(tmp_path: Path) -> None:
+@pytest.fixture
+def runner(tmp_path: Path) -> Runner:
     path = tmp_path / "laar.yaml"
-    path.write_text(yaml.safe_dump(ENDPOINTS))
+    endpoints = [{"address": "10.0.0.1:1", "models": ["m"]}]
+    path.write_text(yaml.safe_dump({"endpoints": endpoints}))
+    return Runner(load(path), seed=1)
+
+
+async def test_visits_are_rare_while_nothing_is_in_flight(runner: Runner) -> None:
+    picker, interval_s = runner.picker, runner.collectors.interval_s
     now = [100.0]
-    picker = Picker(load_settings(path), seed=1, clock=lambda: now[0])
+    picker.clock = lambda: now[0]
     picker.table.replace("test", [EndpointSpec(address="10.0.0.1:1", models=("m",))])
-    assert picker.page_rest_s() == 5.0
+    assert interval_s(1.0, 60.0) == 5.0
 
     decision = picker.director.decide(Request(id="1", model="m", api=Api.CHAT), now[0])
     picker.director.settle(decision, Completion(status=200, cause="complete", latency_s=1.0))
-    assert picker.page_rest_s() == 0.0, "it has just decided"
+    assert interval_s(1.0, 60.0) == 1.0, "it has just decided"
     now[0] += 11.0
-    assert picker.page_rest_s() == 5.0
+    assert interval_s(1.0, 60.0) == 5.0
 
     picker.metrics.streams_open = 1
-    assert picker.page_rest_s() == 0.0, "a request is held, or its answer goes on"
+    assert interval_s(1.0, 60.0) == 1.0, "a request is held, or its answer goes on"
 
 
-def test_at_rest_no_reading_goes_stale(tmp_path: Path) -> None:
-    path = tmp_path / "laar.yaml"
-    path.write_text(yaml.safe_dump({**ENDPOINTS, "routing": {"stale_s": 3.0}}))
-    picker = Picker(load_settings(path), seed=1)
-    assert picker.page_rest_s() == 1.5
+async def test_at_rest_no_reading_goes_stale_that_would_not_otherwise(runner: Runner) -> None:
+    assert runner.collectors.interval_s(1.0, 3.0) == 1.5
+    assert runner.collectors.interval_s(5.0, 3.0) == 5.0

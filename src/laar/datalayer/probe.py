@@ -17,12 +17,14 @@ import aiohttp
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.scrape import read_capped
-from laar.datalayer.visits import Visits, visiting_session
+from laar.datalayer.visits import Interval, Visits, visiting_session
 
 __all__ = ["Prober"]
 
 INTERVAL_S = 5.0
 """Round trips change slowly. To open a connection never counts, so it may close in between."""
+MAX_PROBES_PER_S = 50.0
+"""A probe of a thousand endpoints each 20 s is soon enough; GORGO takes 30 s for any."""
 TIMEOUT_S = 2.0
 """Six times the round trip to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
@@ -37,7 +39,7 @@ class Prober:
         clock: monotonic seconds.
         rng: spreads the probes.
         path: path that is asked for.
-        interval_s: seconds between two probes of one endpoint.
+        interval_s: seconds between two probes of one endpoint, for all or by endpoint.
         timeout_s: time-out of a whole probe, connection included.
     """
 
@@ -49,7 +51,7 @@ class Prober:
         clock: Clock,
         rng: random.Random,
         path: str = "/health",
-        interval_s: float = INTERVAL_S,
+        interval_s: Interval = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._sink = sink
@@ -57,7 +59,13 @@ class Prober:
         self._path = path
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._visits = Visits(
-            targets, self._probe, self._left, interval_s=interval_s, clock=clock, rng=rng
+            targets,
+            self._probe,
+            self._left,
+            interval_s=interval_s,
+            most_per_s=MAX_PROBES_PER_S,
+            clock=clock,
+            rng=rng,
         )
         self._session: aiohttp.ClientSession | None = None
 

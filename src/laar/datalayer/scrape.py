@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import Counters, page_url, read_page
-from laar.datalayer.visits import Visits, visiting_session
+from laar.datalayer.visits import Interval, Visits, visiting_session
 
 __all__ = ["Scraper"]
 
@@ -32,18 +31,16 @@ MAX_PAGE_BYTES = 4 << 20
 
 
 class Scraper:
-    """The collector: a `Reading` for each endpoint, about once in `interval_s`; less often at rest.
+    """The collector: a `Reading` for each endpoint, about once in `interval_s`.
 
     Args:
         targets: the endpoints to scrape now; those with an empty `metrics_url` are skipped.
         sink: takes readings and problems.
         clock: monotonic seconds.
         rng: spreads the visits.
-        interval_s: seconds between two scrapes of one endpoint.
+        interval_s: seconds between two scrapes of one endpoint, for all or by endpoint.
         timeout_s: time-out of a whole scrape, connection included.
         max_page_bytes: longer pages are cut off there and reported.
-        rest_s: seconds for which a page that was asked for is not asked for again; called at each
-            visit.
     """
 
     def __init__(
@@ -53,18 +50,15 @@ class Scraper:
         *,
         clock: Clock,
         rng: random.Random,
-        interval_s: float = INTERVAL_S,
+        interval_s: Interval = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
         max_page_bytes: int = MAX_PAGE_BYTES,
-        rest_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._targets = targets
         self._sink = sink
         self._clock = clock
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._max_page_bytes = max_page_bytes
-        self._rest_s = rest_s
-        self._asked_at: dict[str, float] = {}
         self._before: dict[str, Counters] = {}
         self._visits = Visits(
             self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
@@ -84,14 +78,9 @@ class Scraper:
 
     def _left(self, address: str) -> None:
         self._before.pop(address, None)
-        self._asked_at.pop(address, None)
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
-        now = self._clock()
-        if now - self._asked_at.get(spec.address, -math.inf) < self._rest_s():
-            return
-        self._asked_at[spec.address] = now
         url = page_url(spec)
         source = f"scrape {spec.address}"
         assert self._session is not None

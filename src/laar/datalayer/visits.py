@@ -20,16 +20,20 @@ import aiohttp
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, Targets
 
-__all__ = ["Visits", "visiting_session"]
+__all__ = ["Interval", "Visits", "visiting_session"]
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
+Interval = float | Callable[[EndpointSpec], float]
+"""Seconds between two visits of one endpoint: for all, or by endpoint and moment."""
 
 MAX_UNDER_WAY = 64
 """Enough for the rate below with endpoints that take 300 ms to answer."""
 MAX_STARTS_PER_S = 200.0
 """7 % of a core for scrapes (``python -m bench datalayer``): twice what 100 endpoints ask for."""
-LOOK_S = 0.1
+LOOK_S = 0.25
 """How soon a new endpoint gets its first visit."""
+LEAST_WAIT_S = 0.01
+"""Visits due within it start together: a wake-up costs about what a visit does."""
 
 
 def visiting_session(
@@ -57,6 +61,7 @@ class Visits:
         visit: does the work; must bound its own time and catch the errors it expects.
         left: called with the address of a target that is gone.
         interval_s: seconds between two visits of one endpoint, for all or by endpoint.
+        most_per_s: visits of all endpoints in a second, but for the first of each.
         clock: monotonic seconds.
         rng: spreads the visits.
     """
@@ -67,7 +72,8 @@ class Visits:
         visit: Visit,
         left: Callable[[str], None],
         *,
-        interval_s: float | Callable[[EndpointSpec], float],
+        interval_s: Interval,
+        most_per_s: float = MAX_STARTS_PER_S,
         clock: Clock,
         rng: random.Random,
     ) -> None:
@@ -75,6 +81,7 @@ class Visits:
         self._visit = visit
         self._left = left
         self._interval_s = interval_s
+        self._most_per_s = most_per_s
         self._clock = clock
         self._rng = rng
         self._known: dict[str, EndpointSpec] = {}
@@ -97,7 +104,7 @@ class Visits:
                 self._start(now)
                 wait_s = min(LOOK_S, self._due[0][0] - now) if self._due else LOOK_S
                 # A due visit that has to wait for a free place must not spin.
-                await asyncio.sleep(max(wait_s, LOOK_S / 20))
+                await asyncio.sleep(max(wait_s, LEAST_WAIT_S))
             raise self._failure
         finally:
             tasks = list(self._under_way.values())
@@ -122,7 +129,7 @@ class Visits:
         heapq.heappush(self._due, (at, address))
 
     def _start(self, now: float) -> None:
-        least_s = len(self._known) / MAX_STARTS_PER_S
+        least_s = len(self._known) / self._most_per_s
         given = self._interval_s
         while self._due and self._due[0][0] <= now and len(self._under_way) < MAX_UNDER_WAY:
             at, address = heapq.heappop(self._due)

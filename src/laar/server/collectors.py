@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
@@ -21,6 +22,9 @@ from laar.settings.ignored import KV_EVENTS_LABEL
 
 __all__ = ["Collectors", "must_exist"]
 
+_AT_REST = 5.0
+"""Intervals between two visits of an endpoint at rest: engines would serve pages for each of many
+idle sidecars."""
 _LOOK_S = 1.0
 """How soon the label of KV events is noticed where they can't be read."""
 
@@ -118,9 +122,10 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=readings.scrape_interval_s,
+            interval_s=lambda _: self.interval_s(
+                readings.scrape_interval_s, self._picker.director.settings.filters.stale_s
+            ),
             timeout_s=readings.scrape_timeout_s,
-            rest_s=self._picker.page_rest_s,
         )
         tasks.spawn("scrape", scraper.run)
         names = ServedNames(
@@ -136,10 +141,23 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=readings.probe_interval_s,
+            interval_s=lambda _: self.interval_s(readings.probe_interval_s, STALE_AFTER_S),
             timeout_s=readings.probe_timeout_s,
         )
         tasks.spawn("probe", prober.run)
+
+    def interval_s(self, set_s: float, stale_s: float) -> float:
+        """Seconds until the next visit of an endpoint: readings are for decisions, so more at rest.
+
+        Never so many that the reading counts as stale.
+
+        Args:
+            set_s: as the settings have it.
+            stale_s: age from which a reading is stale.
+        """
+        if not self._picker.is_at_rest():
+            return set_s
+        return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> list[EndpointSpec]:
         return self._picker.table.specs()

@@ -58,9 +58,6 @@ __all__ = ["Picker"]
 
 _REST_AFTER_S = 10.0
 """Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
-_AT_REST = 5.0
-"""Intervals between two scrapes of an endpoint at rest. Readings are for decisions; and engines
-would serve pages for each of many idle sidecars."""
 
 
 class Picker:
@@ -314,16 +311,6 @@ class Picker:
     def is_at_rest(self) -> bool:
         """Whether nothing is in flight or held, and no decision was made for a while."""
         return not self.metrics.streams_open and self.clock() - self._decided_at > _REST_AFTER_S
-
-    def page_rest_s(self) -> float:
-        """How old a metrics page may get before it is read again: older while all is at rest.
-
-        Never so old that the reading counts as stale.
-        """
-        if not self.is_at_rest():
-            return 0.0
-        longest_s = self.director.settings.filters.stale_s / 2
-        return min(_AT_REST * self.settings.readings.scrape_interval_s, longest_s)
 
     # -- from the director ---------------------------------------------------------------------
 

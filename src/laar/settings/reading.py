@@ -27,7 +27,8 @@ class Readings(Section):
     scrape_timeout_s: Annotated[float, Gt(0), Le(60)] = scrape.TIMEOUT_S
     """Seconds after which a scrape has failed."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
-    """Seconds between two round-trip probes of an endpoint."""
+    """Seconds between two round-trip probes of an endpoint. More with over 250 endpoints, fifty
+    being probed in a second at most, and five times as many at rest."""
     probe_timeout_s: Annotated[float, Gt(0), Le(60)] = probe.TIMEOUT_S
     """Seconds after which a probe has failed."""
     models_interval_s: Annotated[float, Ge(0.1), Le(3600)] = served_names.INTERVAL_S
