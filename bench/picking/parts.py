@@ -19,6 +19,7 @@ from bench.picking.subjects import (
     ALONE,
     LAAR,
     NOOP,
+    NOOP_USUAL,
     Running,
     Subject,
     endpoints,
@@ -92,7 +93,8 @@ async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share
                 floor, own = picker.get(_floor(subjects)), picker.get(LAAR.name)
                 if floor and own:
                     named = f"{shape}, {case.name}: laar beside the {_floor(subjects)}"
-                    figures.add("cpu", named, own / floor, "x", at_most=TARGETS.get(key))
+                    most = TARGETS.get(key) if _floor(subjects) == NOOP_USUAL.name else None
+                    figures.add("cpu", named, own / floor, "x", at_most=most)
             for one in stood:
                 if one.picker is not None:
                     named = f"{shape}: memory of {one.name}"
