@@ -37,10 +37,16 @@ async def test_the_life_of_a_request_leaves_no_cycle() -> None:
 class Cycle:
     def __init__(self) -> None:
         self.own = self
+        self.more = b""
 
 
-async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "_AT_REST_S", 0.0)
     looked, at_rest = [0], [False]
 
@@ -57,12 +63,24 @@ async def test_everything_is_collected_at_rest_only(monkeypatch: pytest.MonkeyPa
     collecting.cancel()
 
 
+@pytest.mark.usefixtures("quick")
 async def test_a_picker_that_never_rests_collects_once_in_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(garbage, "_LOOK_S", 0.001)
     monkeypatch.setattr(garbage, "_LONGEST_S", 0.01)
     collecting = asyncio.create_task(garbage.collect_at_rest(lambda: False))
     gone = weakref.ref(Cycle())
+    await eventually(lambda: gone() is None, what="a collection")
+    collecting.cancel()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_cycles_do_not_pile_up_under_load() -> None:
+    collecting = asyncio.create_task(garbage.collect_at_rest(lambda: False))
+    await asyncio.sleep(0)
+    cycle = Cycle()
+    cycle.more = b"x" * (3 * garbage._GROWN_BYTES)  # zeros would not be resident
+    gone = weakref.ref(cycle)
+    del cycle
     await eventually(lambda: gone() is None, what="a collection")
     collecting.cancel()
