@@ -1,0 +1,52 @@
+"""`python -m bench picker`: its load counts rightly, and other pickers take part."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from bench.figures import Figures
+from bench.picking.load import Load, bodies
+from bench.picking.parts import Costs, cpu
+from bench.picking.subjects import ALONE, LAAR, endpoints, peer
+
+from laar.errors import SettingError
+
+
+@pytest.mark.parametrize("chunks", [None, 1, 5])
+async def test_every_answer_is_read_whole(tmp_path: Path, chunks: int | None) -> None:
+    async with endpoints(tmp_path, 1) as (port,):
+        load = Load(f"http://127.0.0.1:{port}", bodies(2_000, stream=True), chunks)
+        assert len(await load.closed(20, 4)) == 20
+        took = await load.at_rate(200.0, 0.2, 1)
+        assert took
+        assert min(took) > 0.0
+        assert load.failed == 0
+        load.close()
+
+
+def test_bodies_have_the_size_asked_for_and_share_half() -> None:
+    one, other, *_ = bodies(10_000, stream=False)
+    same = next(at for at, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
+    assert 9_990 <= len(one) <= 10_010
+    assert 4_900 < same < 5_200
+
+
+@pytest.mark.slow
+async def test_another_picker_is_measured_beside_laar() -> None:
+    module = f"{sys.executable} -m bench.noop_picker"
+    other = peer(f"other={module} --port {{port}} --endpoint {{endpoints}}")
+    figures, costs = Figures(), Costs()
+    await cpu(figures, costs, [other, LAAR, ALONE], 0.01)
+    short = costs.pickers["native", "1 KB"]
+    assert short["other"] > 0.0
+    assert short["laar"] > 0.0
+    assert short["Envoy alone"] == 0.0
+    assert costs.envoys["full duplex", "1 MB"]["Envoy alone"] > 0.0
+    assert not any(one.target for one in figures.found if "laar beside the other" in one.name)
+
+
+def test_a_peer_needs_a_name_and_a_command() -> None:
+    with pytest.raises(SettingError, match="NAME=VALUE"):
+        peer("epp --port 1")
