@@ -9,7 +9,7 @@ __all__ = ["CHUNKS_PER_S", "Sampler"]
 
 CHUNKS_PER_S = 1000.0
 """Chunks a second above which answers are read for their share only. Each costs a message both
-ways, some 40 us of CPU, so answers of thousands of tokens would take a third of a core. With half
+ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half of a core. With half
 as many the mean TTFT of a fleet of two speeds (`native-devices`) is 6 % longer, with these none."""
 
 _LONGEST_DEBT_S = 30.0

@@ -54,7 +54,7 @@ class Bodies(Section):
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar learns
     from sparse traffic too, and soon distinguishes devices of different speed. Not while those that
-    are read come to more than 1,000 chunks a second, which take some 4 % of a core."""
+    are read come to more than 1,000 chunks a second, which take 4 to 10 % of a core."""
 
 
 @declared(StreamSettings, "answers")
