@@ -41,7 +41,7 @@ FEW = 2
 PER_CELL = 10
 HEDGES: dict[str, Hedge | None] = {
     "one at a time": None,
-    "price 1": Hedge(budget_s=1e6),
+    "price 1": Hedge(budget_s=1e6, price=1.0),
     "price 1/4": Hedge(budget_s=1e6, price=0.25),
     "always": Hedge(budget_s=1e6, price=0.0, min_next_p=0.0),
 }
