@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from operator import truediv
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import lab as commands
+from laar.lab.claims import Seen
 from laar.lab.experiment import Scope
 from laar.lab.experiments import all_experiments
 from laar.lab.report import Report
@@ -188,6 +190,18 @@ def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, 
     ran = CliRunner().invoke(commands.app, told)
     assert ran.exit_code == 2
     assert said in ran.stderr
+
+
+def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) -> None:
+    known = KNOWN["gorgo-live"]
+    (claim,) = known.claims
+    numbers = [1.0, math.nan, *(1.0 for _ in range(claim.seeds - 2))]
+    report = Report(tables=[], evidence={claim.name: {"": Seen(numbers, [1.0] * claim.seeds)}})
+    store(tmp_path, known, report, Scope(seeds=tuple(range(claim.seeds))), "c0ffee0")
+    stored = load(tmp_path)
+    (judged,) = verdicts(known, stored["gorgo-live"])
+    assert (judged.outcome, judged.part) == ("open", "")
+    assert "| not reproduced |" in index_of(KNOWN, stored)
 
 
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:

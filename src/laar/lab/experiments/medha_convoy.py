@@ -162,6 +162,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="medha-convoy",
+        has_figure=True,
         minutes=1,
         about="Medha keeps a few long prompts from delaying all other requests",
         source=_PAPER,

@@ -242,6 +242,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="medha-policies",
+        has_figure=True,
         minutes=2.5,
         about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
         source=_PAPER,
