@@ -117,9 +117,22 @@ def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> 
     assert f"p95 TPOT is {slower[0]} % (light) and {slower[1]} % (many documents) higher" in page
     sooner = [less("ttft-no-worse", load) for load in (light, many)]
     assert f"p95 TTFT {sooner[0]} % and {sooner[1]} % lower" in page
+    why = {one.name: one.why for one in KNOWN["prefill-decode"].claims}["tpot-no-worse"]
+    assert "{} and {} % slower, and first ones {} and {} %".format(*slower, *sooner) in why
     assert f"p95 TTFT is {-less('ttft-no-worse', both)} % higher" in page
     judged = verdicts(KNOWN["prefill-decode"], STORED["prefill-decode"])
     assert (sum(one.outcome != "shown" for one in judged), len(judged)) == (3, 6)
+
+
+def test_what_the_page_on_the_client_says_of_hedging_is_stored() -> None:
+    page = (RESULTS.parent / "reference" / "python-client.md").read_text("utf-8")
+    seen = STORED["hedging"].evidence
+    one, two = ((mean(each.ours), mean(each.theirs)) for each in seen["early"].values())
+    assert f"{one[0]:.1%} instead of {one[1]:.1%}".replace("%", " %") in page
+    assert f"{two[0]:.1%} instead of {two[1]:.1%}".replace("%", " %") in page
+    for claim, text in (("faster", "{} and {} %\nshorter"), ("engines", "{} and {} % more")):
+        ratios = [geometric_mean(map(truediv, e.ours, e.theirs)) for e in seen[claim].values()]
+        assert text.format(*(round(100.0 * abs(1.0 - ratio)) for ratio in ratios)) in page
 
 
 @pytest.mark.parametrize(
