@@ -207,7 +207,7 @@ CLAIMS = (
         seeds=10,
         paper="Medha, section 6.4",
         published="1.6 to 1.8 times",
-        why="At the highest load seeds scatter: their mean is above the bound, its interval is not. "
+        why="At the highest load seeds scatter: the mean is above the bound, its interval is not. "
         "At the other loads the gain is several times as large.",
     ),
     Claim(
