@@ -93,6 +93,7 @@ def test_an_experiment_hands_back_what_its_claims_are_about(
     experiment = KNOWN[name]
     scope = experiment.scope(3, quick=False)
     report = experiment.run(scope)
+    assert bool(report.charts) == experiment.has_figure  # `--plot` is refused before the run
     judged = experiment.judged(report, scope)
     assert [one.claim for one in judged] == list(experiment.claims)
     shown = Console(file=StringIO(), width=300)

@@ -148,7 +148,7 @@ def test_the_exit_status_is_the_verdict(
     def run(scope: Scope) -> Report:
         return small_report(seconds, len(scope.seeds))
 
-    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,))
+    known = Experiment(name="e", about="c", source="s", run=run, claims=(CLAIM,), has_figure=True)
     monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
     plot, data = tmp_path / "f.png", tmp_path / "f.json"
     told = ["run", "e", *told, "--jobs", "1", "--plot", str(plot), "--json", str(data)]
@@ -197,6 +197,24 @@ def test_a_file_that_cannot_be_written_is_told_before_the_run(
     result = RUN.invoke(commands.app, ["run", "e", "--jobs", "1", option, str(tmp_path / place)])
     assert result.exit_code == 2
     assert "directory" in result.stderr
+    assert not ran
+
+
+def test_a_picture_of_an_experiment_without_one_is_refused_before_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ran = []
+
+    def run(scope: Scope) -> Report:
+        ran.append(scope)
+        return Report(tables=[])
+
+    known = Experiment(name="e", about="c", source="s", run=run)
+    monkeypatch.setattr(experiments, "find_experiment", lambda _name: known)
+    told = ["run", "e", "--jobs", "1", "--plot", str(tmp_path / "f.png")]
+    result = RUN.invoke(commands.app, told)
+    assert result.exit_code == 2
+    assert "e has no figure" in result.stderr
     assert not ran
 
 
@@ -399,6 +417,10 @@ def test_equal_ids_are_equal_prefixes(trace: Path) -> None:
             "`hash_ids`",
         ),
         ('{"timestamp": 1, "input_length": 1, "output_length": 1, "hash_ids": []}', "goes back"),
+        (
+            '{"timestamp": 1e15, "input_length": 1, "output_length": 1, "hash_ids": []}',
+            "`timestamp` is more than a year after",
+        ),
     ],
 )
 def test_a_bad_line_is_named_with_its_field(trace: Path, fleet: Path, line: str, told: str) -> None:

@@ -97,6 +97,8 @@ def test_ids_are_a_sessions_own_unless_the_file_is_a_trace(tmp_path: Path, agent
         ([line("a"), line("a")], "`think_s`"),
         ([line("a", t_s=5), line("a", t_s=4)], "back"),
         ([line("a"), line("a", think_s=-1)], "`think_s`"),
+        ([line("a"), line("a", think_s=1e9)], "`think_s`"),
+        ([line("a", t_s=5), line("a", t_s=1.7e9)], "a year on"),
         ([line("a"), line("b", hash_ids=["x"])], "`hash_ids`"),
     ],
 )

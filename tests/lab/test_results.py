@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from operator import truediv
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import lab as commands
+from laar.lab.claims import Seen
 from laar.lab.experiment import Scope
 from laar.lab.experiments import all_experiments
 from laar.lab.report import Report
@@ -115,9 +117,22 @@ def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> 
     assert f"p95 TPOT is {slower[0]} % (light) and {slower[1]} % (many documents) higher" in page
     sooner = [less("ttft-no-worse", load) for load in (light, many)]
     assert f"p95 TTFT {sooner[0]} % and {sooner[1]} % lower" in page
+    why = {one.name: one.why for one in KNOWN["prefill-decode"].claims}["tpot-no-worse"]
+    assert "{} and {} % slower, and first ones {} and {} %".format(*slower, *sooner) in why
     assert f"p95 TTFT is {-less('ttft-no-worse', both)} % higher" in page
     judged = verdicts(KNOWN["prefill-decode"], STORED["prefill-decode"])
     assert (sum(one.outcome != "shown" for one in judged), len(judged)) == (3, 6)
+
+
+def test_what_the_page_on_the_client_says_of_hedging_is_stored() -> None:
+    page = (RESULTS.parent / "reference" / "python-client.md").read_text("utf-8")
+    seen = STORED["hedging"].evidence
+    one, two = ((mean(each.ours), mean(each.theirs)) for each in seen["early"].values())
+    assert f"{one[0]:.1%} instead of {one[1]:.1%}".replace("%", " %") in page
+    assert f"{two[0]:.1%} instead of {two[1]:.1%}".replace("%", " %") in page
+    for claim, text in (("faster", "{} and {} %\nshorter"), ("engines", "{} and {} % more")):
+        ratios = [geometric_mean(map(truediv, e.ours, e.theirs)) for e in seen[claim].values()]
+        assert text.format(*(round(100.0 * abs(1.0 - ratio)) for ratio in ratios)) in page
 
 
 @pytest.mark.parametrize(
@@ -188,6 +203,18 @@ def test_a_stored_run_that_cannot_be_judged_is_named(tmp_path: Path, text: str, 
     ran = CliRunner().invoke(commands.app, told)
     assert ran.exit_code == 2
     assert said in ran.stderr
+
+
+def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) -> None:
+    known = KNOWN["gorgo-live"]
+    (claim,) = known.claims
+    numbers = [1.0, math.nan, *(1.0 for _ in range(claim.seeds - 2))]
+    report = Report(tables=[], evidence={claim.name: {"": Seen(numbers, [1.0] * claim.seeds)}})
+    store(tmp_path, known, report, Scope(seeds=tuple(range(claim.seeds))), "c0ffee0")
+    stored = load(tmp_path)
+    (judged,) = verdicts(known, stored["gorgo-live"])
+    assert (judged.outcome, judged.part) == ("open", "")
+    assert "| not reproduced |" in index_of(KNOWN, stored)
 
 
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:

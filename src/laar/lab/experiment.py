@@ -61,6 +61,7 @@ class Experiment:
         first_seed: the first of its seeds by default.
         takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
             `workloads`.
+        has_figure: whether its report has charts for `--plot`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Experiment:
     needs_data: bool = False
     first_seed: int = FIRST_SEED
     takes: frozenset[str] = frozenset()
+    has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
         """The verdicts; none of a smoke test, nor of policies or workloads of one's choice."""

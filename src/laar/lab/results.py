@@ -7,6 +7,7 @@ drift apart.
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,13 +114,21 @@ def load(directory: Path) -> dict[str, Stored]:
         try:
             data = orjson.loads(path.read_bytes())
             data["evidence"] = {
-                claim: {part: Seen(**seen) for part, seen in parts.items()}
+                claim: {part: Seen(**_known(seen)) for part, seen in parts.items()}
                 for claim, parts in data["evidence"].items()
             }
             found[data["experiment"]] = Stored(**data)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
     return found
+
+
+def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
+    """A part's numbers; JSON has no NaN, so it is stored as null."""
+    return {
+        name: [math.nan if value is None else value for value in values]
+        for name, values in seen.items()
+    }
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:

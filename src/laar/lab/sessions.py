@@ -27,6 +27,7 @@ import xxhash
 
 from laar.errors import SettingError
 from laar.lab.trace import (
+    MAX_LENGTH_S,
     TRACE_BLOCK_TOKENS,
     Entry,
     Lengths,
@@ -143,10 +144,12 @@ def _pauses(
     if before is None:
         return 0.0, 0.0
     if entry.get("think_s") is not None:
-        return number(entry, "think_s", where), 0.0
+        return number(entry, "think_s", where, most=MAX_LENGTH_S), 0.0
     gap_s = sent_s - before[0]
-    if not gap_s >= 0:
-        raise SettingError(f"{where}: no `think_s`, and `t_s` or `timestamp` is missing or back")
+    if not 0 <= gap_s <= MAX_LENGTH_S:
+        raise SettingError(
+            f"{where}: no `think_s`, and `t_s` or `timestamp` is missing, back or a year on"
+        )
     if math.isnan(before[1]):
         return 0.0, gap_s
     return max(0.0, gap_s - before[1]), 0.0

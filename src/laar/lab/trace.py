@@ -23,6 +23,7 @@ from laar.errors import SettingError
 from laar.sim.fleet import BLOCK_TOKENS, Arrival, Prompt
 
 __all__ = [
+    "MAX_LENGTH_S",
     "MAX_TOKENS",
     "TRACE_BLOCK_TOKENS",
     "Entry",
@@ -49,6 +50,9 @@ MAX_LINE_BYTES = 16 << 20
 
 MAX_TOKENS = 1 << 24
 """Tokens of one prompt or answer at most."""
+
+MAX_LENGTH_S = 366 * 86_400.0
+"""A year. The virtual fleet probes and scrapes through all of it."""
 
 _T = TypeVar("_T")
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -86,9 +90,9 @@ def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
     """The file's objects as `entries` gives them, each with its time in milliseconds.
 
     Raises:
-        SettingError: as `entries`; a time is missing, or goes back.
+        SettingError: as `entries`; a time is missing, goes back, or is far from the first.
     """
-    last_ms = 0.0
+    first_ms, last_ms = None, 0.0
     for where, entry in entries(path):
         if "timestamp" not in entry and session_of(entry) is not None:
             raise SettingError(
@@ -98,6 +102,11 @@ def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
         at_ms = number(entry, "timestamp", where)
         if at_ms < last_ms:
             raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
+        first_ms = at_ms if first_ms is None else first_ms
+        if at_ms - first_ms > 1e3 * MAX_LENGTH_S:
+            raise SettingError(
+                f"{where}: `timestamp` is more than a year after the first; it counts milliseconds"
+            )
         last_ms = at_ms
         yield where, entry, at_ms
 

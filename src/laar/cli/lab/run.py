@@ -92,6 +92,8 @@ def run(
 
         check_places(json, plot)
         experiment = find_experiment(name)
+        if plot and not experiment.has_figure:
+            raise SettingError(f"--plot {plot}: {name} has no figure")
         scope = experiment.scope(
             seeds,
             quick=quick,

@@ -102,6 +102,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="context-depth",
+        has_figure=True,
         minutes=0.5,
         about="The hook's gain holds from 3 documents a prompt to 15",
         source="ContextPilot, section 7.3, figure 9",

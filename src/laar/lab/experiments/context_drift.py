@@ -108,6 +108,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="context-drift",
+        has_figure=True,
         minutes=1.0,
         about="The hook's gain lasts while topics come and go",
         source="ContextPilot, appendix C.1, figure 12",

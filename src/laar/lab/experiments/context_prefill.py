@@ -205,6 +205,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="context-prefill",
+        has_figure=True,
         minutes=0.6,
         about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
         source="ContextPilot, section 7.1, table 4",

@@ -377,6 +377,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="day",
+        has_figure=True,
         minutes=3,
         about="A day of operation: mixed traffic, crashes, a deployment and scaling",
         source="no paper",

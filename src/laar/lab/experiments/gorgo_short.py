@@ -72,9 +72,9 @@ _PUBLISHED = {
     "short": "short prompts and low reuse: a loss is to be expected",
 }
 _LAAR = {
-    "short": "With GORGO's weights of this load fewer than one in twenty goes to the farthest "
-    "region. laar weighs the whole answer: its p95 end to end is 15 % shorter there and its median "
-    "first token comes 37 % sooner."
+    "short": "With GORGO's weights of this load few requests go to the farthest region. laar "
+    "weighs the whole answer and uses that region too: answers end sooner, the last first tokens "
+    "come later."
 }
 _CAUSE = (
     "On engines that batch, queued tokens balance better than a hash of the session; as in "

@@ -418,6 +418,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="laar-ablation",
+        has_figure=True,
         minutes=1.2,
         about="No part of the cost does harm, and a wrong artifact is corrected online",
         source="LAAR, section 5",

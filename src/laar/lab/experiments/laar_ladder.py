@@ -379,6 +379,7 @@ def _where(condition: tuple[int, bool]) -> str:
 EXPERIMENTS = (
     Experiment(
         name="laar-ladder",
+        has_figure=True,
         minutes=0.5,
         about="P(correct) saves time even against baselines with laar's retry rule and stop",
         source="LAAR, section 6.2, with fair baselines",

@@ -152,6 +152,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="laar-success",
+        has_figure=True,
         minutes=0.25,
         about="LAAR reaches the highest success rate in at most five attempts",
         source=_PAPER,

@@ -372,6 +372,7 @@ def _overhead(scope: Scope) -> str:
 EXPERIMENTS = (
     Experiment(
         name="laar-ttca",
+        has_figure=True,
         minutes=0.6,
         about="The expected time to a correct answer beats load and session policies in every cell",
         source=f"{_PAPER}; {USERS} users",

@@ -284,6 +284,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="llm-router-slope",
+        has_figure=True,
         minutes=0.08,
         about="Prefix-aware routing keeps the median latency flattest as sessions grow",
         source=_PAPER,

@@ -148,6 +148,7 @@ CLAIMS = (
 EXPERIMENTS = (
     Experiment(
         name="llm-router-valve",
+        has_figure=True,
         minutes=0.02,
         about="The valve's threshold trades throughput for cache hits",
         source=_PAPER,

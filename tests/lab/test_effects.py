@@ -1,0 +1,118 @@
+"""Effects of experiments at a small size: what holds, on seeds where it is far from its bound."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from laar.lab.experiments import (
+    day,
+    hedging,
+    laar_ablation,
+    laar_ladder,
+    many_pickers,
+    mixed_devices,
+    poisoning,
+    prefill_decode,
+)
+from laar.lab.experiments.lookups import world_from
+from laar.lab.suite.case import run_case
+
+WORLD = world_from(None)
+SEEDS = (1000, 1001)
+
+
+def asked(hedge: str, users: int) -> dict[str, float]:
+    """The mean of an experiment's small runs under a hedge."""
+    runs = [hedging.run_one(WORLD, hedge, users, True, seed) for seed in SEEDS]
+    return {name: mean(run[name] for run in runs) for name in runs[0]}
+
+
+def test_a_hedge_at_a_quarter_is_right_early_and_at_a_price_of_1_hardly_hedges() -> None:
+    alone, dear, quarter, _ = (asked(hedge, 1) for hedge in hedging.HEDGES)
+    early, engine, in_the_end = "right within T/10", "engine s", "right within T"
+    assert quarter[early] > alone[early] + 0.08
+    assert quarter[engine] > 1.05 * alone[engine]
+    assert dear[engine] < 1.02 * alone[engine]
+    assert quarter[in_the_end] == alone[in_the_end]
+
+
+def test_laar_leads_the_ladder_with_one_user_and_p_correct_has_its_part_in_it() -> None:
+    def restricted(step: str) -> float:
+        runs = (laar_ladder.run_one(WORLD, step, 1, False, False, seed) for seed in (1002, 1003))
+        return mean(run.restricted for run in runs)
+
+    ours = restricted("laar: Q by class")
+    for rival in ("load-aware", "session-affinity", "least-loaded"):
+        assert ours < 0.85 * restricted(f"{rival}, retry rule")
+    assert ours < 0.96 * restricted("and cache")  # the same without P(correct)
+
+
+@pytest.mark.parametrize("cell", [("en", 4096), ("zh", 8192)])
+def test_without_the_queue_a_correct_answer_takes_far_longer(cell: tuple[str, int]) -> None:
+    ours, without = (
+        laar_ablation.run_variant(variant, cell, 1, None, 1000).ttca_s
+        for variant in ("laar", "without queue")
+    )
+    assert without > 1.4 * ours
+
+
+def test_outcomes_correct_an_artifact_that_is_wrong() -> None:
+    right, wrong, learned = (
+        laar_ablation.run_arm(arm, "from 2 further on", 2, True, None, 1000)[0]
+        for arm in ("right artifact", "wrong artifact", "with outcomes")
+    )
+    assert wrong > 1.1 * right
+    assert wrong - learned > 0.5 * (wrong - right)
+
+
+def test_a_liar_harms_the_choice_where_reporters_have_no_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(poisoning, "DRAWS", 1)
+    right = poisoning.run_one(None, 1000)
+    true = right["true reports"]
+    assert right["all of one reporter of four inverted"] > true - 0.01
+    assert right["the same, reporters without names"] < true - 0.02
+
+
+def test_speeds_that_no_label_tells_are_learned() -> None:
+    unknown, oracle = mixed_devices._UNKNOWN, mixed_devices._ORACLE
+    ours, known, theirs = (
+        run_case(case, policy, 1000, share=0.3)["ttft_mean_s"]
+        for case, policy in ((unknown, "laar"), (oracle, "laar"), (unknown, "least-loaded"))
+    )
+    assert ours < 1.15 * known
+    assert ours < 0.5 * theirs
+
+
+def test_pickers_that_share_find_what_one_does_and_alone_they_do_not() -> None:
+    one, shared, alone = (
+        many_pickers._run("art-x2", pickers, True, 1000)
+        for pickers in (
+            many_pickers.Pickers(),
+            many_pickers.Pickers(4, 0.02),
+            many_pickers.Pickers(4, None),
+        )
+    )
+    assert shared["hit_rate"] > one["hit_rate"] / 1.1
+    assert shared["ttft_p95_s"] < 1.1 * one["ttft_p95_s"]
+    assert alone["hit_rate"] < 0.75 * one["hit_rate"]
+    assert alone["ttft_p95_s"] > 1.4 * one["ttft_p95_s"]
+
+
+def test_apart_by_cost_ends_sooner_than_always_and_never() -> None:
+    ours, *others = (
+        prefill_decode.run_one(prefill_decode.LOADS["many talks"], rule, 10.0, 1000)["e2e_mean_s"]
+        for rule in ("by cost", "always", "never")
+    )
+    assert ours < 0.8 * min(others)
+
+
+def test_over_a_day_laar_finds_twice_as_much_cached_as_least_loaded() -> None:
+    traffic = day._Traffic(5.0, None)
+    ours, theirs = (day._day(traffic, policy, 31_000) for policy in ("laar", "least-loaded"))
+    assert ours["hit_rate"] > 1.5 * theirs["hit_rate"]
+    assert ours["ttft_p50_s"] < 0.8 * theirs["ttft_p50_s"]
+    assert ours["requests"] > 500
