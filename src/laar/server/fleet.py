@@ -181,15 +181,16 @@ class FleetState:
         for specs in self._wanted.values():
             for spec in specs:
                 wanted.setdefault(spec.address, spec)
+        told = self._told
+        self._told &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
         # Thousands of endpoints are tens of milliseconds of writing.
-        fault = await asyncio.to_thread(
-            _write_eds, path, list(wanted.values()), known=bool(self._told)
-        )
+        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()), known=bool(told))
         self.problem("eds", fault)
         self._unwritten = fault is not None
         if self._unwritten:
+            self._told = told
             return
-        if len(self._table) and not self._told.issuperset(wanted):  # at the start no request waits
+        if len(self._table) and not told.issuperset(wanted):  # at the start no request waits
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._told = frozenset(wanted)
         for source in self._wanted:
