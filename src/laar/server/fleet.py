@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from laar.core.beliefs import PrefixBeliefs
@@ -83,6 +83,10 @@ class FleetState:
         if self._own.waits(source):
             asyncio.get_running_loop().call_later(WAIT_S, self._wait_no_longer, source)
         self._take(source)
+
+    def has_all_of(self, sources: Set[str]) -> bool:
+        """Whether these have said what they know, and it is published."""
+        return sources <= self._wanted.keys() and not self._stale.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
         """Endpoints to ask for their models, since nothing else names them."""
