@@ -99,3 +99,23 @@ async def test_an_endpoint_that_leaves_while_envoy_learns_of_it_is_taken_out(eds
         fleet.replace("a", [spec("10.0.0.1:8000")])
         await eventually(lambda: listed(eds) == ["10.0.0.1:8000"], what="its end")
     assert [one.address for one in table.specs()] == ["10.0.0.1:8000"]
+
+
+async def test_an_endpoint_that_is_back_while_envoy_forgets_it_is_a_newcomer(eds):
+    """It was used at once, and Envoy, which did not know it any more, asked any other."""
+    one, two, three = (f"10.0.0.{n}:8000" for n in (1, 2, 3))
+    async with running(eds) as (fleet, table):
+
+        def used():
+            return {each.address for each in table.specs()}
+
+        def all_used():
+            assert used() <= set(listed(eds)), "an endpoint that Envoy does not know"
+            return used() == {one, two, three}
+
+        fleet.replace("a", [spec(one), spec(two)])
+        await eventually(lambda: len(table) == 2, what="the endpoints")
+        fleet.replace("a", [spec(one), spec(three)])
+        await eventually(lambda: set(listed(eds)) == {one, three}, what="the change in the file")
+        fleet.replace("a", [spec(one), spec(two), spec(three)])
+        await eventually(all_used, what="all three")

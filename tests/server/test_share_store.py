@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from contextlib import AsyncExitStack, suppress
 
@@ -123,7 +124,7 @@ async def test_a_picker_that_stops_is_gone_at_once_and_stays_away(server, member
     await eventually(lambda: len(q.sharer.sharing.peers) == 0, what="the good-bye")
 
 
-@pytest.mark.parametrize("forbidden", ["time", "xrevrange", "xread", "xadd"])
+@pytest.mark.parametrize("forbidden", ["time", "xtrim", "xrevrange", "xread", "xadd"])
 async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
     server, members, forbidden
 ):
@@ -249,6 +250,26 @@ async def test_a_full_store_is_a_problem_that_ends(server, members):
     await eventually(lambda: q.in_flight == 1, what="the load")
     p.settle(decision)
     await eventually(lambda: q.in_flight == 0)
+
+
+@pytest.mark.slow
+async def test_a_store_that_the_records_have_filled_is_of_use_again(server, members):
+    """It takes no more entries, and only an entry that it takes would trim the old ones."""
+    await server.start()
+    p, q = await members(1, history_s=5), await members(2, history_s=5)
+    taken = q.sharer.sharing.taken
+    for n in range(150):
+        p.settle(p.decide(random.Random(n).randbytes(50_000).hex()))
+        await eventually(lambda n=n: taken["ended"] > n, what="the record")
+    size = await server.ask("MEMORY", "USAGE", "laar:{laar}:records")
+    used = (await server.ask("INFO", "memory"))["used_memory"]
+    await server.ask("CONFIG", "SET", "maxmemory", used - size // 2)
+    decision = p.decide()
+    both = (p.problems, q.problems)
+    await eventually(lambda: all("share" in each for each in both), what="a store that is full")
+    await eventually(lambda: not any(both), what="room for records", timeout_s=20)
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    p.settle(decision)
 
 
 async def test_wrong_data_in_the_store_stops_no_picker(server, members):
@@ -431,6 +452,38 @@ class Wire:
                 await writer.drain()
         writer.close()
         self._open.discard(writer)
+
+
+class Ahead(Wire):
+    """A store whose clock was ahead as the picker came, and is right since then."""
+
+    by_s = 3600
+
+    async def _pass(self, reader, writer):
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(re.sub(rb"^(\*2\r\n\$10\r\n)(\d{10})\r", self._moved, data))
+                await writer.drain()
+        writer.close()
+        self._open.discard(writer)
+
+    def _moved(self, answer):
+        return b"%b%d\r" % (answer[1], int(answer[2]) + self.by_s)
+
+
+@pytest.mark.parametrize("by_s", [10, 3600, -3600])
+async def test_a_store_whose_clock_is_set_parts_no_pickers(server, members, tmp_path, by_s):
+    """Records seemed older than the lease, or older than what the store keeps."""
+    await server.start()
+    wire = Ahead(server.socket, tmp_path / "wire")
+    wire.by_s = by_s
+    await wire.heal()
+    p, q = [await members(number, url=wire.url) for number in (1, 2)]
+    decision = p.decide("remember me " * 60)
+    await eventually(lambda: q.in_flight == 1, what="the load")
+    p.settle(decision)
+    await eventually(lambda: q.in_flight == 0 and q.held("remember me " * 60) > 0.9)
+    await wire.cut()
 
 
 @pytest.mark.slow

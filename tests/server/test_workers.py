@@ -16,7 +16,10 @@ import pytest
 import yaml
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.errors import LaarError
 from laar.lab.live.processes import LaarProcess
+from laar.server.workers import run_workers
+from laar.settings import Loaded, Settings
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 from support.waiting import consecutive_ports
@@ -356,3 +359,11 @@ async def test_a_reload_reaches_workers_that_run_and_ends_none_that_starts(tmp_p
     finally:
         if parent.returncode is None:
             parent.kill()
+
+
+def test_a_directory_that_can_hold_no_socket_is_one_clear_error(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    with pytest.raises(LaarError, match="TMPDIR"):
+        run_workers(Loaded(settings=Settings(endpoints_file="endpoints.yaml")), 2, ["never"])

@@ -11,6 +11,7 @@ from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
 from laar.sharing import SharingSettings
+from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from laar.tuning import Observed, Tuner, TunerSettings
 from support.pickers import Network, request, sharing_picker, specs
@@ -329,6 +330,16 @@ def test_what_is_no_batch_is_counted(data, reason):
     p, _, _ = pair()
     p.take(data, 1.0)
     assert p.refused[reason] == 1
+
+
+def test_a_backlog_of_long_prompts_is_read():
+    p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
+    for entry in range(400):
+        p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(12_000)))
+    for batch in p.batches(1.0):
+        q.take(batch, 1.0)
+    assert not q.refused
+    assert q.taken["entered"] == 400
 
 
 def test_a_picker_says_once_that_there_is_something_to_send():

@@ -43,6 +43,7 @@ class Collectors:
         self._clock = picker.clock
         self._file: EndpointsFile | None = None
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
+        self._listed_by: set[str] = set()
         self.resolver = Resolver(
             fleet, clock=self._clock, interval_s=picker.settings.readings.resolve_interval_s
         )
@@ -113,7 +114,12 @@ class Collectors:
             names[cluster.source] += 1
             if (nth := names[cluster.source]) > 1:
                 cluster.source += f" ({nth})"
+            self._listed_by.add(cluster.source)
             tasks.spawn(cluster.source, cluster.run)
+
+    def have_listed(self) -> bool:
+        """Whether every cluster has said what it knows."""
+        return self._fleet.has_all_of(self._listed_by)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
         readings = settings.readings

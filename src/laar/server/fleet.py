@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from laar.core.beliefs import PrefixBeliefs
@@ -83,6 +83,10 @@ class FleetState:
         if self._own.waits(source):
             asyncio.get_running_loop().call_later(WAIT_S, self._wait_no_longer, source)
         self._take(source)
+
+    def has_all_of(self, sources: Set[str]) -> bool:
+        """Whether these have said what they know, and it is published."""
+        return sources <= self._wanted.keys() and not self._stale.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
         """Endpoints to ask for their models, since nothing else names them."""
@@ -181,15 +185,16 @@ class FleetState:
         for specs in self._wanted.values():
             for spec in specs:
                 wanted.setdefault(spec.address, spec)
+        told = self._told
+        self._told &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
         # Thousands of endpoints are tens of milliseconds of writing.
-        fault = await asyncio.to_thread(
-            _write_eds, path, list(wanted.values()), known=bool(self._told)
-        )
+        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()), known=bool(told))
         self.problem("eds", fault)
         self._unwritten = fault is not None
         if self._unwritten:
+            self._told = told
             return
-        if len(self._table) and not self._told.issuperset(wanted):  # at the start no request waits
+        if len(self._table) and not told.issuperset(wanted):  # at the start no request waits
             await asyncio.sleep(ENVOY_LEARNS_S)
         self._told = frozenset(wanted)
         for source in self._wanted:

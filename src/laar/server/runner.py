@@ -46,6 +46,8 @@ __all__ = ["Runner"]
 _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0
+_LISTS_S = 0.8
+"""Seconds that a snapshot, which is about endpoints, waits for the lists of further clusters."""
 _CLOSE_S = 0.5
 """Seconds beyond the grace, to close the streams that only watch before the rest is cut."""
 
@@ -240,7 +242,11 @@ class Runner:
     def _endpoints_changed(self) -> None:
         table = self.picker.table
         if self.picker.sharer is not None and len(table):
-            self.picker.sharer.endpoints_known.set()
+            known = self.picker.sharer.endpoints_known
+            if self.collectors.have_listed():
+                known.set()
+            elif not known.is_set():
+                asyncio.get_running_loop().call_later(_LISTS_S, known.set)
         self.picker.observability.hit_rates.keep(spec.address for spec in table.specs())
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)

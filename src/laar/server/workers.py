@@ -138,7 +138,13 @@ class _Parent:
         hub = None
         if self._share.url is None:
             hub = await asyncio.to_thread(_hub_of, self._share, _hub(self._home))
-            await hub.start()
+            try:
+                await hub.start()
+            except OSError as fault:
+                remedy = "set TMPDIR to a directory with a short path"
+                raise LaarError(
+                    f"{_hub(self._home)}: no socket there ({fault}); {remedy}"
+                ) from None
         try:
             async with asyncio.TaskGroup() as group:
                 for index in range(self._count):

@@ -9,13 +9,15 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
-from laar.sharing.batches import SCHEMA, Batch
+from laar.sharing.batches import MAX_BATCH_BYTES, SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Entered, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
 BATCH_RECORDS = 1024
 """Records in one batch; a backlog becomes several."""
+
+_BATCH_BYTES = MAX_BATCH_BYTES // 4  # but for its last record and its loads
 
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
@@ -103,7 +105,10 @@ class Outbox:
         self.sent["load"] += len(loads)
         while True:
             records: list[Record] = []
-            while self._waiting and len(records) < BATCH_RECORDS:
+            least_bytes = self.waiting_bytes - _BATCH_BYTES
+            while (
+                self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes
+            ):
                 record = self._waiting.popleft()
                 self.waiting_bytes -= _bytes_of(record)
                 records.append(record)

@@ -119,7 +119,7 @@ class Sharer:
         )
         self.carrier = carrier
         self.endpoints_known = asyncio.Event()
-        """Set once there is an endpoint: a snapshot is about endpoints."""
+        """Set once the endpoints are known: a snapshot is about endpoints."""
         self.connected = False
         self.sent_bytes = 0
         self.received_bytes = 0

@@ -116,12 +116,14 @@ class Store:
         except SettingError as fault:
             raise Away(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
+        # A full store takes no more entries, and would be left full by those of this stream.
+        await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         self._used = await self._agreed(self._secret or key)
         snapshot = None
         if starting:
             if 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
                 snapshot = await self._ask("GET", self._snapshot)
-            self.place = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
+            self.place = self._oldest
         last = await self._last()
         if last is None or last < _number(self.place):
             self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
@@ -156,17 +158,22 @@ class Store:
 
     async def send(self, batches: Sequence[bytes]) -> None:
         """See `Carrier`. The others' batches are read on the same trip."""
-        oldest = f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
-        trimmed = ("XADD", self._records, "MINID", "~", oldest, "*")
+        trimmed = ("XADD", self._records, "MINID", "~", self._oldest, "*")
         adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
         # A reader that waits there is woken by these; earlier batches are to be taken first.
         if self._reading.locked() or not self._came.empty():
-            await self._call(self._sender, *adds)
+            *_, place = await self._call(self._sender, *adds)
+            self._set_clock(place)
             return
         async with self._reading:
-            *_, answer = await self._call(self._sender, *adds, self._read())
+            *_, place, answer = await self._call(self._sender, *adds, self._read())
+            self._set_clock(place)
             if answer:
                 self._note(answer)
+
+    def _set_clock(self, place: bytes) -> None:
+        """Follows the store's clock: it drifts, and may be set while this picker is connected."""
+        self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
@@ -224,6 +231,11 @@ class Store:
         for connection in (self._sender, self._reader, self._other):
             with contextlib.suppress(*self._faults):
                 await connection.disconnect()
+
+    @property
+    def _oldest(self) -> str:
+        """The place of the oldest entry to keep."""
+        return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
     def _now_ms(self) -> float:
         return self._clock_ms + asyncio.get_running_loop().time() * 1e3

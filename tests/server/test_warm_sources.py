@@ -1,0 +1,66 @@
+"""A picker with several sources of endpoints that starts from its snapshot."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+from laar.core.decision import Completion
+from laar.server.runner import Runner
+from laar.settings import Settings
+from support import eventually, free_port
+from support.pickers import request, specs
+
+ONE, TWO = "10.0.0.1:8000", "10.0.0.2:8000"
+SOURCES = {f"kubernetes ml/app={name}": specs(at) for name, at in (("a", ONE), ("b", TWO))}
+TEXTS = {at: f"a long prompt for {at} " * 100 for at in (ONE, TWO)}
+
+
+@asynccontextmanager
+async def serving(snapshot):
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    cluster = {"namespace": "ml", "ports": [8000], "models": ["m"], "api_server": nowhere}
+    runner = Runner(
+        Settings.model_validate(
+            {
+                "kubernetes": [cluster | {"selector": {"app": name}} for name in "ab"],
+                "listen": {
+                    name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
+                },
+                "envoy": {"eds_file": str(snapshot.with_name("endpoints.json"))},
+                "share": {"snapshot_file": str(snapshot)},
+                "shutdown": {"drain_s": 0, "grace_s": 0},
+            }
+        )
+    )
+    running = asyncio.create_task(runner.run())
+    try:
+        yield runner
+    finally:
+        runner.stop()
+        await running
+
+
+async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path):
+    async with serving(tmp_path / "snapshot") as runner:
+        for source, found in SOURCES.items():
+            runner.fleet.replace(source, found)
+            at = found[0].address
+            await eventually(lambda at=at: runner.picker.table.slot(at) >= 0, what=at)
+            director, now = runner.picker.director, runner.picker.clock()
+            decision = director.decide(request(TEXTS[at]), now)
+            director.served_by(decision, at, now)
+            end = Completion(status=200, cause="complete", latency_s=0.1)
+            director.settle(decision, end)
+        await runner.picker.sharer.warmed()  # from here on its stop saves
+    async with serving(tmp_path / "snapshot") as runner:
+        sharer, table = runner.picker.sharer, runner.picker.table
+        (first, a), (second, b) = SOURCES.items()
+        runner.fleet.replace(first, a)
+        await eventually(lambda: table.slot(ONE) >= 0, what="the endpoint of the first")
+        await asyncio.sleep(0.1)  # the second cluster answers later
+        runner.fleet.replace(second, b)
+        await eventually(lambda: sharer.restored > 0, what="the snapshot")
+        await eventually(lambda: table.slot(TWO) >= 0, what="the endpoint of the second")
+        prefixes = runner.picker.director.prefixes
+        for at, text in TEXTS.items():
+            held = prefixes.match(prefixes.chain(request(text)), table.capacity)
+            assert held[table.slot(at)] > 0.9
