@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
@@ -208,6 +209,51 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await get(http, f"{url}/decisions", headers=bearer))[0] == 200
         assert (await post(http, url, CHAT, **bearer))[0] == 200
+
+
+async def test_a_reporter_with_an_old_token_shuts_no_viewer_out(tmp_path, http):
+    """Both may come by one address, as through an ingress."""
+    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
+    for name, file in files.items():
+        file.write_text(f"{name}-of-today")
+    sections = {
+        "decisions": {"viewers_token_file": str(files["viewers"])},
+        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
+    }
+    async with watched_picker(tmp_path, **sections) as (_, url):
+        old = {"authorization": "Bearer outcomes-of-old"}
+        for status in [401] * Attempts.MOST + [429]:
+            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
+                assert answer.status == status
+        today = {"authorization": "Bearer viewers-of-today"}
+        async with http.get(f"{url}/fleet", headers=today) as answer:
+            assert answer.status == 200
+
+
+async def test_a_feed_that_is_open_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    token = tmp_path / "token"
+    token.write_text("token-that-leaked")
+    leaked = {"authorization": "Bearer token-that-leaked"}
+    async with watched_picker(tmp_path, decisions={"viewers_token_file": str(token)}) as (_, url):
+        async with http.get(f"{url}/events", headers=leaked, timeout=None) as answer:
+            assert await answer.content.readline()
+            token.write_text("token-of-today")
+            async with asyncio.timeout(20):
+                await answer.read()
+        today = {"authorization": "Bearer token-of-today"}
+        async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
+            assert [await answer.content.readline() for _ in range(3)][2]  # one that goes on
+
+
+async def test_only_who_reads_the_feed_holds_a_place_of_it(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        feed = runner.picker.observability.feed
+        async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            kind = answer.headers["content-type"]
+            assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
+        async with http.post(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            assert (answer.status, feed.viewers) == (405, 0)
 
 
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(
