@@ -80,6 +80,20 @@ async def test_a_request_that_would_be_refused_gets_that_refusal(
         assert reason is None or answer["error"]["reason"] == reason
 
 
+@pytest.mark.parametrize("header", ["x-session-id", "session-id", "session_id", "tenant"])
+async def test_explain_reads_every_header_that_the_data_path_reads(tmp_path, http, header):
+    """As of Codex, whose sessions have names without `x-`."""
+    sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
+    async with watched_picker(tmp_path, **sections) as (runner, url):
+        explainer, read = runner.picker.observability.explainer, []
+        before = explainer.read
+        explainer.read = lambda body, headers: read.append(before(body, headers)) or read[-1]
+        secret = {"authorization": "Bearer secret", "cookie": "laar_viewer=secret"}
+        status, _ = await post(http, url, CHAT, **{header: "s-1"}, **secret)
+        assert status == 200
+        assert "s-1" in (read[0].session, read[0].tenant)
+
+
 async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(tmp_path, http):
     async with watched_picker(tmp_path) as (runner, url):
         first, second = ask(runner, id="r-1"), ask(runner, id="r-2")
