@@ -3,6 +3,7 @@
 import gc
 import random
 from array import array
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -227,6 +228,31 @@ def test_everybody_left_out_has_a_reason():
     }
     few = told(director, request("few"))
     assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
+
+
+def test_an_engine_of_another_task_is_left_out_for_that():
+    known = Known(**dict.fromkeys(("a", "e"), (0.9, 1e-5, 0.5)))
+    embeds, embedding = {"laar.dev/task": "embed"}, replace(request(), api=Api.EMBEDDINGS)
+    director = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.2:80", "e", embeds))
+    director.table.read("10.0.0.2:80", Reading(waiting=500.0), 0.0)
+    [row] = told(director, request("auto"))["filtered"]
+    assert row["why"] == "writes no text"
+    [row] = told(director, embedding)["filtered"]
+    assert row["why"] == "writes text, and the request asks for none"
+    only = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.3:80", "a"))
+    only.table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
+    [row] = told(only, embedding)["filtered"]
+    assert row["why"].startswith("saturated")
+
+
+def test_a_request_that_goes_on_from_an_answer_stays_where_that_is_kept():
+    director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
+    director.stored.note("resp-1", "10.0.0.8:80", "")
+    [row] = told(director, request(response_id="resp-1"))["filtered"]
+    assert (row["endpoint"], row["why"]) == (
+        "10.0.0.7:80",
+        "does not keep the answer that the request goes on from",
+    )
 
 
 def test_reasons_are_those_of_the_moment_of_the_decision():
