@@ -280,7 +280,8 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
         "completion"
     )
     assert " ".join(line["completion"]) == (
-        "status cause served latency_s ttft_s prompt_tokens completion_tokens cached_tokens failed"
+        "status cause served model latency_s ttft_s prompt_tokens completion_tokens cached_tokens "
+        "failed"
     )
     beliefs = (
         "endpoint model region probability evidence tokens cached_tokens queued_tokens score rtt_s"
@@ -309,7 +310,7 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
         ),
         *("http.response.status_code", "laar.end.cause", "laar.end.endpoint"),
         *("laar.end.latency_s", "gen_ai.response.time_to_first_chunk"),
-        *("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
+        *("gen_ai.response.model", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
         "gen_ai.usage.cache_read.input_tokens",
     }
     assert told["laar.runners_up.endpoint"] == ["10.0.0.8:80"]

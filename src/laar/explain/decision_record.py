@@ -43,7 +43,8 @@ class DecisionRecord:
     the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
     that was picked. `left_out` has by slot the reasons why health left candidates out. `generates`
     is the request's, and `goes_on` is true for one that goes on from an answer that an endpoint
-    keeps. `end`, `served` and `failed`, those that Envoy tried before, come later.
+    keeps. `end`, `served`, the model that `answered`, and `failed`, those that Envoy tried before,
+    come later.
     """
 
     id: str
@@ -74,6 +75,7 @@ class DecisionRecord:
     prefiller: str = ""
     end: Completion | None = None
     served: str = ""
+    answered: str = ""
     failed: tuple[str, ...] = ()
     generates: bool | None = None
     goes_on: bool = False

@@ -343,10 +343,12 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
         raise ValueError("has neither scores nor correct, score or grade")
     score = _score(raw[grade], grade)
     end = raw.get("completion")
-    seconds = _number(end if isinstance(end, dict) else raw, "latency_s", "seconds")
+    end = end if isinstance(end, dict) else raw
+    seconds = _number(end, "latency_s", "seconds")
     return MeasuredOutcome.model_construct(
         **_common(raw, _question(raw)),
-        model=_name(raw.get("model"), "model"),
+        # Of a decision, the model that answered: Envoy may have asked another than the one picked.
+        model=_name(end.get("model", raw.get("model")), "model"),
         score=score,
         correct=None if score is None else score >= 0.5,
         latency_s=seconds or 0.0,
