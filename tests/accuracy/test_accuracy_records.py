@@ -207,6 +207,13 @@ def test_files_of_something_else_are_refused_by_name(data: bytes) -> None:
         parse_records([(data, "some.json")])
 
 
+@pytest.mark.parametrize("first", [b"[]", b'["a note"]'])
+def test_a_line_that_is_a_list_is_one_bad_line(first: bytes) -> None:
+    read = parse_records([(first + b"\n" + lines(world(["sums"], 4)), "x")])
+    assert (read.unreadable, len(read.outcomes) > 0) == (1, True)
+    assert read.faults[0].startswith("x:1:")
+
+
 def test_a_torn_archive_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "torn.gz"
     path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from email.utils import formatdate
 from typing import Any
 
 import openai
@@ -251,6 +253,17 @@ def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
     assert outcome.ttca_s == pytest.approx(sum(waits))
 
 
+def test_a_pause_may_be_asked_for_by_a_date() -> None:
+    from laar.client.loop import Reply
+
+    steps = attempts(MESSAGES, bool, max_attempts=2)
+    next(steps)
+    at = formatdate(time.time() + 20, usegmt=True)
+    step = steps.send(Reply(status=503, latency_s=0.0, headers={"retry-after": at}))
+    assert isinstance(step, Wait)
+    assert 10 < step.duration_s <= 20
+
+
 @shapes
 @pytest.mark.parametrize("status", [429, 503])
 async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
@@ -267,6 +280,22 @@ async def test_the_last_model_may_be_asked_again_where_it_gave_no_answer(
     outcome = await ask(shape, await serve(script))
     assert [a.status for a in outcome.attempts] == [status, 200]
     assert outcome.correct
+
+
+@shapes
+async def test_a_whole_answer_to_a_request_for_a_stream_is_an_answer(shape: str) -> None:
+    """As of engines that do not stream, and of caches before them."""
+
+    async def complete(_request: web.Request) -> web.Response:
+        return completion("42")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    async with TestServer(app) as server:
+        fleet = ScriptedFleet(lambda *_: "", url=str(server.make_url("")).rstrip("/"))
+        outcome = await ask(shape, fleet, stream=True, max_attempts=1)
+    [attempt] = outcome.attempts
+    assert (outcome.correct, attempt.error, attempt.prompt_tokens) == (True, None, 7)
 
 
 @pytest.mark.parametrize("shape", ["aiohttp", "AsyncOpenAI"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from email.utils import formatdate
 
 import orjson
 import pytest
@@ -47,6 +48,7 @@ def says(body, status=200, **headers):
         (says(b'data: {"error": {"message": "dead", "code": 500}}\n\n'), Kind.EVENT),
         (says(b"no", 503), Kind.STATUS),
         (says(b"no", 503, **{"retry-after": "3"}), Kind.FULL),
+        (says(b"no", 503, **{"retry-after": formatdate(time.time() + 9, usegmt=True)}), Kind.FULL),
         (says(b"no", 401), Kind.DENIED),
         (says(b"no", 400), None),
     ],

@@ -349,6 +349,15 @@ def test_a_header_without_a_colon_is_named():
         read_headers(["nonsense"])
 
 
+@pytest.mark.parametrize("value", ["a\nb", "a\r\nx-laar-policy: random", "a\0", "\udcff"])
+def test_a_header_that_can_t_be_sent_is_named(value, tmp_path):
+    (tmp_path / "request.json").write_text(CHAT)
+    picker = ["--url", "http://127.0.0.1:1", "--header", f"x-laar-task: {value}"]
+    failed = CliRunner().invoke(app, ["explain", str(tmp_path / "request.json"), *picker])
+    assert failed.exit_code == 2
+    assert failed.stderr.startswith("laar: --header")
+
+
 @asynccontextmanager
 async def answering(status, body, page=PAGE):
     """An endpoint that looks fine and answers chat with this status and body."""

@@ -3,6 +3,7 @@
 import gc
 import random
 from array import array
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,6 +230,31 @@ def test_everybody_left_out_has_a_reason():
     assert {row["why"] for row in few["filtered"]} == {"does not serve few"}
 
 
+def test_an_engine_of_another_task_is_left_out_for_that():
+    known = Known(**dict.fromkeys(("a", "e"), (0.9, 1e-5, 0.5)))
+    embeds, embedding = {"laar.dev/task": "embed"}, replace(request(), api=Api.EMBEDDINGS)
+    director = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.2:80", "e", embeds))
+    director.table.read("10.0.0.2:80", Reading(waiting=500.0), 0.0)
+    [row] = told(director, request("auto"))["filtered"]
+    assert row["why"] == "writes no text"
+    [row] = told(director, embedding)["filtered"]
+    assert row["why"] == "writes text, and the request asks for none"
+    only = fleet(known, ("10.0.0.1:80", "a"), ("10.0.0.3:80", "a"))
+    only.table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
+    [row] = told(only, embedding)["filtered"]
+    assert row["why"].startswith("saturated")
+
+
+def test_a_request_that_goes_on_from_an_answer_stays_where_that_is_kept():
+    director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
+    director.stored.note("resp-1", "10.0.0.8:80", "")
+    [row] = told(director, request(response_id="resp-1"))["filtered"]
+    assert (row["endpoint"], row["why"]) == (
+        "10.0.0.7:80",
+        "does not keep the answer that the request goes on from",
+    )
+
+
 def test_reasons_are_those_of_the_moment_of_the_decision():
     director = fleet(Known(granite=(0.9, 1e-5, 0), phi=(0.9, 1e-5, 0)), *TWO)
     slot = director.table.slot("10.0.0.8:80")
@@ -254,7 +280,8 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
         "completion"
     )
     assert " ".join(line["completion"]) == (
-        "status cause served latency_s ttft_s prompt_tokens completion_tokens cached_tokens failed"
+        "status cause served model latency_s ttft_s prompt_tokens completion_tokens cached_tokens "
+        "failed"
     )
     beliefs = (
         "endpoint model region probability evidence tokens cached_tokens queued_tokens score rtt_s"
@@ -283,7 +310,7 @@ def test_records_logs_and_spans_keep_their_fields_in_their_order():
         ),
         *("http.response.status_code", "laar.end.cause", "laar.end.endpoint"),
         *("laar.end.latency_s", "gen_ai.response.time_to_first_chunk"),
-        *("gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
+        *("gen_ai.response.model", "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"),
         "gen_ai.usage.cache_read.input_tokens",
     }
     assert told["laar.runners_up.endpoint"] == ["10.0.0.8:80"]

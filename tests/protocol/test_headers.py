@@ -2,7 +2,7 @@
 
 import pytest
 
-from laar.protocol.headers import read_head, read_subset
+from laar.protocol.headers import read_head, read_subset, retry_after_s
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,29 @@ from laar.protocol.headers import read_head, read_subset
 )
 def test_a_subset_hint_is_a_list_or_a_string(value, subset):
     assert read_subset(value) == subset
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("7", 7.0),
+        ("0", 0.0),
+        ("Sun, 06 Nov 1994 08:49:57 GMT", 20.0),
+        ("Sunday, 06-Nov-94 08:49:57 GMT", 20.0),
+        ("Sun Nov  6 08:49:57 1994", 20.0),
+        ("Sun, 06 Nov 1994 08:49:07 GMT", 0.0),
+        ("Sun, 66 Nov 1994 88:49:57 GMT", None),
+        ("Sun, 06 Nov 99999 08:49:57 GMT", None),
+        ("soon", None),
+        ("-1", None),
+        ("1e9", None),
+        ("٣", None),
+        ("", None),
+    ],
+)
+def test_a_time_to_retry_is_seconds_or_a_date(value, seconds):
+    at_08_49_37 = 784111777.0
+    assert retry_after_s(value, at_08_49_37) == seconds
 
 
 @pytest.mark.parametrize("value", ["", "nan", "-5", "0", "abc", "1e999x"])

@@ -321,6 +321,15 @@ async def test_a_login_that_is_not_finished_holds_no_connection(monkeypatch, cap
     await running
 
 
+async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):
+    for _ in range(20):
+        reader, writer = await asyncio.open_connection(*served)
+        writer.write(b"\x16\x03\x01\x02\x00\x01\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
+        writer.close()
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 1
+
+
 async def test_who_asks_does_not_say_from_where(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.errors import SettingError
@@ -77,6 +78,20 @@ async def test_a_request_that_would_be_refused_gets_that_refusal(
         assert got == status, answer
         assert answer["error"]["message"]
         assert reason is None or answer["error"]["reason"] == reason
+
+
+@pytest.mark.parametrize("header", ["x-session-id", "session-id", "session_id", "tenant"])
+async def test_explain_reads_every_header_that_the_data_path_reads(tmp_path, http, header):
+    """As of Codex, whose sessions have names without `x-`."""
+    sections = {"routing": {"policy": "session-affinity"}, "flow": {"tenant_header": "tenant"}}
+    async with watched_picker(tmp_path, **sections) as (runner, url):
+        explainer, read = runner.picker.observability.explainer, []
+        before = explainer.read
+        explainer.read = lambda body, headers: read.append(before(body, headers)) or read[-1]
+        secret = {"authorization": "Bearer secret", "cookie": "laar_viewer=secret"}
+        status, _ = await post(http, url, CHAT, **{header: "s-1"}, **secret)
+        assert status == 200
+        assert "s-1" in (read[0].session, read[0].tenant)
 
 
 async def test_decisions_are_listed_and_found_by_id_with_their_end_and_outcome(tmp_path, http):
@@ -208,6 +223,51 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         bearer = {"authorization": f"Bearer {TOKEN}"}
         assert (await get(http, f"{url}/decisions", headers=bearer))[0] == 200
         assert (await post(http, url, CHAT, **bearer))[0] == 200
+
+
+async def test_a_reporter_with_an_old_token_shuts_no_viewer_out(tmp_path, http):
+    """Both may come by one address, as through an ingress."""
+    files = {name: tmp_path / name for name in ("viewers", "outcomes")}
+    for name, file in files.items():
+        file.write_text(f"{name}-of-today")
+    sections = {
+        "decisions": {"viewers_token_file": str(files["viewers"])},
+        "accuracy": {"outcomes_token_file": str(files["outcomes"])},
+    }
+    async with watched_picker(tmp_path, **sections) as (_, url):
+        old = {"authorization": "Bearer outcomes-of-old"}
+        for status in [401] * Attempts.MOST + [429]:
+            async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
+                assert answer.status == status
+        today = {"authorization": "Bearer viewers-of-today"}
+        async with http.get(f"{url}/fleet", headers=today) as answer:
+            assert answer.status == 200
+
+
+async def test_a_feed_that_is_open_ends_when_its_token_is_replaced(tmp_path, http, monkeypatch):
+    monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
+    token = tmp_path / "token"
+    token.write_text("token-that-leaked")
+    leaked = {"authorization": "Bearer token-that-leaked"}
+    async with watched_picker(tmp_path, decisions={"viewers_token_file": str(token)}) as (_, url):
+        async with http.get(f"{url}/events", headers=leaked, timeout=None) as answer:
+            assert await answer.content.readline()
+            token.write_text("token-of-today")
+            async with asyncio.timeout(20):
+                await answer.read()
+        today = {"authorization": "Bearer token-of-today"}
+        async with http.get(f"{url}/events", headers=today, timeout=None) as answer:
+            assert [await answer.content.readline() for _ in range(3)][2]  # one that goes on
+
+
+async def test_only_who_reads_the_feed_holds_a_place_of_it(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        feed = runner.picker.observability.feed
+        async with http.head(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            kind = answer.headers["content-type"]
+            assert (answer.status, kind, feed.viewers) == (200, "text/event-stream", 0)
+        async with http.post(f"{url}/events", timeout=ClientTimeout(20)) as answer:
+            assert (answer.status, feed.viewers) == (405, 0)
 
 
 async def test_a_token_that_is_replaced_in_its_file_is_replaced_in_the_picker(

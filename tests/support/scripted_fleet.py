@@ -59,7 +59,8 @@ def completion(text: str, headers: dict[str, str] | None = None, **usage: int) -
 async def streamed(request: web.Request, whole: web.Response) -> web.StreamResponse:
     body = orjson.loads(whole.body)
     text = body["choices"][0]["message"]["content"]
-    response = web.StreamResponse(headers={**whole.headers, "content-type": "text/event-stream"})
+    response = web.StreamResponse(headers=whole.headers)
+    response.headers["content-type"] = "text/event-stream"
     response.headers.popall("content-length", None)
     await response.prepare(request)
     frame = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "small"}

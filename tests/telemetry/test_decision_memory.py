@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from laar.accuracy.fitting.records import parse_records
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -77,6 +78,26 @@ def test_the_end_and_the_endpoint_that_served_are_added():
     assert memory.get(plain.id).served == plain.address
     assert (memory.get(moved.id).picked, memory.get(moved.id).served) == (picked, other)
     assert memory.explained(memory.get(moved.id))["completion"]["served"] == other
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+def test_an_outcome_is_fitted_to_the_model_that_answered(shadow):
+    """Envoy asked the next endpoint, or in shadow chose by itself."""
+    made, memory = remembering()
+    specs = [EndpointSpec(address=f"10.0.0.{m}:80", models=(m, "m")) for m in "12"]
+    made.table.replace("test", specs)
+    decided = [made.decide(request(shadow=shadow), 0.0) for _ in range(2)]
+    other = next(spec for spec in specs if spec.address != decided[0].address)
+    made.served_by(decided[0], other.address)
+    lines = []
+    for decision in decided:
+        made.settle(decision, END)
+        lines.append(memory.explained(memory.get(decision.id)) | {"correct": True})
+    assert lines[0]["completion"]["model"] == other.models[0]
+    assert [line["model"] for line in lines] == [decision.model for decision in decided]
+    read = parse_records([(b"".join(json.dumps(line).encode() + b"\n" for line in lines), "x")])
+    unknown = [] if shadow else [decided[1].model]  # in shadow, where Envoy did not report it
+    assert [outcome.model for outcome in read.outcomes] == [other.models[0], *unknown]
 
 
 def test_in_shadow_nobody_served_unless_envoy_said_so():

@@ -78,13 +78,13 @@ def read_headers(lines: list[str]) -> dict[str, str]:
     """``name: value`` lines as a mapping with names in lower case.
 
     Raises:
-        SettingError: a line has no colon.
+        SettingError: a line has no colon, or a character that no header holds.
     """
     found = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon or not name.strip():
-            raise SettingError(f"--header {line!r}: write it as 'name: value'")
+        if not colon or not name.strip() or not line.isprintable():
+            raise SettingError(f"--header {line!r}: write it as 'name: value', on one line")
         found[name.strip().lower()] = value.strip()
     return found
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import time
 
 from laar.client.wire import Completion
 from laar.errors import SettingError
@@ -227,9 +228,9 @@ def pause_s(reply: Reply, attempts_made: int) -> float:
     """The pause after a refusal: that of `retry-after`, or a doubling one; 0 after an answer."""
     if reply.status == 200:
         return 0.0
-    asked = reply.headers.get(names.RETRY_AFTER, "")
-    if asked.isascii() and asked.isdigit():
-        return min(float(asked), MAX_WAIT_S)
+    asked_s = names.retry_after_s(reply.headers.get(names.RETRY_AFTER, ""), time())
+    if asked_s is not None:
+        return min(asked_s, MAX_WAIT_S)
     return min(_FIRST_WAIT_S * 2.0 ** min(attempts_made - 1, 10), MAX_WAIT_S)
 
 

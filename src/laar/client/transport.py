@@ -51,7 +51,7 @@ async def post(
             reading.begins(answer.status, answer.headers)
             if answer.status != 200:
                 return reading.refused(await answer.content.read(4 * _ERROR_CHARS))
-            if not send.body.get("stream"):
+            if not send.body.get("stream") or reading.is_json:
                 return reading.whole(await _whole(answer.content))
             async for line in answer.content:
                 reading.line(line)
@@ -75,8 +75,10 @@ async def post_openai(
                 **send.body, extra_headers=send.headers, timeout=timeout_s
             )
         reading.begins(200, raw.headers)
-        if not send.body.get("stream"):
-            return reading.whole(raw.content)
+        if not send.body.get("stream") or reading.is_json:
+            with _transport_errors():
+                body = await raw.http_response.aread()
+            return reading.whole(body)
         async for line in _aiter_lines(raw.http_response):
             reading.line(line.encode())
         return reading.streamed()
@@ -99,8 +101,10 @@ def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Rep
                 **send.body, extra_headers=send.headers, timeout=timeout_s
             )
         reading.begins(200, raw.headers)
-        if not send.body.get("stream"):
-            return reading.whole(raw.content)
+        if not send.body.get("stream") or reading.is_json:
+            with _transport_errors():
+                body = raw.http_response.read()
+            return reading.whole(body)
         for line in _iter_lines(raw.http_response):
             reading.line(line.encode())
         return reading.streamed()
@@ -160,6 +164,11 @@ class _Reading:
         self._headers = {name.lower(): value for name, value in headers.items()}
         if self._on_head is not None:
             self._on_head(self._headers)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer comes whole: some endpoints answer so to who asks for a stream."""
+        return self._headers.get("content-type", "").startswith("application/json")
 
     def line(self, line: bytes) -> None:
         if self._deltas.feed(line) and self._ttft_s is None:

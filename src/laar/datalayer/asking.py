@@ -11,6 +11,7 @@ that shows nothing, and a client's request has to be the trial.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ import orjson
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock
 from laar.health import Kind, Reply
+from laar.protocol.headers import retry_after_s
 
 __all__ = ["Asked", "Asker", "ask", "new_session"]
 
@@ -84,11 +86,10 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
                 if not piece:
                     break
                 text += piece
-            after = answer.headers.get("retry-after", "")
             wrong = answer.status == 200 and text.lstrip().startswith(_ERRORS)
             reply = Reply(
                 status=answer.status,
-                retry_after_s=float(after) if after.isdigit() and len(after) < 9 else None,
+                retry_after_s=retry_after_s(answer.headers.get("retry-after", ""), time.time()),
                 text=text[:_MAX_BYTES],
                 event=wrong,
             )

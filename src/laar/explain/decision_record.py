@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from laar.core.eligible import Eligible
-from laar.core.endpoints import EndpointSpec, EndpointTable, Floats
+from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask
 from laar.core.interfaces import View
 from laar.core.request import Api, Request, Trace
 
@@ -30,6 +30,7 @@ class Readings:
     waiting: Floats
     kv_usage: Floats
     read_at: Floats
+    generates: Mask
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,8 +41,10 @@ class DecisionRecord:
     was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the wall
     clock's, for readers. `settings` were in force then. `tuner_window` is the tuner's window that
     the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
-    that was picked. `left_out` has by slot the reasons why health left candidates out. `end`,
-    `served` and `failed`, those that Envoy tried before, come later.
+    that was picked. `left_out` has by slot the reasons why health left candidates out. `generates`
+    is the request's, and `goes_on` is true for one that goes on from an answer that an endpoint
+    keeps. `end`, `served`, the model that `answered`, and `failed`, those that Envoy tried before,
+    come later.
     """
 
     id: str
@@ -72,7 +75,10 @@ class DecisionRecord:
     prefiller: str = ""
     end: Completion | None = None
     served: str = ""
+    answered: str = ""
     failed: tuple[str, ...] = ()
+    generates: bool | None = None
+    goes_on: bool = False
     left_out: Mapping[int, str] | None = None
 
 
@@ -120,10 +126,16 @@ def record_of(
         tuner_window=decision.weights_version,
         prefiller=decision.prefiller.address if decision.prefiller is not None else "",
         left_out=decision.left_out,
+        generates=request.generates,
+        goes_on=bool(request.response_id),
     )
 
 
 def _readings(table: EndpointTable) -> Readings:
     return Readings(
-        table.failures.copy(), table.waiting.copy(), table.kv_usage.copy(), table.read_at.copy()
+        table.failures.copy(),
+        table.waiting.copy(),
+        table.kv_usage.copy(),
+        table.read_at.copy(),
+        table.generates.copy(),
     )

@@ -125,6 +125,7 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
     Field("cause", lambda of: of[1].cause, "laar.end.cause"),
     Field("served", lambda of: of[0].served, "laar.end.endpoint"),
+    Field("model", lambda of: of[0].answered, "gen_ai.response.model"),
     Field("latency_s", lambda of: of[1].latency_s, "laar.end.latency_s"),
     Field("ttft_s", lambda of: of[1].ttft_s, "gen_ai.response.time_to_first_chunk"),
     Field("prompt_tokens", lambda of: of[1].prompt_tokens, "gen_ai.usage.input_tokens"),

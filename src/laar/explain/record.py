@@ -110,6 +110,13 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
             return "outside the gateway's subset"
     if not spec.takes_requests:
         return f"answers no requests: its role is {spec.role}"
+    if not asked or asked in record.settings.aliases:
+        assert record.view is not None
+        picks = readings.generates[record.view.slots[0]]
+        if picks == record.generates and readings.generates[slot] != picks:
+            return "writes no text" if picks else "writes text, and the request asks for none"
+    if record.goes_on:
+        return "does not keep the answer that the request goes on from"
     failures = int(readings.failures[slot])
     if failures >= filters.max_failures:
         return f"unreachable: {failures} scrapes or probes failed in a row"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
 from laar.measuring.judge import Judge
 from laar.measuring.questions import Question
+from laar.protocol.headers import retry_after_s
 
 __all__ = [
     "Progress",
@@ -310,8 +312,8 @@ class _Run:
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break
             if number + 1 < _TRIES:
-                asked = reply.headers.get("retry-after", "")
-                pause_s = float(asked) if asked.isascii() and asked.isdigit() else 2.0**number / 2
+                asked_s = retry_after_s(reply.headers.get("retry-after", ""), time.time())
+                pause_s = 2.0**number / 2 if asked_s is None else asked_s
                 await asyncio.sleep(min(pause_s, _MAX_PAUSE_S))
         return reply
 

@@ -148,7 +148,7 @@ class ResponseHeaders:
         attempts: how many there were; 0 where Envoy does not report it.
         details: source of the status, as Envoy reports it; empty where it does not.
         shape: the shape, if this is the stream's first message; else None.
-        retry_after_s: seconds in ``retry-after``; None without one, or for a date.
+        retry_after_s: seconds in ``retry-after``; None without one.
     """
 
     status: int | None

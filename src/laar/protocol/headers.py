@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 from laar.core.request import MAX_OBJECTIVE_S
@@ -25,6 +27,7 @@ __all__ = [
     "header_of",
     "read_head",
     "read_subset",
+    "retry_after_s",
 ]
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -276,6 +279,22 @@ def read_subset(value: object) -> frozenset[str] | None:
         return None
     texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
     return frozenset(text for text in texts if text)
+
+
+def retry_after_s(value: str, now: float) -> float | None:
+    """Seconds that a ``retry-after`` asks for, as a number or a date; None where it is neither.
+
+    Args:
+        value: value of the header.
+        now: the time in seconds since the epoch.
+    """
+    if value.isascii() and value.isdigit():
+        return float(value[:9])  # past all bounds, and finite
+    try:
+        until = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, until.replace(tzinfo=until.tzinfo or UTC).timestamp() - now)
 
 
 def _name(value: str) -> str:

@@ -89,7 +89,8 @@ class DecisionMemory:
         if record is not None:
             record.end = end
             record.failed = flight.failed
-            record.served = flight.address if flight.served or not record.shadow else ""
+            if flight.served or not record.shadow:
+                record.served, record.answered = flight.address, flight.model
             self._on_settled(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:

@@ -124,7 +124,7 @@ class PageModel:
             "ttft_s": _percentiles(a.end.ttft_s for a in records if a.end),
             "latency_s": _percentiles(a.end.latency_s for a in records if a.end and a.end.ok),
             "reasons": Counter(a.reason for a in records),
-            "models": Counter(a.model for a in records),
+            "models": Counter(a.answered or a.model for a in records),
             "endpoints": Counter(a.served or a.picked for a in records),
             "failed": sum(1 for a in records if a.end and not a.end.ok),
             "predicted": _predicted(records),

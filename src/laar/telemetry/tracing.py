@@ -184,8 +184,6 @@ def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     if end is not None:
         told |= _renamed(end, fields.END_ATTRIBUTES)
         told["http.response.status_code"] = end["status"] or None
-        if end["served"] == of["endpoint"]:
-            told["gen_ai.response.model"] = of["model"]
     return told
 
 

@@ -255,14 +255,16 @@ def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
         try:
             array = orjson.loads(data)
         except orjson.JSONDecodeError as fault:
-            raise SettingError(f"{source}:{fault.lineno}: not JSON: {fault.msg}") from None
-        yield from enumerate(array, start=1)
-        return
+            if not _begins_with(data, list):  # else a line like the others
+                raise SettingError(f"{source}:{fault.lineno}: not JSON: {fault.msg}") from None
+        else:
+            yield from enumerate(array, start=1)
+            return
     whole = _wrapped(data)
     if whole is not None:
         yield from enumerate(whole, start=1)
         return
-    if not _begins_with_an_object(data):
+    if not _begins_with(data, dict):
         with suppress(orjson.JSONDecodeError):  # one object over many lines
             yield 1, orjson.loads(data)
             return
@@ -287,9 +289,10 @@ def _wrapped(data: bytes) -> list[object] | None:
     return None
 
 
-def _begins_with_an_object(data: bytes) -> bool:
+def _begins_with(data: bytes, kind: type) -> bool:
+    """Whether the first line is a value of its own, of this kind."""
     try:
-        return isinstance(orjson.loads(data.lstrip().partition(b"\n")[0]), dict)
+        return isinstance(orjson.loads(data.lstrip().partition(b"\n")[0]), kind)
     except orjson.JSONDecodeError:
         return False
 
@@ -340,10 +343,12 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
         raise ValueError("has neither scores nor correct, score or grade")
     score = _score(raw[grade], grade)
     end = raw.get("completion")
-    seconds = _number(end if isinstance(end, dict) else raw, "latency_s", "seconds")
+    end = end if isinstance(end, dict) else raw
+    seconds = _number(end, "latency_s", "seconds")
     return MeasuredOutcome.model_construct(
         **_common(raw, _question(raw)),
-        model=_name(raw.get("model"), "model"),
+        # Of a decision, the model that answered: Envoy may have asked another than the one picked.
+        model=_name(end.get("model", raw.get("model")), "model"),
         score=score,
         correct=None if score is None else score >= 0.5,
         latency_s=seconds or 0.0,

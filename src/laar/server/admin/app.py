@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 
 import uvicorn
@@ -32,6 +34,9 @@ line and headers."""
 _LOOKS = 3
 """Looks without a change after which a client reads no more: on a slow way the system takes the
 next megabyte of an answer only now and then."""
+
+_WARN_EVERY_S = 10.0
+"""Between two of uvicorn's warnings, such as of a request that is none."""
 
 
 def admin_app(
@@ -103,6 +108,25 @@ class _BoundedProtocol(H11Protocol):
         self.loop.call_later(WAIT_S, self._look)
 
 
+class _Rarely(logging.Filter):
+    """Lets a warning through once in a while: a scan of the port must not fill the log."""
+
+    _next_at = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is logged."""
+        if record.levelno != logging.WARNING:
+            return True
+        now = time.monotonic()
+        due = now >= self._next_at
+        if due:
+            self._next_at = now + _WARN_EVERY_S
+        return due
+
+
+_RARELY = _Rarely()
+
+
 class AdminServer(uvicorn.Server):
     """uvicorn on a socket bound beforehand, without signal handlers: the runner stops it.
 
@@ -112,6 +136,7 @@ class AdminServer(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        logging.getLogger("uvicorn.error").addFilter(_RARELY)
         self._socket = listener(host, port, family)
         self.port: int = self._socket.getsockname()[1]
         super().__init__(

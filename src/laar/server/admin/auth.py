@@ -41,7 +41,7 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 
 
 class Attempts:
-    """Counts wrong tokens by the address they come from.
+    """Counts wrong tokens of one kind by the address they come from.
 
     Args:
         clock: monotonic seconds.

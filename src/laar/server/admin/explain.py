@@ -51,6 +51,8 @@ SLOW_S = 10.0
 """A whole answer that takes longer counts as slow: users wait that long before they leave."""
 KINDS = ("", "failed", "retried", "slow", "wrong")
 """Kinds of decisions that can be looked for; the first is all."""
+_FOR_THIS_PORT = frozenset({"authorization", "cookie"})
+"""Headers that hold the viewer's token; all others are the explained request's."""
 _PATHS = (
     ("messages", "/v1/chat/completions"),
     ("prompt", "/v1/completions"),
@@ -152,7 +154,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
     async def explain(request: Request) -> Response:
         try:
             body = await body_of(request, max_bytes)
-            headers = {k: v for k, v in request.headers.items() if k.startswith("x-")}
+            headers = {k: v for k, v in request.headers.items() if k not in _FOR_THIS_PORT}
             if path := request.query_params.get("path"):
                 headers[":path"] = path
             if len(body) > ASIDE_BYTES:

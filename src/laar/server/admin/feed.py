@@ -23,6 +23,7 @@ MAX_VIEWERS = 50
 """Viewers at once; each costs a socket and some 0.2 ms a second."""
 STALLED_S = 30.0
 
+_REPLACED = b"event: replaced\ndata: token\n\n"
 _HEADERS = [
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
@@ -71,6 +72,10 @@ class Feed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one viewer until it leaves or stops reading."""
+        if scope.get("method") == "HEAD":
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+            await send({"type": "http.response.body", "body": b""})
+            return
         if self.viewers >= MAX_VIEWERS:
             answer = JSONResponse(
                 {"error": f"{MAX_VIEWERS} viewers are looking already"}, 503, {"retry-after": "30"}
@@ -79,21 +84,28 @@ class Feed:
             return
         self.viewers += 1
         self._looked.set()
+        end = self._closing
         gone = asyncio.create_task(_disconnected(receive))
         sending = asyncio.create_task(self._send_frames(send))
-        closing = asyncio.create_task(self._closing.wait())
+        closing = asyncio.create_task(end.wait())
         tasks = (gone, sending, closing)
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self.viewers -= 1
             await cancel(tasks)
-        if self._closing.is_set():
-            await send({"type": "http.response.body", "body": b""})
+        if end.is_set():
+            last = b"" if end is self._closing else _REPLACED
+            await send({"type": "http.response.body", "body": last})
 
     def close(self) -> None:
         """Ends every viewer's stream; they come back to the picker's successor."""
         self._closing.set()
+
+    def ask_again(self) -> None:
+        """Ends the streams that are open now: each began with a token that was replaced."""
+        self._closing.set()
+        self._closing = asyncio.Event()
 
     async def _send_frames(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})

@@ -175,7 +175,7 @@ class Observability:
         """The admin port's part."""
         return [
             *explain_routes(self.explainer, self.memory, self._max_body_bytes),
-            Route("/events", self.feed),
+            Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._show_fleet),
             Route("/history", self._show_history),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),

@@ -61,8 +61,9 @@ class AdminPort:
                 )
                 continue
             self._picker.problems.report("token files", None)
-            if self._auth is not None:
+            if self._auth is not None and self._auth.token != viewers:
                 self._auth.token = viewers
+                self._picker.observability.feed.ask_again()
             if self.outcomes_tokens is not None and outcomes is not None:
                 self.outcomes_tokens.take(outcomes)
 
@@ -78,7 +79,6 @@ class AdminPort:
         picker, listen = self._picker, self._picker.settings.listen
         host, port = split_address(listen.admin)
         port += above if port else 0
-        attempts = Attempts(picker.clock)
         parts = [
             *outcome_routes(
                 picker.learning,
@@ -86,7 +86,7 @@ class AdminPort:
                 clock=picker.clock,
                 tokens=self.outcomes_tokens,
                 listen=listen.admin,
-                attempts=attempts,
+                attempts=Attempts(picker.clock),  # a reporter's wrong tokens shut no viewer out
                 told=picker.context.reported,
             ),
             *picker.observability.routes(),
@@ -95,7 +95,7 @@ class AdminPort:
         ]
         app = admin_app(self._shown, picker.metrics, self._health, parts)
         others = not is_loopback(listen.admin)
-        self._auth = AdminAuth(app, self._viewers_token, attempts, others=others)
+        self._auth = AdminAuth(app, self._viewers_token, Attempts(picker.clock), others=others)
         guard = BrowserGuard(self._auth, [host, *listen.admin_hosts])
         try:
             return AdminServer(guard, host, port)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,6 @@ from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience"]
 
-_MANY_DIGITS = 9
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = frozenset(map(str, range(100)))
@@ -162,9 +162,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
         elif name == "retry-after":
-            text = _value(header)
-            if text.isascii() and text.isdigit() and len(text) < _MANY_DIGITS:
-                retry_after_s = float(text)
+            retry_after_s = names.retry_after_s(_value(header), time.time())
     end = message.response_headers.end_of_stream
     details = _attribute(message, agreed.DETAILS)
     return ResponseHeaders(
