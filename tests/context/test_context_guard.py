@@ -57,6 +57,22 @@ class TestCorrectness:
             stopped += g.is_off("r")
         assert stopped <= 6
 
+    def test_a_small_group_without_a_mistake_proves_nothing(self):
+        """50 answers of 50 are right by chance, where 99 of 100 are."""
+        stopped = 0
+        for seed in range(30):
+            g = guard()
+            rng = random.Random(seed)
+            for _ in range(2500):
+                g.record_outcome(
+                    "r",
+                    held_out=rng.random() < 0.05,
+                    deduplicated=None,
+                    correct=rng.random() < 0.99,
+                )
+            stopped += g.is_off("r")
+        assert stopped <= 2
+
     def test_few_outcomes_prove_nothing(self):
         g = guard()
         outcomes(g, 1.0, held_out=True, n=20)
