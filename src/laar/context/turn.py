@@ -9,6 +9,7 @@ body, which is looked up by hash and then compared.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -275,7 +276,7 @@ class Turn:
                 Remembered(
                     tuple(change.order for change in changes) if moved else (),
                     tuple(change.repeated for change in changes) if moved else (),
-                    tuple(sent),
+                    array("Q", sent),
                 ),
             )
         )
