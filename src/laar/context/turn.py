@@ -220,6 +220,8 @@ class Turn:
         raw = text.value.encode()
         key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
+        if known is not None:  # remembered because it has documents
+            self._with_blocks.add(text.path)
         if not text.fresh and (not self._dedups if known is None else not known.orders):
             # Never seen here, or left as it was received when it was sent.
             self._seen.update(known.docs if known else ())
