@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,20 @@ def filled(history, **settings_):
     for i, docs in enumerate(history):
         index.insert(0, 0, docs, float(i))
     return index
+
+
+def test_long_orders_that_differ_in_their_last_document_take_bounded_memory():
+    tracemalloc.start()
+    try:
+        index = OrderIndex(capacity_docs=300)
+        for last in range(300):
+            index.insert(0, 0, [*range(1000, 2000), last], float(last))
+        index.align(0, 0, [7], 300.0)
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert taken < 786_432 + 300 * 900 + 100_000  # counts of pairs, and the orders
+    assert index.match(0, [*range(1000, 2000), 299]) == 1001
 
 
 def prefixes(orders):

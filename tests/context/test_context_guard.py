@@ -57,6 +57,22 @@ class TestCorrectness:
             stopped += g.is_off("r")
         assert stopped <= 6
 
+    def test_a_small_group_without_a_mistake_proves_nothing(self):
+        """50 answers of 50 are right by chance, where 99 of 100 are."""
+        stopped = 0
+        for seed in range(30):
+            g = guard()
+            rng = random.Random(seed)
+            for _ in range(2500):
+                g.record_outcome(
+                    "r",
+                    held_out=rng.random() < 0.05,
+                    deduplicated=None,
+                    correct=rng.random() < 0.99,
+                )
+            stopped += g.is_off("r")
+        assert stopped <= 2
+
     def test_few_outcomes_prove_nothing(self):
         g = guard()
         outcomes(g, 1.0, held_out=True, n=20)
@@ -113,6 +129,32 @@ def turn(ids, question):
         "content": f"Answer from the following documents.\n\nDocuments:\n{listed}"
         f"\n\nQuestion: {question}",
     }
+
+
+def test_a_later_turn_shortens_no_documents_that_went_out_in_full():
+    """A tool found a page that another tool had read before."""
+    hook = ContextHook(ContextSettings(holdout_share=0.0, dedup_tool_lines=True))
+    page = "\n".join(f"Line {i} of the page says {prose(i)[:60]}" for i in range(60))
+    found = "\n".join(f"<document>\n{one}\n</document>" for one in (prose(1), page, prose(2)))
+    messages = [
+        {"role": "user", "content": "Look it up."},
+        {"role": "assistant", "content": "I read."},
+        {"role": "tool", "name": "read_file", "tool_call_id": "a", "content": f"Read:\n{page}"},
+        {"role": "assistant", "content": "I search."},
+        {"role": "tool", "name": "search", "tool_call_id": "b", "content": found},
+    ]
+    later = [
+        *messages,
+        {"role": "assistant", "content": "So."},
+        {"role": "user", "content": "Why?"},
+    ]
+    sent = []
+    for now, turns in enumerate((messages, later)):
+        body = orjson.dumps({"model": "m", "messages": turns})
+        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=float(now))
+        hook.commit(result.receipt, float(now))
+        sent.append(orjson.loads(result.body)["messages"])
+    assert sent[1][: len(messages)] == sent[0]
 
 
 @pytest.mark.parametrize("dedup", ["auto", "exact"])

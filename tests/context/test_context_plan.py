@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextSettings
+from laar.context import ContextHook, ContextSettings, Reason
+from laar.context.doctor import diagnose
 from laar.context.offline import plan, plan_file, plan_lines
 
 SMALL = ContextSettings(min_saving_bytes=0)
@@ -101,6 +102,18 @@ def test_repeated_and_short_documents_are_left():
     assert plan_lines(lines, settings=SMALL)[1].left == {"repeated_documents": 1}
     out, report = plan_lines(lines)
     assert (out, report.planned) == (lines, 0)
+
+
+@pytest.mark.parametrize("field", ["tools", "model", "response_format"])
+def test_a_line_nested_deeper_than_json_is_written_is_left_and_the_others_planned(field):
+    deep = chat([1, 2, 3])[:-1] + b', "%s": %s}' % (field.encode(), b"[" * 300 + b"]" * 300)
+    out, report = plan_lines([deep, chat([1, 2, 3])], settings=SMALL)
+    assert (out, report.left) == ([chat([1, 2, 3]), deep], {"too_complex": 1})
+    if field != "model":  # which the hook only compares
+        call = {"api": "chat", "tenant": "", "route": "r", "mode": "on"}
+        assert ContextHook(SMALL).apply(deep, now=0.0, **call).reason is Reason.TOO_COMPLEX
+    assert diagnose(deep).reason in {"too_complex", "too_small"}
+    assert diagnose(b'{"body": %s}' % deep).reason == "too_complex"
 
 
 def test_from_file_to_file(tmp_path):

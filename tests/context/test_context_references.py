@@ -330,7 +330,9 @@ class TestNumbersOfTheirOwn:
         rows = [{field: i, "title": f"t{i}", "snippet": doc} for i, doc in enumerate(DOCS, 1)]
         assert movable(chat(("user", json.dumps({"results": rows})))) == 0
 
-    @pytest.mark.parametrize("head", ["Chapter {}\n", "Step {}: ", "Draft {}: ", "第{}章 "])
+    @pytest.mark.parametrize(
+        "head", ["Chapter {}\n", "Step {}: ", "Draft {}: ", "第{}章 ", "§ {} "]
+    )
     def test_chapters_stay(self, head):
         docs = "\n".join(
             f"<document>{head.format(i)}{doc}</document>" for i, doc in enumerate(DOCS)

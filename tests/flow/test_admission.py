@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -389,6 +390,24 @@ def test_nobody_waits_for_those_who_share_with_an_endpoint_that_left():
     for decision in (first, second):
         end(gate, director, decision)
     assert [outcome.ticket for outcome in gate.dispatch(3.0)] == waiting[:1]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_endpoints_that_come_and_go_leave_nothing(together):
+    director = fleet(["0"])
+    gate = admission(director, max_requests=100, together=together)
+    taken = []
+    tracemalloc.start()
+    try:
+        for name in range(60):
+            director.table.replace("t", [EndpointSpec(address=str(name), models=("m",))])
+            for number in range(64):
+                context = tuple(hash((name, number, depth)) for depth in range(16))
+                end(gate, director, gate.ask(request(number, context=context), float(name)))
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert taken[-1] - taken[19] < 40 * 5000
 
 
 def test_a_prefill_whose_first_token_nobody_sees_makes_room_when_its_time_has_passed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 from collections import Counter
 from io import BytesIO
 
@@ -10,6 +11,11 @@ import orjson
 import pytest
 
 from laar.context import order_note
+from laar.core.request import Api
+from laar.protocol.headers import Head
+from laar.server.context_hooks import ContextHooks
+from laar.settings import Settings
+from laar.telemetry.problems import Problems
 from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
@@ -440,3 +446,29 @@ async def test_reported_outcomes_reach_the_guard(place):
     guard = (await there.shown())[1]["routes"][0]["guard"]
     assert guard["correct"] == guard["correct_as_received"] == 1.0
     assert (guard["harm"], guard["dedup"]) == (False, "trial")
+
+
+def test_decisions_that_wait_for_an_outcome_keep_no_documents():
+    """20,000 of them do, whether outcomes are reported or not."""
+    hook = {"capacity_docs": 1, "memo_entries": 1, "max_added_ms": 1000.0}
+    routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
+    settings = Settings.model_validate(routes)
+    clock, chance = lambda: 0.0, random.Random(1)
+    hooks = ContextHooks(settings, clock=clock, rng=chance, degraded=Counter(), problems=Problems())
+    names = ("method", "id", "session", "tenant", "trace_parent", "trace_state")
+    plain = dict.fromkeys(names, "")
+    head = Head(path=PATHS["chat"], upgrade=False, signed=False, control=(), **plain)
+    taken = []
+    tracemalloc.start()
+    try:
+        for number in range(60):
+            body = raw(text(range(100 * number, 100 * number + 100)))
+            made = hooks.apply(
+                body, api=Api.CHAT, model="m", head=head, may_change=True, now=float(number)
+            )
+            made.accepted("a:1", str(number), float(number), decision=f"d{number}")
+            del made
+            taken.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert taken[-1] - taken[19] < 40 * 2000

@@ -42,6 +42,10 @@ _SHALLOW = 32
 """Documents a list may have for `MAX_BRANCHES` to reach its end; a longer one may enter one more
 for each, or no path through it could ever be found whole."""
 
+_MOST_SHARED = 32
+"""Documents of all orders, 8 bytes each, for each position of the capacity: long orders that differ
+in their last document alone take a position each."""
+
 _EXPIRE_AT_ONCE = 32  # per call, so that a burst of expiries can't cost one request a millisecond
 _FORGET_AT_ONCE = 256  # some 2 ms, when an endpoint's cache is gone; the rest as above
 
@@ -83,6 +87,8 @@ class _Branch:
 class OrderIndex:
     """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
 
+    Up to 900 where many orders differ in their last document only.
+
     Args:
         capacity_docs: positions held; the documents of all endpoints' caches together.
         ttl_s: an order not sent again for this long is dropped.
@@ -116,6 +122,7 @@ class OrderIndex:
         self._brought: dict[int, int] = {}
         self._doomed: set[int] = set()
         self._positions = 0
+        self._docs = 0  # of all orders, each by itself
 
     def __len__(self) -> int:
         """Document positions held."""
@@ -215,12 +222,13 @@ class OrderIndex:
             key = hash(request) if request else 0
             order = _Order(now, seed, array("Q", docs), "", key)
             self._orders[whole] = order
+            self._docs += len(docs)
             self._thread(order)
             if request:
                 self._brought[key] = whole
             self._send(whole, order, endpoint)
             for _ in range(_EXPIRE_AT_ONCE):
-                if self._positions <= self._capacity or len(self._orders) < 2:
+                if not self._is_full() or len(self._orders) < 2:
                     break
                 self._drop(next(iter(self._orders)))
                 self.evicted_capacity += 1
@@ -259,6 +267,9 @@ class OrderIndex:
     def resize(self, capacity_docs: int) -> None:
         """Sets another capacity; the excess is dropped with the next orders."""
         self._capacity = max(1, capacity_docs)
+
+    def _is_full(self) -> bool:
+        return self._positions > self._capacity or self._docs > _MOST_SHARED * self._capacity
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
         """Notes where an order is now, the latest there; nowhere that is known, without a name."""
@@ -320,6 +331,7 @@ class OrderIndex:
 
     def _drop(self, whole: int) -> None:
         order = self._orders.pop(whole)
+        self._docs -= len(order.docs)
         self._doomed.discard(whole)
         self._send(whole, order, "")
         if self._brought.get(order.request) == whole:

@@ -114,13 +114,19 @@ def diagnose(
         return _nothing(Reason.INVALID_JSON.value)
     if isinstance(value, dict) and isinstance(value.get("body"), dict):
         value = value["body"]
-        body = orjson.dumps(value)
+        try:
+            body = orjson.dumps(value)
+        except orjson.JSONEncodeError:  # nested deeper than orjson writes
+            return _nothing(Reason.TOO_COMPLEX.value)
     if not isinstance(value, dict):
         return _nothing(Reason.UNSUPPORTED_API.value)
     api = api or api_of(value)
     if api is None:
         return _nothing(Reason.UNSUPPORTED_API.value)
-    texts, answer = _texts(value, api, body), answer_form(value)
+    try:
+        texts, answer = _texts(value, api, body), answer_form(value)
+    except orjson.JSONEncodeError:
+        return _nothing(Reason.TOO_COMPLEX.value, api)
     lists: list[Seen] = []
     refused: str | None = None
     for text in texts:

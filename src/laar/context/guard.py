@@ -180,12 +180,16 @@ class GainGuard:
             self._dedup_state[route] = "off"
 
     def _harms(self, arms: tuple[Arm, Arm]) -> bool:
-        """Whether the treated answers are worse than chance explains."""
+        """Whether the treated answers are worse than chance explains.
+
+        The error is that of equally good groups: 50 right answers of 50 have none of their own.
+        """
         treated, alone = arms[0].correct, arms[1].correct
         if min(treated.n, alone.n) < self._outcomes:
             return False
-        error = (treated.error_squared() + alone.error_squared()) ** 0.5
-        return bool(treated.mean - alone.mean < -HARM_ERRORS * max(error, 1e-9))
+        share = (treated.mean * treated.n + alone.mean * alone.n) / (treated.n + alone.n)
+        error = (share * (1.0 - share) * (1.0 / treated.n + 1.0 / alone.n)) ** 0.5
+        return bool(treated.mean - alone.mean < -HARM_ERRORS * error)
 
     @staticmethod
     def _of(of_all: dict[str, tuple[Arm, Arm]], route: str) -> tuple[Arm, Arm] | None:

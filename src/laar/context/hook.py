@@ -140,7 +140,7 @@ class ContextHook:
                 result = self._apply(body, api, tenant, route, now, observe=mode == "observe")
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
-            except TooComplexError:
+            except (TooComplexError, orjson.JSONEncodeError):  # nested deeper than orjson writes
                 result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
             except Exception:  # noqa: BLE001 (a defect must cost the gain, not the request)
                 result = HookResult(body=body, reason=Reason.ERROR)

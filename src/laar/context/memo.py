@@ -8,6 +8,7 @@ documents. Only orders and hashes are remembered, never text.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["Memo", "Remembered"]
@@ -25,7 +26,7 @@ class Remembered:
 
     orders: tuple[tuple[int, ...], ...] = ()
     repeated: tuple[frozenset[int], ...] = ()
-    docs: tuple[int, ...] = ()
+    docs: Sequence[int] = ()
 
 
 class Memo:

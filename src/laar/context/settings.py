@@ -136,7 +136,8 @@ class ContextSettings:
     max_body_bytes: Annotated[int, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body that is examined; 2 MiB are some 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
-    """Documents whose order is remembered at most, about 0.1 KB each. If engines report the sizes
+    """Documents whose order is remembered at most: 0.1 KB each, up to 0.9 KB
+    where many orders differ in their last document only. If engines report the sizes
     of their KV caches, the limit is what those hold together, if less."""
     ttl_s: Annotated[float, Gt(0), Le(86_400)] = 900.0
     """Seconds after which an order is forgotten unless it was sent again."""
@@ -144,7 +145,7 @@ class ContextSettings:
     """Half-life of a document's popularity, in seconds."""
     memo_entries: Annotated[int, Ge(1), Le(1_000_000)] = 20_000
     """Messages of running conversations whose order is remembered, so that later turns repeat it;
-    some 0.3 KB each."""
+    0.7 KB each and 16 bytes for each document."""
     memo_ttl_s: Annotated[float, Gt(0), Le(86_400)] = 3600.0
     """Seconds of silence after which a conversation's messages may be ordered again."""
     max_scopes: Annotated[int, Ge(1), Le(1024)] = 32

@@ -9,6 +9,7 @@ body, which is looked up by hash and then compared.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -219,6 +220,8 @@ class Turn:
         raw = text.value.encode()
         key = hash((self._scope, xxhash.xxh3_64_intdigest(raw)))
         known = self._memo.get(key, self._now)
+        if known is not None:  # remembered because it has documents
+            self._with_blocks.add(text.path)
         if not text.fresh and (not self._dedups if known is None else not known.orders):
             # Never seen here, or left as it was received when it was sent.
             self._seen.update(known.docs if known else ())
@@ -275,7 +278,7 @@ class Turn:
                 Remembered(
                     tuple(change.order for change in changes) if moved else (),
                     tuple(change.repeated for change in changes) if moved else (),
-                    tuple(sent),
+                    array("Q", sent),
                 ),
             )
         )

@@ -304,17 +304,18 @@ class Admission:
 
     def _near(self, now: float) -> list[tuple[int, ...]]:
         """Contexts that endpoints with room for another request were sent recently."""
-        at = {address: self._director.table.slot(address) for address in self._sent}
-        for address, slot in at.items():
-            if slot < 0:  # it left, and its cache with it
-                del self._sent[address]
+        self._forget_who_left()
         if not self._sent:
             return []
-        slots = np.array([at[address] for address in self._sent], np.intp)
+        slots = np.array([self._director.table.slot(address) for address in self._sent], np.intp)
         room = self._settings.saturation.has_room(self._loads(slots, now))
         sent = [contexts for contexts, some in zip(self._sent.values(), room, strict=True) if some]
         each = max(1, _MAX_NEAR // max(1, len(sent)))
         return [context for contexts in sent for context in islice(contexts, each)]
+
+    def _forget_who_left(self) -> None:
+        for address in [one for one in self._sent if self._director.table.slot(one) < 0]:
+            del self._sent[address]  # its cache is gone
 
     def _apart(
         self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
@@ -357,9 +358,11 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        if decision.request.context:
-            sent = self._sent.setdefault(decision.address, deque(maxlen=_REMEMBERED))
-            sent.appendleft(decision.request.context)
+        if decision.request.context and self._settings.limits.together:
+            if decision.address not in self._sent:
+                self._forget_who_left()
+                self._sent[decision.address] = deque(maxlen=_REMEMBERED)
+            self._sent[decision.address].appendleft(decision.request.context)
         self.prefills.add(
             decision.id,
             decision.slot,

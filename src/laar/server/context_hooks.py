@@ -15,6 +15,7 @@ import random
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
 from laar.core.request import Api
@@ -27,7 +28,7 @@ from laar.telemetry.problems import Problems
 __all__ = ["ContextHooks", "Ordering"]
 
 MAX_ANSWERED = 20_000
-"""Decisions whose outcome may still be reported; some 300 bytes each, the oldest goes."""
+"""Decisions whose outcome may still be reported; some 500 bytes each, the oldest goes."""
 
 _SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
@@ -277,7 +278,7 @@ class ContextHooks:
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
         """Keeps the receipt that an outcome of this decision will judge."""
-        self._answered[decision] = ordering, receipt
+        self._answered[decision] = ordering, replace(receipt, orders=(), memos=())
         if len(self._answered) > MAX_ANSWERED:
             self._answered.popitem(last=False)
 

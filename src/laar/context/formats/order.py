@@ -123,7 +123,7 @@ def follow_each_other(names: Sequence[str]) -> bool:
 _STAGE = re.compile(
     r"\W{0,20}(chapter|part|page|step|day|week|act|scene|version|draft|slide|stage|phase|lesson|"
     r"episode|volume|kapitel|teil|seite|schritt|chapitre|partie|étape|capítulo|parte|página|paso|"
-    r"глава|часть|страница|第) ?#?(\d{1,4})(?!\d)",
+    r"глава|часть|страница|第|§) ?#?(\d{1,4})(?!\d)",
     re.IGNORECASE,
 )
 

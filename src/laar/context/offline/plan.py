@@ -212,6 +212,8 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
             return _Line(value=value, nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
     except Refused as refused:
         return refused.reason
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes
+        return Reason.TOO_COMPLEX
     return Reason.NO_DOCUMENTS
 
 
