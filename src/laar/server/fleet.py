@@ -168,7 +168,8 @@ class FleetState:
         while True:
             if self._unwritten:  # a disk may be full, or a directory be mounted late
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stale.wait(), WRITE_AGAIN_S)
+                    async with asyncio.timeout(WRITE_AGAIN_S):
+                        await self._stale.wait()
             else:
                 await self._stale.wait()
             await self.publish()

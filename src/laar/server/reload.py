@@ -112,7 +112,8 @@ class SettingsReloader:
         seen, tried_at = self._stamps, loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._asked.wait(), self.poll_s)
+                async with asyncio.timeout(self.poll_s):
+                    await self._asked.wait()
             found = await asyncio.to_thread(_stamps, self._stamps)
             changed = found == seen and found != self._stamps
             again = self._unread and loop.time() - tried_at >= AGAIN_S

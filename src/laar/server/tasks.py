@@ -15,6 +15,8 @@ _LOG = logging.getLogger(__name__)
 
 RESTART_S = 5.0
 """Seconds until a part that failed is started again; long enough to read its log line."""
+_AGAIN_S = 3.0
+"""Longer than the clean-up of any task."""
 
 
 class Tasks:
@@ -55,8 +57,15 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too."""
+    """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too.
+
+    A task that goes on is cancelled again: `asyncio.wait_for` of Python 3.11, which libraries use,
+    drops a cancellation that comes with the end of its wait.
+    """
     tasks = list(tasks)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    going: Iterable[asyncio.Task[Any]] = tasks
+    while going:
+        for task in going:
+            task.cancel()
+        _, going = await asyncio.wait(going, timeout=_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # takes the errors

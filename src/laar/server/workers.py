@@ -187,7 +187,8 @@ class _Parent:
             pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
             _LOG.warning("worker %d ended (%d); it starts again in %g s", index, status, pause_s)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
         """Kills a worker that hangs.

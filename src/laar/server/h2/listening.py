@@ -114,7 +114,8 @@ class H2Server:
             connection.drain()
         if self.connections and grace_s > 0:
             try:
-                await asyncio.wait_for(self._gone.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._gone.wait()
             except TimeoutError:
                 _LOG.info("%d connections are cut", len(self.connections))
         for connection in tuple(self.connections):

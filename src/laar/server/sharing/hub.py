@@ -204,13 +204,12 @@ class HubClient:
         """See `Carrier`."""
         await self.close()
         try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_unix_connection(self._path), _TIMEOUT_S
-            )
-            self._reader, self._writer = reader, writer
-            _write(writer, _OPEN, b"1" if starting else b"0")
-            _, found = await asyncio.wait_for(_read(reader), _TIMEOUT_S)
-            _, snapshot = await asyncio.wait_for(_read(reader), _TIMEOUT_S)
+            async with asyncio.timeout(_TIMEOUT_S):
+                reader, writer = await asyncio.open_unix_connection(self._path)
+                self._reader, self._writer = reader, writer
+                _write(writer, _OPEN, b"1" if starting else b"0")
+                _, found = await _read(reader)
+                _, snapshot = await _read(reader)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as fault:
             raise _away(fault) from None
         return Begun(key=self._secret or found, snapshot=snapshot or None)
@@ -254,7 +253,8 @@ class HubClient:
         if self._writer is not None:
             self._writer.close()
             with contextlib.suppress(OSError, TimeoutError):
-                await asyncio.wait_for(self._writer.wait_closed(), _TIMEOUT_S)
+                async with asyncio.timeout(_TIMEOUT_S):
+                    await self._writer.wait_closed()
         self._reader = self._writer = None
 
     def _open_writer(self) -> asyncio.StreamWriter:

@@ -167,7 +167,8 @@ class Sharer:
     async def warmed(self) -> None:
         """Waits for the others' records or the file's, for `WARM_S` at most."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._warm.wait(), WARM_S)
+            async with asyncio.timeout(WARM_S):
+                await self._warm.wait()
 
     async def stop(self) -> None:
         """Takes leave, and saves. The way stays closed: a picker that returns counts as another."""

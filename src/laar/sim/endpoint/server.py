@@ -58,7 +58,8 @@ class _Server(uvicorn.Server):
         # Once a second for the date header, where uvicorn looks ten times for its exit flag.
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ending.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
         """Stops listening at once; `serve` returns when answers are out, or soon by force."""
