@@ -46,6 +46,7 @@ def test_what_is_stored_is_of_a_known_commit_and_enough_seeds(name: str) -> None
             assert one.claim.why, f"{one.claim.name}: {one.verdict}, and nothing says why"
 
 
+@pytest.mark.slow  # about the history and not the code: a checkout may have another one
 def test_each_stored_commit_can_be_checked_out() -> None:
     def git(*words: str) -> subprocess.CompletedProcess[str]:
         told = ["git", "-C", str(RESULTS), *words]
