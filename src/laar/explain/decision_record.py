@@ -29,7 +29,6 @@ class Readings:
     failures: Floats
     waiting: Floats
     kv_usage: Floats
-    read_at: Floats
     generates: Mask
 
 
@@ -136,6 +135,5 @@ def _readings(table: EndpointTable) -> Readings:
         table.failures.copy(),
         table.waiting.copy(),
         table.kv_usage.copy(),
-        table.read_at.copy(),
         table.generates.copy(),
     )
