@@ -35,7 +35,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import orjson
 import uvloop
 from rich.console import Console
 from rich.table import Table
@@ -68,7 +67,6 @@ from laar.lab.figure import draw
 from laar.lab.report import Chart, Report
 from laar.lab.statistics import Estimate
 
-MISSED = 3
 DEADLINES_S = {
     "cpu": 600.0,
     "features": 120.0,
@@ -95,13 +93,7 @@ def main(argv: Sequence[str] = ()) -> int:
         _table(costs)
         if options.plot:
             draw(_report(costs), options.plot, "CPU of a request")
-    missed = [one.name for one in figures.found if one.met is False]
-    unfinished = ", ".join(figures.unfinished) or "none"
-    print(f"targets missed: {'; '.join(missed) or 'none'}; parts unfinished: {unfinished}")
-    if options.json:
-        document = {"machine": about, **figures.document()}
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    return 0 if figures.sound else MISSED
+    return figures.conclude(options.json, machine=about)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -29,13 +29,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-import orjson
-
 from bench.figures import Figures
 from bench.sharing.pure import ages, staleness
 from bench.sharing.real import cost, kill, outage, workers
 
-MISSED = 3
 DEADLINES_S = {
     "age": 100.0,
     "cost": 90.0,
@@ -52,13 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     figures = Figures()
     asyncio.run(_run(figures, options))
-    missed = [one.name for one in figures.found if one.met is False]
-    unfinished = ", ".join(figures.unfinished) or "none"
-    print(f"targets missed: {'; '.join(missed) or 'none'}; parts unfinished: {unfinished}")
-    if options.json:
-        document = orjson.dumps(figures.document(), option=orjson.OPT_INDENT_2)
-        options.json.write_bytes(document)
-    return 0 if figures.sound else MISSED
+    return figures.conclude(options.json)
 
 
 def _parser() -> argparse.ArgumentParser:

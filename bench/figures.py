@@ -6,8 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import orjson
 
 __all__ = ["Figure", "Figures", "rank"]
+
+MISSED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,20 @@ class Figures:
     def document(self) -> dict[str, object]:
         """Plain values, for a file."""
         return {"figures": [asdict(one) for one in self.found], "unfinished": self.unfinished}
+
+    def conclude(self, path: Path | None, **about: object) -> int:
+        """Prints the targets missed, writes all figures and what they are about, if asked to.
+
+        Returns:
+            The exit status.
+        """
+        missed = [one.name for one in self.found if one.met is False]
+        unfinished = ", ".join(self.unfinished) or "none"
+        print(f"targets missed: {'; '.join(missed) or 'none'}; parts unfinished: {unfinished}")
+        if path is not None:
+            document = {**about, **self.document()}
+            path.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        return 0 if self.sound else MISSED
 
     async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
         """Runs a part; one that fails or takes too long is noted, and the next one follows."""

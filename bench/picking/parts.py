@@ -80,6 +80,7 @@ class Costs:
 
 async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share: float) -> None:
     """CPU of each subject for each kind of request, in both shapes, by turns."""
+    floor_name = next((one.name for one in subjects if one.argv is not None), "")
     for shape in SHAPES:
         async with _standing(shape, subjects) as stood:
             for case in CASES:
@@ -90,10 +91,10 @@ async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share
                     if one.picker is not None:
                         named = f"{shape}, {case.name}: {one.name}"
                         figures.add("cpu", named, picker[one.name], "us a request")
-                floor, own = picker.get(_floor(subjects)), picker.get(LAAR.name)
+                floor, own = picker.get(floor_name), picker.get(LAAR.name)
                 if floor and own:
-                    named = f"{shape}, {case.name}: laar beside the {_floor(subjects)}"
-                    most = TARGETS.get(key) if _floor(subjects) == NOOP_USUAL.name else None
+                    named = f"{shape}, {case.name}: laar beside the {floor_name}"
+                    most = TARGETS.get(key) if floor_name == NOOP_USUAL.name else None
                     figures.add("cpu", named, own / floor, "x", at_most=most)
             for one in stood:
                 if one.picker is not None:
@@ -106,10 +107,6 @@ async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share
             named = f"{shape}: answer of 200 chunks beside one of 1"
             most = 1.05 if shape == "native" else None
             figures.add("cpu", named, many / one, "x", at_most=most)
-
-
-def _floor(subjects: Sequence[Subject]) -> str:
-    return next((one.name for one in subjects if one.argv is not None), "")
 
 
 async def features(figures: Figures, share: float) -> None:
@@ -161,9 +158,9 @@ async def fleets(figures: Figures, share: float) -> None:
 
 async def _cpu_of(one: Running, work: Awaitable[object]) -> float:
     """CPU seconds of a picker while something else is awaited."""
-    before = one.cpu_s()[0]
+    before = one.spent_s()[0]
     await work
-    return one.cpu_s()[0] - before
+    return one.spent_s()[0] - before
 
 
 async def idle(figures: Figures, seconds: float) -> None:
@@ -273,9 +270,9 @@ async def _by_turns(
     rounds: list[list[tuple[float, float]]] = [[] for _ in stood]
     for _ in range(ROUNDS):
         for one, load, spent in zip(stood, loads, rounds, strict=True):
-            before = one.cpu_s()
+            before = one.spent_s()
             await load.closed(count, AT_ONCE)
-            after = one.cpu_s()
+            after = one.spent_s()
             spent.append((after[0] - before[0], after[1] - before[1]))
     for load in loads:
         load.close()
@@ -293,9 +290,9 @@ async def _settled(one: Running) -> None:
     """Waits until a picker takes no more CPU in a second than in the one before."""
     last = float("inf")
     while True:
-        before = one.cpu_s()[0]
+        before = one.spent_s()[0]
         await asyncio.sleep(1.0)
-        spent = one.cpu_s()[0] - before
+        spent = one.spent_s()[0] - before
         if spent >= last:
             return
         last = spent

@@ -18,6 +18,7 @@ from typing import Any
 import orjson
 import yaml
 
+from bench.cpu import cpu_s
 from laar.envoy import (
     BootstrapOptions,
     EndpointAddress,
@@ -47,7 +48,6 @@ __all__ = [
 ]
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,21 +93,15 @@ class Running:
     url: str
     picker: int | None  # process id
     envoy: int
-    admin_url: str
 
-    def cpu_s(self) -> tuple[float, float]:
+    def spent_s(self) -> tuple[float, float]:
         """CPU seconds so far, of the picker and of Envoy."""
-        return (0.0 if self.picker is None else _cpu_s(self.picker)), _cpu_s(self.envoy)
+        return (0.0 if self.picker is None else cpu_s(self.picker)), cpu_s(self.envoy)
 
     def picker_bytes(self) -> int:
         """Memory of the picker."""
         pages = Path(f"/proc/{self.picker}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU time of a whole process, user and system, by Linux' clock for process ``pid``."""
-    return time.clock_gettime_ns((~pid << 3) | 2) / 1e9
 
 
 def _noop_argv(place: Place) -> Sequence[str]:
@@ -239,7 +233,6 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
         url=envoy.url(),
         picker=pid,
         envoy=envoy.pid,
-        admin_url=envoy.admin_url,
     )
 
 

@@ -15,6 +15,7 @@ import psutil
 
 from bench.chaos.guard import Child
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from bench.cpu import cpu_s
 from bench.figures import Figures, rank
 from bench.sharing.talking import Talkers, Turned, failed, hit_rate, took_s
 
@@ -75,8 +76,7 @@ def _processes(children: Sequence[Child]) -> list[psutil.Process]:
 
 
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
-    """User and system time of processes and all their threads, by Linux' clock of each."""
-    return sum(time.clock_gettime_ns((~each.pid << 3) | 2) for each in processes) / 1e9
+    return sum(cpu_s(each.pid) for each in processes)
 
 
 async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> None:
