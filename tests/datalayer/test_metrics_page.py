@@ -98,6 +98,34 @@ def test_an_sglang_page_is_read_once_for_each_tensor_parallel_group() -> None:
     assert (reading.prefix_queries_tokens, reading.prefix_hits_tokens) == (100.0, 40.0)
 
 
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param([(0, 0, 0), (1, 2, 0), (2, 4, 0), (3, 6, 0)], id="data-parallel attention"),
+        pytest.param([(0, 0, 0), (0, 1, 0), (1, 2, 0), (1, 3, 0)], id="every scheduler reports"),
+        pytest.param([(9, 18, 0), (10, 20, 0), (10, 21, 0)], id="ranks of two digits"),
+        pytest.param([(0, 0, 0), (0, 0, 1), (0, 0, 2)], id="stages of a pipeline"),
+        pytest.param([(None, 0, 1), (None, 1, 0), (None, 0, 0)], id="no data-parallel ranks"),
+    ],
+)
+@pytest.mark.parametrize("priorities", [(), ("", "1", "5")])
+def test_each_queue_of_an_sglang_engine_counts_once(
+    ranks: list[tuple[int | None, int, int]], priorities: tuple[str, ...]
+) -> None:
+    lines = []
+    for name, value in (("num_running_reqs", 4), ("num_queue_reqs", 2), ("token_usage", 0.5)):
+        for dp, tp, pp in ranks:
+            own = "" if dp is None else f'dp_rank="{dp}",'
+            labels = f'{own}engine_type="unified",moe_ep_rank="{tp}",pp_rank="{pp}",tp_rank="{tp}"'
+            for priority in priorities or [None]:
+                of = "" if priority is None else f',priority="{priority}"'
+                lines.append(f"sglang:{name}{{{labels}{of}}} {value / 2 if priority else value}")
+    reading = page("\n".join([*lines, ""]), "sglang")
+    queues = len({dp for dp, _, _ in ranks})
+    assert (reading.running, reading.waiting) == (4.0 * queues, 2.0 * queues)
+    assert reading.kv_usage == 0.5
+
+
 def test_sglang_capacity_from_its_cache_config() -> None:
     text = 'sglang:cache_config_info{page_size="16",num_pages="1000"} 1.0\n'
     assert page(text, "sglang").capacity_tokens == 16000

@@ -68,7 +68,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
     ),
-    # The scheduler of each tensor-parallel rank may report; only rank 0 is read (`_samples`).
+    # The schedulers of all ranks of a group may report, and each priority beside the total (`_once`).
     "sglang": EngineNames(
         waiting=(b"sglang:num_queue_reqs",),
         running=(b"sglang:num_running_reqs",),
@@ -105,7 +105,7 @@ _MAX_SAMPLES = 1024
 _MAX_CAPACITY_TOKENS = 1e12
 """No cache is larger; a product of two numbers off a page can be infinite."""
 _MAX_ADAPTERS = 256
-_OTHER_RANK = re.compile(rb'[{,]tp_rank="(?!0")')
+_RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,15 +239,31 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
             brace = page.rfind(b"}", after, end) + 1
             labels = page[after:brace] if brace else b""
             parts = page[brace or after : end].split(None, 1)
-            if not _OTHER_RANK.search(labels):
-                found.append((labels, parts[0] if parts else b""))
+            found.append((labels, parts[0] if parts else b""))
             # The format keeps the series of one name together, so the next line ends the search.
             start = end + 1 if page.startswith(name, end + 1) else -1
         elif found:
             break
         else:
             start = page.find(name, end)
-    return found
+    return _once(found) if any(b'tp_rank="' in labels for labels, _ in found) else found
+
+
+def _once(samples: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """One sample of each group of schedulers: they read the same queue.
+
+    With data-parallel attention the groups have a `dp_rank` each, and share one numbering of
+    `tp_rank`. The total over all priorities has an empty `priority`.
+    """
+    first: dict[bytes, tuple[bytes, bytes]] = {}
+    for sample in sorted(samples, key=lambda sample: _order(sample[0])):
+        first.setdefault(_RANKS.sub(b"", sample[0]), sample)
+    return list(first.values())
+
+
+def _order(labels: bytes) -> tuple[bytes, int, bytes, int, bytes]:
+    stage, rank = _label(labels, b"pp_rank"), _label(labels, b"tp_rank")
+    return _label(labels, b"priority"), len(stage), stage, len(rank), rank
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
