@@ -171,10 +171,10 @@ asyncio.run(main())
 class Cluster(Nowhere):
     """A sink for the Kubernetes collector."""
 
-    def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
+    def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Ignore."""
 
-    def rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
+    def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Ignore."""
 
 

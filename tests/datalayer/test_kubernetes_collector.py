@@ -37,11 +37,11 @@ def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def sink(recorder: Any) -> Any:
     recorder.priorities = {}
     recorder.rules = ()
-    recorder.objectives = lambda source, priorities: recorder.priorities.update(
+    recorder.objectives = lambda source, _, priorities: recorder.priorities.update(
         {source: dict(priorities)}
     )
 
-    def rewrites(_: str, rules: Any) -> None:
+    def rewrites(_: str, __: str, rules: Any) -> None:
         recorder.rules = rules
 
     recorder.rewrites = rewrites
@@ -397,9 +397,9 @@ async def test_a_version_that_is_served_no_more_loses_nothing_that_another_has(
     seen: list[dict[str, int]] = []
     take = sink.objectives
 
-    def watched(of: str, known: dict[str, int]) -> None:
+    def watched(of: str, of_pool: str, known: dict[str, int]) -> None:
         seen.append(dict(known))
-        take(of, known)
+        take(of, of_pool, known)
 
     sink.objectives = watched
     await until(lambda: sink.priorities.get(source) == {"urgent": 10, "batch": -1})

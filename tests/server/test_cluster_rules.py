@@ -20,11 +20,11 @@ def rule(target, *models):
     return Rewrite(models=frozenset(models), targets=(target,), weights=(1,))
 
 
-def asked(rules, model, **headers):
+def asked(rules, model, pool="", **headers):
     """The request that a stream asks about."""
     stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id", rules=rules)
     head = {":path": "/v1/completions", ":method": "POST", **headers}
-    stream.receive(RequestHeaders(head, False, Shape.GATEWAY), 0.0)
+    stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)
     body = orjson.dumps({"model": model, "prompt": "hello"})
     [ask] = stream.receive(RequestBody(body, True), 0.0)
     assert isinstance(ask, Ask)
@@ -32,7 +32,7 @@ def asked(rules, model, **headers):
 
 
 def test_an_objectives_priority_is_the_requests(rules):
-    rules.replace_priorities("kubernetes ml/a", {"urgent": 10, "batch": -1})
+    rules.replace_priorities("kubernetes ml/a", "a", {"urgent": 10, "batch": -1})
     header = "x-gateway-inference-objective"
     assert asked(rules, "m", **{header: "urgent"}).priority == 10
     assert asked(rules, "m", **{header: "batch"}).priority == -1
@@ -41,10 +41,10 @@ def test_an_objectives_priority_is_the_requests(rules):
 
 
 def test_of_two_pools_objectives_with_one_name_the_first_counts_until_it_leaves(rules):
-    rules.replace_priorities("kubernetes ml/a", {"x": 1})
-    rules.replace_priorities("kubernetes ml/b", {"x": 2, "y": 3})
+    rules.replace_priorities("kubernetes ml/a", "a", {"x": 1})
+    rules.replace_priorities("kubernetes ml/b", "b", {"x": 2, "y": 3})
     assert (rules.priority("x"), rules.priority("y")) == (1, 3)
-    rules.replace_priorities("kubernetes ml/a", {})
+    rules.replace_priorities("kubernetes ml/a", "a", {})
     assert rules.priority("x") == 2
 
 
@@ -52,13 +52,32 @@ def test_rewrite_beats_header_beats_body(rules):
     header = {"x-gateway-model-name-rewrite": "by-header"}
     assert asked(rules, "public").model == "public"
     assert asked(rules, "public", **header).model == "by-header"
-    rules.replace_rewrites("kubernetes ml/a", [rule("by-rule", "public")])
+    rules.replace_rewrites("kubernetes ml/a", "a", [rule("by-rule", "public")])
     assert asked(rules, "public", **header).model == "by-rule"
     assert asked(rules, "other", **header).model == "by-header"
 
 
 def test_a_rule_for_any_model_counts_only_while_its_pool_is_alone(rules):
-    rules.replace_rewrites("kubernetes ml/a", [rule("exact", "m"), rule("any")])
+    rules.replace_rewrites("kubernetes ml/a", "a", [rule("exact", "m"), rule("any")])
     assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", "any")
-    rules.replace_rewrites("kubernetes ml/b", [])
+    rules.replace_rewrites("kubernetes ml/b", "b", [])
     assert (rules.rewrite("m"), rules.rewrite("other")) == ("exact", None)
+
+
+def test_a_request_that_a_gateway_sends_to_a_pool_goes_by_the_rules_of_that_pool(rules):
+    for pool, priority in (("a", 10), ("b", -1)):
+        source = f"kubernetes ml/{pool}"
+        rules.replace_priorities(source, pool, {"gold": priority})
+        rules.replace_rewrites(source, pool, [rule(f"chat-{pool}", "chat"), rule(f"any-{pool}")])
+    rules.replace_priorities("kubernetes ml/c", "c", {})
+    rules.replace_rewrites("kubernetes ml/c", "c", [])
+    for pool, chat, other, priority in (
+        ("", "chat-a", "m", 10),
+        ("a", "chat-a", "any-a", 10),
+        ("b", "chat-b", "any-b", -1),
+        ("c", "chat", "m", 0),
+        ("of a file", "chat", "m", 0),
+    ):
+        request = asked(rules, "chat", pool, **{"x-gateway-inference-objective": "gold"})
+        assert (request.model, request.priority) == (chat, priority), pool
+        assert asked(rules, "m", pool).model == other, pool

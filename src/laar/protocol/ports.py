@@ -30,23 +30,26 @@ class IsEnforced(Protocol):
 class GatewayRules(Protocol):
     """Priorities of objectives and other names for models; looked up for each request."""
 
-    def priority(self, objective: str) -> int:
-        """The priority of an objective by name; 0 for an unknown one and for none."""
+    def priority(self, objective: str, pool: str) -> int:
+        """The priority of a pool's objective by name; 0 for an unknown one and for none.
+
+        Where no pool is named, the objectives of all of them count. So do the rewrites.
+        """
         ...
 
-    def rewrite(self, model: str) -> str | None:
-        """The name to use for a model that a client asked for; None leaves it."""
+    def rewrite(self, model: str, pool: str) -> str | None:
+        """The name to use for a model that a client asked for in a pool; None leaves it."""
         ...
 
 
 class NoRules:
     """The rules of a picker without a cluster: one priority, and each name stays."""
 
-    def priority(self, objective: str) -> int:
+    def priority(self, objective: str, pool: str) -> int:
         """Every request is as important as any other."""
         return 0
 
-    def rewrite(self, model: str) -> str | None:
+    def rewrite(self, model: str, pool: str) -> str | None:
         """Leaves every name."""
         return None
 

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from laar.datalayer.kubernetes import Rewrite, rewrite_target
 
 __all__ = ["ClusterRules"]
 
 
+@dataclass(slots=True)
+class _Rules:
+    """The rules of one source."""
+
+    pool: str
+    priorities: Mapping[str, int] = field(default_factory=dict)
+    rewrites: Sequence[Rewrite] = ()
+
+
 class ClusterRules:
     """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
 
-    Where two pools have an objective of one name, the pool that came first wins. A rewrite for any
-    model counts only while its pool is the only one: it would take the other pools' models away.
+    A request that a gateway sends to a pool goes by that pool's rules alone. For others, where two
+    pools have an objective of one name, the pool that came first wins. Their rewrite for any model
+    counts only while its pool is the only one: it would take the other pools' models away.
 
     Args:
         rng: draws among weighted targets.
@@ -22,32 +33,33 @@ class ClusterRules:
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
-        self._priorities_of: dict[str, dict[str, int]] = {}
-        self._rewrites_of: dict[str, tuple[Rewrite, ...]] = {}
-        self._priorities: dict[str, int] = {}
-        self._rewrites: tuple[Rewrite, ...] = ()
+        self._of: dict[str, _Rules] = {}  # by source
+        self._rewrites: dict[str, tuple[Rewrite, ...]] = {}  # by pool, empty for none
 
-    def priority(self, objective: str) -> int:
-        """The priority of an objective by name; 0 for an unknown one and for none."""
-        return self._priorities.get(objective, 0)
+    def priority(self, objective: str, pool: str = "") -> int:
+        """The priority of a pool's objective by name; 0 for an unknown one and for none."""
+        for rules in self._in(pool):
+            if objective in rules.priorities:
+                return rules.priorities[objective]
+        return 0
 
-    def rewrite(self, model: str) -> str | None:
-        """The name to use for a model that a client asked for; None leaves it."""
-        if not self._rewrites:
-            return None
-        return rewrite_target(self._rewrites, model, self._rng)
+    def rewrite(self, model: str, pool: str = "") -> str | None:
+        """The name to use for a model that a client asked for in a pool; None leaves it."""
+        rewrites = self._rewrites.get(pool)
+        return rewrite_target(rewrites, model, self._rng) if rewrites else None
 
-    def replace_priorities(self, source: str, priorities: Mapping[str, int]) -> None:
+    def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Takes all objectives of a pool."""
-        self._priorities_of[source] = dict(priorities)
-        self._priorities = {}
-        for known in reversed(self._priorities_of.values()):
-            self._priorities.update(known)
+        self._of.setdefault(source, _Rules(pool)).priorities = dict(priorities)
 
-    def replace_rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
+    def replace_rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Takes all rewrites of a pool, in their order of precedence."""
-        self._rewrites_of[source] = tuple(rewrites)
-        alone = len(self._rewrites_of) == 1
-        self._rewrites = tuple(
-            rule for known in self._rewrites_of.values() for rule in known if rule.models or alone
-        )
+        self._of.setdefault(source, _Rules(pool)).rewrites = tuple(rewrites)
+        for name in ("", pool):
+            every = self._in(name)
+            self._rewrites[name] = tuple(
+                rule for of in every for rule in of.rewrites if rule.models or len(every) == 1
+            )
+
+    def _in(self, pool: str) -> list[_Rules]:
+        return [rules for rules in self._of.values() if pool in ("", rules.pool)]

@@ -126,13 +126,13 @@ class FleetState:
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
 
-    def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
+    def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Takes all objectives of a pool."""
-        self._rules.replace_priorities(source, priorities)
+        self._rules.replace_priorities(source, pool, priorities)
 
-    def rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
+    def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
         """Takes all model rewrites of a pool."""
-        self._rules.replace_rewrites(source, rewrites)
+        self._rules.replace_rewrites(source, pool, rewrites)
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Blocks entered the endpoint's cache."""

@@ -68,12 +68,12 @@ class Faulty:
             raise OSError
         return self.share(key)
 
-    def priority(self, objective):
+    def priority(self, objective, pool):
         if self.rng.random() < 0.1:
             raise OSError
         return 0
 
-    def rewrite(self, model):
+    def rewrite(self, model, pool):
         return None
 
 

@@ -55,11 +55,11 @@ Ref = TypeVar("Ref", Objective, ModelRewrite)
 class KubernetesSink(EndpointSink, Protocol):
     """Takes the collector's endpoints, objectives and rewrites."""
 
-    def objectives(self, source: str, priorities: Mapping[str, int]) -> None:
-        """Take the pool's objectives: the priority of each name."""
+    def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
+        """Take the objectives of a pool: the priority of each name."""
 
-    def rewrites(self, source: str, rewrites: Sequence[Rewrite]) -> None:
-        """Take the pool's model rewrites, in their order of precedence."""
+    def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
+        """Take the model rewrites of a pool, in their order of precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +139,11 @@ class KubernetesEndpoints:
         def objectives_changed() -> None:
             mine = self._mine(objectives, Objective, "objectives read")
             priorities = {one.metadata.name: one.spec.priority for one in mine}
-            self._sink.objectives(self.source, priorities)
+            self._sink.objectives(self.source, name, priorities)
 
         def rewrites_changed() -> None:
             mine = self._mine(rewrites, ModelRewrite, "rewrites read")
-            self._sink.rewrites(self.source, rewrites_of(mine))
+            self._sink.rewrites(self.source, name, rewrites_of(mine))
 
         def pool_changed() -> None:
             pool = pools.objects.get(name)

@@ -15,11 +15,11 @@ prompts held for as long as their answers take would be gigabytes in a busy flee
 more."""
 
 
-def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules) -> str:
+def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules, pool: str) -> str:
     """The model to look for: by the cluster's rules, the gateway's header, or as asked."""
     if api is Api.OPAQUE:
         return asked
-    return rules.rewrite(asked) or head.rewrite or asked
+    return rules.rewrite(asked, pool) or head.rewrite or asked
 
 
 def request_of(
@@ -61,7 +61,7 @@ def request_of(
     return Request(
         id=request_id,
         api=api,
-        model=model_wanted(api, read.model, head, rules),
+        model=model_wanted(api, read.model, head, rules, pool),
         encodes=api is Api.OPAQUE and encodes(head.path),
         spans=read.spans,
         question=read.question,
@@ -74,7 +74,7 @@ def request_of(
         body=body,
         salt=salt,
         tenant=head.tenant,
-        priority=rules.priority(head.objective),
+        priority=rules.priority(head.objective, pool),
         objective=head.objective,
         tried=head.tried,
         wants_hedge=head.hedge == "ask",
