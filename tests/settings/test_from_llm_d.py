@@ -1,5 +1,7 @@
 """An EndpointPickerConfig becomes settings that laar takes, with a list of the lost parts."""
 
+import json
+
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -111,6 +113,34 @@ def test_the_default_configuration_needs_no_more_than_the_pool(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda text: {"router": {"epp": {"pluginsCustomConfig": {"own.yaml": text}}}},
+        lambda text: {"inferenceExtension": {"pluginsCustomConfig": {"own.yaml": text}}},
+        lambda text: {"router": {"epp": {"pluginsConfig": yaml.safe_load(text)}}},
+        lambda text: {"kind": "ConfigMap", "apiVersion": "v1", "data": {"own.yaml": text}},
+        lambda text: {"kind": "List", "items": [{"data": {"own.yaml": text}}, {"data": {}}]},
+        lambda text: {
+            "data": {"own.yaml": text},
+            "metadata": {"annotations": {"last-applied": json.dumps({"data": {"a": text}})}},
+        },
+    ],
+)
+def test_a_configuration_within_helm_values_or_a_config_map_is_found(tmp_path, wrap):
+    got = converted(tmp_path, yaml.safe_dump(wrap(WHOLE)))
+    assert got.output == converted(tmp_path, WHOLE).output
+
+
+def test_plugins_that_laar_needs_no_counterpart_for_are_not_called_unknown(tmp_path):
+    kinds = ("metrics-data-source", "core-metrics-extractor", "token-producer",
+             "round-robin-fairness-policy", "fcfs-ordering-policy")  # fmt: skip
+    got = converted(tmp_path, HEAD + "plugins:\n" + "".join(f"- type: {one}\n" for one in kinds))
+    assert "No equal" not in got.output
+    for kind in kinds:
+        assert f"# - {kind}: " in got.output
+
+
+@pytest.mark.parametrize(
     ("plugin", "rule"),
     [
         ("{type: pd-profile-handler, parameters: {threshold: 0}}", "{apart: always}"),
@@ -198,6 +228,9 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
     ("text", "fault"),
     [
         ("kind: Pod\napiVersion: v1\n", "not an EndpointPickerConfig"),
+        ("router: {epp: {replicas: 1}}\n", "has no EndpointPickerConfig"),
+        (yaml.safe_dump({"a": HEAD, "b": [HEAD + "plugins: []\n"]}), "has several, a, b[0]"),
+        (yaml.safe_dump({"a": HEAD + "plugins: {"}), "a: not valid YAML"),
         (HEAD + "flowControl: {maxBytes: many}\n", "flowControl.maxBytes: 'many' is no quantity"),
         (HEAD + "flowControl: {defaultRequestTTL: soon}\n", "is no duration"),
         (HEAD + "plugins: 7\n", "plugins"),

@@ -13,7 +13,12 @@ __all__ = ["from_llm_d"]
 
 
 def from_llm_d(
-    config: Annotated[Path, typer.Argument(help="llm-d's EndpointPickerConfig, as YAML.")],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="llm-d's EndpointPickerConfig, or Helm values or a ConfigMap with one, as YAML."
+        ),
+    ],
     pool: Annotated[
         str, typer.Option(help="Name of the InferencePool whose pods are the endpoints.")
     ] = "fleet",

@@ -23,7 +23,7 @@ class _Rules:
 class ClusterRules:
     """Objectives and rewrites by source; implements `laar.protocol.ports.GatewayRules`.
 
-    A request that a gateway sends to a pool goes by that pool's rules alone. For others, where two
+    A request that a gateway sends to a pool follows that pool's rules alone. For others, where two
     pools have an objective of one name, the pool that came first wins. Their rewrite for any model
     counts only while its pool is the only one: it would take the other pools' models away.
 

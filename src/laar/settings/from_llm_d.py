@@ -2,23 +2,28 @@
 
 Only parts that both pickers mean alike are taken over; an unknown plugin is reported as unknown,
 never guessed at. Read from llm-d-router v0.10's documents.
+
+The configuration is usually text within another document: Helm values or a ConfigMap.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from laar.core.membership import ROLE_LABEL
+from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
 
 __all__ = ["Moved", "PickerConfig", "move"]
 
+_KIND = "EndpointPickerConfig"
 _API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
@@ -56,8 +61,23 @@ _PARAMETERS = {
     "threshold": "threshold",
 }
 _PARTS = {**_SCORERS, **_FILTERS, **_PICKERS}
+_PAGES = "laar reads the engines' metrics pages by their own names"
+_ORDER = "with flow control tenants take turns by tokens, and requests are ordered by slack"
 _BUILT_IN = {
+    **dict.fromkeys(("metrics-data-source", "core-metrics-extractor"), _PAGES),
+    **dict.fromkeys(
+        (
+            "edf-ordering-policy",
+            "fcfs-ordering-policy",
+            "global-strict-fairness-policy",
+            "round-robin-fairness-policy",
+            "slo-deadline-ordering-policy",
+        ),
+        _ORDER,
+    ),
     "approx-prefix-cache-producer": "laar's own index of prefixes, without a cap",
+    "data-parallel-profile-handler": "each target port of a pod is an endpoint",
+    "endpoint-notification-source": "pods are watched",
     "inflight-load-producer": "requests and tokens in flight are counted at the decision",
     "no-hit-lru-scorer": "with laar's own policy, a cold prompt goes where its seconds are fewest",
     "openai-parser": "the path names the body's format",
@@ -65,6 +85,7 @@ _BUILT_IN = {
     "single-profile-handler": "each profile becomes a policy, and one of them serves",
     "anthropic-parser": "the path names the body's format",
     "models-responder": "`GET /v1/models` lists the whole fleet",
+    "token-producer": "prompt lengths are learned from answers; prefix.tokenizers counts them",
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
@@ -87,6 +108,9 @@ _DETECTORS = {
 }
 """Detectors of saturation, and their parameters that are taken over."""
 _ABSENT = {
+    "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint whose "
+    "max_model_len it exceeds",
+    "file-discovery": "`endpoints_file` in place of `kubernetes`",
     "encode-filter": "laar has no encoders apart from the engines that answer",
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
     "precise-prefix-cache-producer": _PRECISE,
@@ -145,6 +169,39 @@ class PickerConfig(BaseModel):
     parser: Any = None  # which plugin it is; the plugins have remarks
     requestHandler: Any = None  # noqa: N815
 
+    @model_validator(mode="before")
+    @classmethod
+    def _unpacked(cls, document: Any) -> Any:
+        found: dict[str, Any] = {}
+        for place, config in _configs(document):
+            if config not in found.values():  # kubectl keeps a copy of what it applied
+                found[place] = config
+        if len(found) > 1:
+            raise ValueError(f"has several, {', '.join(found)}; give one of them as a file")
+        if not found and isinstance(document, dict) and "kind" not in document:
+            raise ValueError(f"has no {_KIND}; Helm values without one stand for llm-d's defaults")
+        return next(iter(found.values()), document)
+
+
+def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Each EndpointPickerConfig in a document, as part of it or as text, with its place."""
+    if isinstance(document, str) and _KIND in document:
+        try:
+            inner = parse_yaml(document)
+        except yaml.YAMLError as error:
+            raise ValueError(f"{place}: not valid YAML: {error}") from None
+        if not isinstance(inner, str):
+            yield from _configs(inner, place)
+    elif isinstance(document, dict):
+        if document.get("kind") == _KIND:
+            yield place, document
+            return
+        for key, value in document.items():
+            yield from _configs(value, f"{place}.{key}" if place else str(key))
+    elif isinstance(document, list):
+        for number, value in enumerate(document):
+            yield from _configs(value, f"{place}[{number}]")
+
 
 @dataclass(slots=True)
 class Moved:
@@ -171,9 +228,9 @@ def move(config: PickerConfig, pool: str) -> Moved:
     Raises:
         SettingError: it is no EndpointPickerConfig of a known version, or a value cannot be read.
     """
-    if config.kind != "EndpointPickerConfig" or config.apiVersion not in _API_VERSIONS:
+    if config.kind != _KIND or config.apiVersion not in _API_VERSIONS:
         raise SettingError(
-            f"{config.apiVersion} {config.kind}: not an EndpointPickerConfig of "
+            f"{config.apiVersion} {config.kind}: not an {_KIND} of "
             f"{' or '.join(_API_VERSIONS)}"
         )
     moved = Moved({"kubernetes": [{"pool": pool}]})
