@@ -68,7 +68,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
     ),
-    # The schedulers of all ranks of a group may report, and each priority beside the total (`_once`).
+    # Every scheduler of a group may report, and each priority beside the total (`_once`).
     "sglang": EngineNames(
         waiting=(b"sglang:num_queue_reqs",),
         running=(b"sglang:num_running_reqs",),

@@ -108,8 +108,8 @@ _DETECTORS = {
 }
 """Detectors of saturation, and their parameters that are taken over."""
 _ABSENT = {
-    "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint whose "
-    "max_model_len it exceeds",
+    "context-length-aware": "laar reads no ranges from labels; no request goes to an endpoint "
+    "whose max_model_len it exceeds",
     "file-discovery": "`endpoints_file` in place of `kubernetes`",
     "encode-filter": "laar has no encoders apart from the engines that answer",
     "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
@@ -230,8 +230,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
     """
     if config.kind != _KIND or config.apiVersion not in _API_VERSIONS:
         raise SettingError(
-            f"{config.apiVersion} {config.kind}: not an {_KIND} of "
-            f"{' or '.join(_API_VERSIONS)}"
+            f"{config.apiVersion} {config.kind}: not an {_KIND} of {' or '.join(_API_VERSIONS)}"
         )
     moved = Moved({"kubernetes": [{"pool": pool}]})
     moved.taken.append(
