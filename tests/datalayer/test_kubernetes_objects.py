@@ -118,6 +118,22 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
 
 
 @pytest.mark.parametrize(
+    ("label", "value", "engine"),
+    [
+        ("inference.networking.k8s.io/engine-type", "sglang", "sglang"),
+        ("llm-d.ai/engine-type", "SGLang", "sglang"),
+        ("llm-d.ai/engine-type", "of our own", "vllm"),
+    ],
+)
+def test_a_pods_engine_is_read_from_the_labels_of_its_gateway(
+    label: str, value: str, engine: str
+) -> None:
+    known = pod_endpoints(pod("a", labels={label: value}), (8000,), PodRules())
+    assert known is not None
+    assert known.specs[0].engine == engine
+
+
+@pytest.mark.parametrize(
     ("path", "engine", "page"),
     [
         (None, "vllm", "http://10.0.0.1:8000/metrics"),

@@ -123,6 +123,17 @@ def test_work_that_flow_control_holds_counts_although_no_endpoint_is_known() -> 
     assert 0.5 < fleet.shown("laar_pool_work_seconds")["", ""] < 1.5
 
 
+def test_work_that_is_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start() -> None:
+    fleet = Fleet(endpoint("a:1", pool="gold"), endpoint("b:1", pool="iron"))
+    assert fleet.shown("laar_pool_work_seconds") == {("gold", "m"): 0.0, ("iron", "m"): 0.0}
+    fleet.director.table.replace("test", [])
+    fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
+    assert isinstance(admission.ask(fleet.request(pool="gold"), 0.0), int)
+    shown = fleet.shown("laar_pool_work_seconds")
+    assert set(shown) == {("gold", "m")}
+    assert 0.5 < shown["gold", "m"] < 1.5
+
+
 def test_clients_cannot_make_series() -> None:
     fleet = Fleet(endpoint("a:1"))
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)

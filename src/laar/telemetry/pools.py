@@ -10,7 +10,8 @@ answers show it. Objectives are those of flow control, also while that is off. P
 price expect nothing, and count no request.
 
 A pool's name is the label `laar.dev/pool` of its endpoints; empty without. Of a virtual name's
-requests the model is the one that was chosen; while they are held it is empty.
+requests the model is the one that was chosen; while they are held it is empty. Names of endpoints
+that have left stay known: what is held for them is the sign to start one again.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class PoolMetrics:
         self.admission: Admission | None = None
         self._requests: Counter[_Pool] = Counter()
         self._late: Counter[_Pool] = Counter()
+        self._seen: set[_Pool] = set()
 
     def decided(self, decision: Decision) -> None:
         """Counts a decision."""
@@ -134,7 +136,10 @@ class PoolMetrics:
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]
                 found[pool] = found.get(pool, 0.0) + each
-        known, models = {pool for pool, _ in found}, set(table.models)
+        if len(self._seen) < MAX_POOLS:
+            self._seen.update(found)
+        known = {pool for pool, _ in self._seen.union(found)}
+        models = {model for _, model in self._seen.union(found)}
         for lane, held_s in self.admission.queue.work_s().items() if self.admission else ():
             name, model, *_ = lane.split("\0")
             pool = name if name in known else "", model if model in models else ""

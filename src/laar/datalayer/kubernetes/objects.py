@@ -36,7 +36,11 @@ __all__ = [
 ]
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
-ENGINE_KEYS = ("laar.dev/engine", "llm-d.ai/engine-type")
+ENGINE_KEYS = (
+    "laar.dev/engine",
+    "llm-d.ai/engine-type",
+    "inference.networking.k8s.io/engine-type",
+)
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
 ENGINE_NAMES = {
     "vllm": "vllm",
@@ -163,7 +167,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
             metrics_url=f"http://{host}:{port}{path}" if path else path,
             models=tuple(models),
             region=_first(said, REGION_KEYS) or rules.region,
-            engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS), rules.engine),
+            engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS).lower(), rules.engine),
             labels={**labels, "laar.dev/pod": f"{name}-rank-{rank}"},
             priority_field=rules.priority_field,
         )
