@@ -360,3 +360,20 @@ def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, ta
     status, said = check()
     assert status == 2
     assert "Envoy refuses the bootstrap" in said
+
+
+SHIPPED = sorted((Path(__file__).parents[2] / "deploy/overlays").glob("*/laar.yaml"))
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=lambda path: path.parent.name)
+def test_settings_for_a_cluster_can_be_checked_outside_of_it(shipped: Path, tmp_path: Path) -> None:
+    got = CliRunner().invoke(app, ["check", "--elsewhere", "-c", str(shipped)])
+    assert got.exit_code == 0, got.output
+    assert "kubernetes:" in got.stdout
+    text = shipped.read_text()
+    wrong_one = tmp_path / "laar.yaml"
+    wrong_one.write_text(text.replace("kubernetes:", "kubernetees:", 1))
+    got = CliRunner().invoke(app, ["check", "--elsewhere", "-c", str(wrong_one)])
+    assert got.exit_code == 2
+    assert "did you mean `kubernetes`?" in got.output
+    assert text != wrong_one.read_text()

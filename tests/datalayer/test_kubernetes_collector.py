@@ -146,6 +146,22 @@ async def test_a_bookmark_moves_the_version_that_a_watch_resumes_from(
     assert cluster.lists == 1
 
 
+async def test_an_empty_list_may_be_null(cluster: Any, sink: Any, until: Any) -> None:
+    page = cluster.list
+
+    def of_go(request: web.Request, plural: str) -> web.Response:
+        answer = page(request, plural)
+        answer.text = answer.text.replace('"items": []', '"items": null')
+        return answer  # type: ignore[no-any-return]
+
+    cluster.list = of_go
+    cluster.follow(VLLM)
+    await until(lambda: cluster.watches)
+    await cluster.put("pods", pod("a"))
+    await until(lambda: sink.addresses == ["10.0.0.1:8000"])
+    assert sink.past_problems == []
+
+
 @pytest.mark.parametrize("as_status", [True, False])
 async def test_410_leads_to_a_list_that_notices_what_vanished(
     cluster: Any, sink: Any, until: Any, as_status: bool

@@ -280,11 +280,32 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
         ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
         ({"pool": "p", "colour": "red"}, "colour"),
         ({"pool": "p", "metrics_path": "metrics"}, "is no path such as /metrics"),
+        ({"pool": "ml/p"}, "'ml/p' is no name"),
+        ({"pool": "p", "namespace": "a,b"}, "'a,b' is no name"),
+        ({"pool": "p", "api_server": "127.0.0.1:8001"}, "'127.0.0.1:8001' is no URL"),
+        ({"selector": {"app in (a,b)": ""}, "ports": [1]}, "is no label"),
+        ({"selector": {"app": "a,b"}, "ports": [1]}, "is no label"),
+        ({"selector": {"a": "b"}, "ports": [1, 2, 1]}, "has one twice"),
     ],
 )
 def test_settings_that_say_too_little_or_too_much_are_refused(given: Any, fault: str) -> None:
     with pytest.raises(ValidationError, match=fault):
         KubernetesSource.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {
+            "pool": "my-pool.v1",
+            "namespace": "ml-2",
+            "api_server": "https://rancher/k8s/clusters/c-1",
+        },
+        {"selector": {"app.kubernetes.io/name": "", "tier": "A_b.c-1"}, "ports": [1]},
+    ],
+)
+def test_names_and_labels_of_kubernetes_are_taken(given: Any) -> None:
+    KubernetesSource.model_validate(given)
 
 
 def test_settings_become_what_the_collector_takes() -> None:

@@ -26,6 +26,14 @@ def check(
             "picker runs.",
         ),
     ] = True,
+    elsewhere: Annotated[
+        bool,
+        typer.Option(
+            "--elsewhere",
+            help="Check keys and values alone, for a picker on another machine or in a cluster. "
+            "Files, ports, packages, names and the cluster are not looked for here.",
+        ),
+    ] = False,
     with_envoy: Annotated[
         bool, typer.Option("--with-envoy", help="Check what `laar serve --with-envoy` needs, too.")
     ] = False,
@@ -37,20 +45,20 @@ def check(
     """
     with report_errors():
         from laar.server.checking import faults, warnings
-        from laar.settings import Settings, as_yaml, load
+        from laar.settings import Settings, as_yaml, load, remarks
 
         if schema:
             typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
             return
         loaded = load(config)
-        found = faults(loaded, ports=ports)
-        if with_envoy:
+        found = [] if elsewhere else faults(loaded, ports=ports)
+        if with_envoy and not elsewhere:
             from laar.cli.beside import envoy_faults
 
             found += envoy_faults(loaded, config, ports=ports)
         for fault in found:
             typer.echo(f"laar: {fault}", err=True)
-        for warning in warnings(loaded):
+        for warning in remarks(loaded) if elsewhere else warnings(loaded):
             typer.echo(f"laar: warning: {warning}", err=True)
         if found:
             raise typer.Exit(FAULT)

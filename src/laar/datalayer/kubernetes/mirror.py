@@ -139,7 +139,7 @@ class Mirror(Generic[Kept]):
         while True:
             page = await self._api.list_page(path, query)
             try:
-                for item in page["items"]:
+                for item in page["items"] or ():  # Go writes null for an empty list
                     self._put(objects, item)
                 metadata = page["metadata"]
                 query["continue"] = metadata.get("continue") or ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -22,21 +23,49 @@ def _path(path: str) -> str:
     return path
 
 
+_NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+
+
+def _name(name: str) -> str:
+    if name and not re.fullmatch(_NAME, name):
+        raise ValueError(f"{name[:40]!r} is no name that Kubernetes gives to a pool or namespace")
+    return name
+
+
+def _selector(labels: dict[str, str]) -> dict[str, str]:
+    for key, value in labels.items():
+        if not re.fullmatch(f"({_NAME}/)?{_LABEL}", key) or not re.fullmatch(f"({_LABEL})?", value):
+            raise ValueError(f"{key[:40]!r}: {value[:40]!r} is no label; write `label: value`")
+    return labels
+
+
+def _server(url: str) -> str:
+    if url and not re.match(r"https?://[^/\s]+", url):
+        raise ValueError(f"{url[:40]!r} is no URL; write http://127.0.0.1:8001")
+    return url
+
+
+Name = Annotated[str, AfterValidator(_name)]
+
+
 class KubernetesSource(BaseModel):
     """The pods of one InferencePool, or of one selector."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pool: str = Field(
+    pool: Name = Field(
         "", description="Name of an InferencePool (v1), which defines the pods and ports."
     )
-    selector: dict[str, str] = Field({}, description="Labels that a pod must have, all of them.")
+    selector: Annotated[dict[str, str], AfterValidator(_selector)] = Field(
+        {}, description="Labels that a pod must have, all of them."
+    )
     ports: tuple[Port, ...] = Field(
         (),
         max_length=8,
         description="With `selector`: ports that a pod serves on, one for each data-parallel rank.",
     )
-    namespace: str = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
+    namespace: Name = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
         (),
         description="Models of pods without `model_key`; the first is the main one. Empty: each "
@@ -62,7 +91,7 @@ class KubernetesSource(BaseModel):
         "objective, and with flow control to all. The engines must run with "
         "--scheduling-policy priority.",
     )
-    api_server: str = Field(
+    api_server: Annotated[str, AfterValidator(_server)] = Field(
         "",
         description="URL of a `kubectl proxy`, such as http://127.0.0.1:8001, if laar runs "
         "outside the cluster.",
@@ -74,6 +103,8 @@ class KubernetesSource(BaseModel):
             raise ValueError("needs `pool: name`, or `selector: {label: value}`, and not both")
         if bool(self.selector) != bool(self.ports):
             raise ValueError("`ports` belong to `selector`; a pool has its own")
+        if len(set(self.ports)) < len(self.ports):
+            raise ValueError("`ports` has one twice; keep one")
         return self
 
     @property
