@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
+from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Reading, Served
 
 ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
 
@@ -153,3 +153,27 @@ class Membership(RuleBasedStateMachine):
 
 TestMembership = Membership.TestCase
 TestMembership.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+def test_an_endpoint_that_several_pools_list_is_in_each_of_them():
+    table = EndpointTable()
+
+    def lists(pool, *addresses):
+        labels = {POOL_LABEL: pool}
+        table.replace(
+            f"pool {pool}",
+            [EndpointSpec(address=a, models=("m",), labels=labels) for a in addresses],
+        )
+
+    def members(pool):
+        return {table.spec(slot).address for slot in table.in_pool(pool)}
+
+    lists("gold", "a:1")
+    lists("all", "a:1", "b:1")
+    table.replace("file", [EndpointSpec(address="b:1", models=("m",))])
+    assert (members("gold"), members("all")) == ({"a:1"}, {"a:1", "b:1"})
+    version = table.version
+    lists("all", "a:1", "b:1")
+    assert table.version == version
+    lists("gold")
+    assert (members("gold"), members("all")) == (set(), {"a:1", "b:1"})

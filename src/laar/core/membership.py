@@ -1,6 +1,7 @@
 """The set of endpoints: as every source describes them, and as they report themselves.
 
-Sources (a file, DNS, Kubernetes) may overlap: the first wins. An endpoint's own report adds its
+Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint of two pools is in
+both. An endpoint's own report adds its
 model's other names and adapters, but takes no name that the configuration gives to another model.
 """
 
@@ -12,7 +13,8 @@ from dataclasses import dataclass, field, replace
 __all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
 
 POOL_LABEL = "laar.dev/pool"
-"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool."""
+"""Label of an endpoint that names its pool, for requests that a gateway sends to one pool; or its
+pools, separated by commas."""
 
 TASK_LABEL = "laar.dev/task"
 """Label of an endpoint's task: ``generate``, or another such as ``embed``."""
@@ -66,6 +68,11 @@ class EndpointSpec:
     def role(self) -> str:
         """Its part where prefill and decode are apart; empty for an endpoint of the plain kind."""
         return self.labels.get(ROLE_LABEL, "")
+
+    @property
+    def pools(self) -> Sequence[str]:
+        """The pools that it is in."""
+        return [name for name in self.labels.get(POOL_LABEL, "").split(",") if name]
 
     @property
     def prefills_for_others(self) -> bool:
@@ -124,7 +131,9 @@ class Membership:
         found: dict[str, EndpointSpec] = {}
         for known in self._sources.values():
             for address, spec in known.items():
-                found.setdefault(address, spec)
+                first = found.setdefault(address, spec)
+                if first is not spec:
+                    found[address] = _in_pools_of(first, spec)
         configured = dict.fromkeys(self.aliases, "")
         for spec in found.values():
             for name in spec.models:
@@ -133,6 +142,13 @@ class Membership:
         for address, said in self._served.items():
             found[address] = _as_served(found[address], said, configured)
         return found
+
+
+def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:
+    pools = sorted({*first.pools, *other.pools})
+    if not pools or pools == first.pools:
+        return first
+    return replace(first, labels={**first.labels, POOL_LABEL: ",".join(pools)})
 
 
 def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:

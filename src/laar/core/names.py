@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from laar.core.membership import POOL_LABEL, EndpointSpec
+from laar.core.membership import EndpointSpec
 
 __all__ = ["Names", "is_among"]
 
@@ -50,7 +50,7 @@ class Names:
                 serving.setdefault(name, []).append(slot)
             named[spec.address] = [slot]
             named.setdefault(_host_of(spec.address), []).append(slot)
-            if pool := spec.labels.get(POOL_LABEL):
+            for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
         self.models = list(models)
         self.serving = _arrays(serving)

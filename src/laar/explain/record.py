@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laar.core.endpoints import POOL_LABEL, EndpointSpec
+from laar.core.endpoints import EndpointSpec
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.fields import APART, COMPLETION, ENDPOINT, HEAD, TAIL, columns_of, values_of
 from laar.explain.sentence import ranking, sentence, why_not
@@ -102,7 +102,7 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     behind = record.settings.aliases.get(asked)
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
-    if record.pool and spec.labels.get(POOL_LABEL) != record.pool:
+    if record.pool and record.pool not in spec.pools:
         return f"not of the pool {record.pool}"
     if record.subset is not None:
         host = spec.address.rpartition(":")[0].strip("[]")

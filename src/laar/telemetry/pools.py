@@ -138,7 +138,7 @@ class PoolMetrics:
                 found[pool] = found.get(pool, 0.0) + each
         if len(self._seen) < MAX_POOLS:
             self._seen.update(found)
-        known = {pool for pool, _ in self._seen.union(found)}
+        known = {pool for pools, _ in self._seen.union(found) for pool in pools.split(",")}
         models = {model for _, model in self._seen.union(found)}
         for lane, held_s in self.admission.queue.work_s().items() if self.admission else ():
             name, model, *_ = lane.split("\0")
