@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.datalayer.discovery import look_at
+from laar.datalayer.discovery import address_of, look_at
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,19 @@ async def test_an_engine_is_known_by_its_metrics_page_wherever_that_is(
     [found] = await look_at([await serve(engine)])
     assert (found.models, found.kind) == (("m",), kind)
     assert bool(found.remarks) == (kind == "")
+
+
+async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
+    async def proxy(_request: web.Request) -> web.Response:
+        return web.Response(text="<html>welcome</html>", content_type="text/html")
+
+    [found] = await look_at([await serve(proxy)])
+    assert found.models == ()
+    assert found.remarks[0] == "/v1/models: the answer is no list of models"
+
+
+@pytest.mark.parametrize(
+    "pasted", ["10.0.0.7:8000/v1", "http://10.0.0.7:8000/v1/", "10.0.0.7:8000"]
+)
+def test_an_engines_address_may_be_its_base_url(pasted: str) -> None:
+    assert address_of(pasted) == "10.0.0.7:8000"

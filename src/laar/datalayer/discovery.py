@@ -7,7 +7,6 @@ untrusted: it is bounded in size and read defensively.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -71,7 +70,7 @@ def address_of(url: str) -> str:
                     f"--endpoint {url}: endpoints speak plain HTTP; write http://..."
                 )
             text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
-        return join_address(*split_address(text.rstrip("/")))
+        return join_address(*split_address(text.partition("/")[0]))
     except ValueError as error:
         raise SettingError(f"--endpoint {url}: {error}") from error
 
@@ -106,8 +105,10 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
         remarks.insert(0, f"/v1/models answers {status}")
     served = Served()
     if status == 200:
-        with contextlib.suppress(ValueError):
+        try:
             served = read_served(body)
+        except ValueError as error:
+            remarks.insert(0, f"/v1/models: {error}")
     return Engine(
         address=address,
         models=tuple(served.weights),
