@@ -90,6 +90,8 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     assert "policy `profile-default`" in done
     assert "`routing: {apart: threshold, apart_tokens: 10}` is the old rule" in done
     assert "of-our-own: not known" in absent
+    assert "waiting prompts may take 1,024 MiB" in done
+    assert "`laar envoy --longest-hold 90`" in done
     assert "single priority bands" in absent
     (tmp_path / "laar.yaml").write_text(got.output)
     settings = load_settings(tmp_path / "laar.yaml")

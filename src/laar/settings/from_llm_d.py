@@ -407,11 +407,19 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
     if given.maxRequests is not None:
         flow["max_waiting"] = _quantity("flowControl.maxRequests", given.maxRequests)
     if given.maxBytes is not None:
-        flow["max_held_bytes"] = _quantity("flowControl.maxBytes", given.maxBytes)
+        flow["max_held_bytes"] = held = _quantity("flowControl.maxBytes", given.maxBytes)
+        moved.taken.append(
+            f"flowControl.maxBytes: waiting prompts may take {held / (1 << 20):,.0f} MiB, which the "
+            "pod's memory limit has to allow (deploy/base has 1 GiB)"
+        )
     if given.defaultRequestTTL is not None:
         seconds = _seconds("flowControl.defaultRequestTTL", given.defaultRequestTTL)
         flow["max_hold_s"] = min(seconds, _MAX_HOLD_S)
         flow["min_hold_s"] = min(seconds, 5.0)
+        moved.taken.append(
+            "flowControl.defaultRequestTTL: Envoy has to wait for the picker as long, by `laar "
+            f"envoy --longest-hold {flow['max_hold_s']:g}` or the gateway's message time-out"
+        )
     if given.priorityBands or given.defaultPriorityBand:
         moved.absent.append(
             "limits, fairness and order of single priority bands: priorities come from "
