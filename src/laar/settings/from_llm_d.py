@@ -409,8 +409,8 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
     if given.maxBytes is not None:
         flow["max_held_bytes"] = held = _quantity("flowControl.maxBytes", given.maxBytes)
         moved.taken.append(
-            f"flowControl.maxBytes: waiting prompts may take {held / (1 << 20):,.0f} MiB, which the "
-            "pod's memory limit has to allow (deploy/base has 1 GiB)"
+            f"flowControl.maxBytes: waiting prompts may take {held / (1 << 20):,.0f} MiB, which "
+            "the pod's memory limit has to allow (deploy/base has 1 GiB)"
         )
     if given.defaultRequestTTL is not None:
         seconds = _seconds("flowControl.defaultRequestTTL", given.defaultRequestTTL)
