@@ -9,7 +9,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Prefixes, WeightSource
-from laar.prefix.lengths import PromptLengths, kind_of
+from laar.prefix.lengths import PromptLengths
 from laar.tuning import Observed
 
 __all__ = ["Lessons"]
@@ -149,8 +149,7 @@ class Lessons:
             request = decision.request
             self._usage(request, flight.model, end.prompt_tokens)
             if decision.chain is not None:
-                kind = kind_of(request.question, request.marks)
-                self._learn_length(decision.chain, kind, flight.model, end.prompt_tokens)
+                self._learn_length(decision.chain, request.spans, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:
