@@ -52,7 +52,7 @@ _WINDOWS, _WINDOW_CHARS = 12, 128
 
 _LEAST, _MOST = 0.05, 5.0  # tokens for a byte
 _MOST_OF_IMAGE = 20_000.0
-_WORST = 0.5  # how far off a report may count as
+_MOST_SPREADS = 3.0  # how far off a report counts as
 _RENEWAL = 0.005  # of what was not known at first, with each report: traffic changes
 
 Floats = npt.NDArray[np.float64]
@@ -140,6 +140,11 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
     return found
 
 
+def _hold(texts: Sequence[str], total_bytes: int) -> bool:
+    """Whether they are a prompt's; prompts of a virtual fleet are hashes without a text."""
+    return 0 < total_bytes <= 4 * sum(map(len, texts))
+
+
 class _Weights:
     """The weights of one model."""
 
@@ -150,9 +155,10 @@ class _Weights:
     def learn(self, counts: Floats, tokens: float) -> None:
         """A prompt of these counts has so many tokens."""
         given = _FEATURES @ counts / tokens  # so that all prompts count alike
-        off = min(_WORST, max(-_WORST, 1.0 - float(self._weights @ given)))
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)
+        most = _MOST_SPREADS * math.sqrt(spread)
+        off = min(most, max(-most, 1.0 - float(self._weights @ given)))
         self._weights += swing * (off / spread)
         self._unsure -= np.outer(swing, swing) / spread
         self._unsure += _RENEWAL * (_UNSURE - self._unsure)
@@ -186,7 +192,7 @@ class PromptLengths:
             guess: tokens by another estimate; shape ``(len(models),)``, as the result.
         """
         total = chain.total_bytes
-        if not total or not self._models:
+        if not self._models or not _hold(texts, total):
             return guess
         known, found = self._nearest(chain), guess.copy()
         counts: dict[int, Floats] = {}
@@ -209,7 +215,7 @@ class PromptLengths:
     def learn(self, chain: Chain, texts: Sequence[str], model: str, tokens: int) -> None:
         """An answer reported the tokens of its prompt."""
         total = chain.total_bytes
-        if tokens <= 0 or not total:
+        if tokens <= 0 or not _hold(texts, total):
             return
         if len(self._models) >= MAX_MODELS and model not in self._models:
             self._models.clear()
