@@ -62,6 +62,26 @@ def japanese(rng: random.Random, chars: int) -> str:
     return "".join(rng.choices("東京都の料金は人々が思うよりも高い。切符", k=chars))
 
 
+def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
+    """One report of a prompt's tokens."""
+    chain = HASHER.chain(texts)
+    weighed = lengths.weigh(chain, texts, [model])
+    if weighed is not None:
+        lengths.learn(chain, weighed, model, tokens)
+
+
+def estimate(
+    lengths: PromptLengths, texts: list[str], models: list[str], guess: list[float]
+) -> list[float]:
+    """Tokens of a prompt by model."""
+    chain = HASHER.chain(texts)
+    weighed = lengths.weigh(chain, texts, models)
+    if weighed is None:
+        return guess
+    found: list[float] = lengths.estimate(chain, weighed, models, np.array(guess)).tolist()
+    return found
+
+
 CHARS_PER_TOKEN = {prose: 4.6, numbers: 1.9, code: 2.9, japanese: 1.3}
 
 
@@ -172,17 +192,17 @@ def test_a_conversation_goes_by_its_own_tokens() -> None:
     lengths = PromptLengths()
     old = ["a conversation of an unusual sort " * 200]
     new = [*old, "and one more turn of it " * 5]
-    first, more = HASHER.chain(old), HASHER.chain(new)
+    size = len("".join(new))
     for _ in range(50):
-        lengths.learn(HASHER.chain(["x" * 4000]), ["x" * 4000], "m", 1000)
-    lengths.learn(first, old, "m", first.total_bytes)  # a token a byte: four times the others
-    found = lengths.estimate(more, new, ["m", "n"], np.array([1.0, 7.0]))
-    assert found[0] == pytest.approx(more.total_bytes, rel=0.05)
+        learn(lengths, ["x" * 4000], "m", 1000)
+    learn(lengths, old, "m", len(old[0]))  # a token a byte: four times the others
+    found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
+    assert found[0] == pytest.approx(size, rel=0.05)
     assert found[1] == pytest.approx(7.0)  # nothing is known of that model
 
 
 def test_an_image_is_as_long_as_images_were() -> None:
-    lengths, guess = PromptLengths(), np.array([1.0])
+    lengths, guess = PromptLengths(), [1.0]
 
     def asks(number: int, images: int) -> list[str]:
         text = f"What do you see in the picture with the number {number}, and what is odd about it?"
@@ -190,10 +210,10 @@ def test_an_image_is_as_long_as_images_were() -> None:
 
     for number in range(20):
         texts = asks(number, number % 3)
-        lengths.learn(HASHER.chain(texts), texts, "m", 25 + 1600 * (number % 3))
+        learn(lengths, texts, "m", 25 + 1600 * (number % 3))
     for images in (0, 1, 2):
         texts = asks(100, images)
-        found = lengths.estimate(HASHER.chain(texts), texts, ["m"], guess)[0]
+        found = estimate(lengths, texts, ["m"], guess)[0]
         assert found == pytest.approx(25 + 1600 * images, rel=0.15)
 
 
@@ -201,43 +221,43 @@ def test_short_prompts_have_the_tokens_of_the_template() -> None:
     lengths = PromptLengths()
     for number in range(20):
         texts = ["\x1euser\x1f", f"Is {number} a prime?"]
-        lengths.learn(HASHER.chain(texts), texts, "m", 41)  # 35 of them are the template's
+        learn(lengths, texts, "m", 41)  # 35 of them are the template's
     texts = ["\x1euser\x1f", "Is 977 a prime?"]
-    found = lengths.estimate(HASHER.chain(texts), texts, ["m"], np.array([4.0]))[0]
+    found = estimate(lengths, texts, ["m"], [4.0])[0]
     assert found == pytest.approx(41, rel=0.15)
 
 
 def test_nothing_learned_changes_nothing_and_nonsense_is_kept_in_bounds() -> None:
     lengths, text = PromptLengths(), ["x" * 4000]
-    chain, guess = HASHER.chain(text), np.array([1000.0])
-    assert lengths.estimate(chain, text, ["m"], guess)[0] == 1000.0
+    guess = [1000.0]
+    assert estimate(lengths, text, ["m"], guess)[0] == 1000.0
     for tokens in (-5, 0):
-        lengths.learn(chain, text, "m", tokens)
-    assert lengths.estimate(chain, text, ["m"], guess)[0] == 1000.0
-    lengths.learn(chain, text, "m", 10**15)
-    assert lengths.estimate(chain, text, ["m"], guess)[0] <= 6.0 * 4000
-    assert np.isfinite(lengths.estimate(chain, text, ["m"], np.zeros(1))).all()
+        learn(lengths, text, "m", tokens)
+    assert estimate(lengths, text, ["m"], guess)[0] == 1000.0
+    learn(lengths, text, "m", 10**15)
+    assert estimate(lengths, text, ["m"], guess)[0] <= 6.0 * 4000
+    assert np.isfinite(estimate(lengths, text, ["m"], [0.0])).all()
 
 
 def test_one_report_of_nonsense_does_not_spoil_the_rest() -> None:
     lengths, rng = PromptLengths(), random.Random(2)
     texts = [[prose(rng, 2000)] for _ in range(40)]
     for text in texts:
-        lengths.learn(HASHER.chain(text), text, "m", tokens_of([(prose, text[0])]))
-    lengths.learn(HASHER.chain(["y" * 3000]), ["y" * 3000], "m", 10**9)
+        learn(lengths, text, "m", tokens_of([(prose, text[0])]))
+    learn(lengths, ["y" * 3000], "m", 10**9)
     new = [prose(rng, 3000)]
-    found = lengths.estimate(HASHER.chain(new), new, ["m"], np.array([1.0]))[0]
+    found = estimate(lengths, new, ["m"], [1.0])[0]
     assert found == pytest.approx(tokens_of([(prose, new[0])]), rel=0.15)
 
 
 @given(st.lists(st.text(max_size=300), max_size=30), st.integers(1, 10**7))
 def test_any_text_has_a_length(texts: list[str], tokens: int) -> None:
-    lengths, chain = PromptLengths(), HASHER.chain(texts)
+    lengths = PromptLengths()
     for _ in range(3):
-        lengths.learn(chain, texts, "m", tokens)
-        found = lengths.estimate(chain, texts, ["m"], np.array([3.0]))
+        learn(lengths, texts, "m", tokens)
+        found = estimate(lengths, texts, ["m"], [3.0])
         assert np.isfinite(found).all()
-        assert (found > 0).all()
+        assert min(found) > 0
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,6 +266,6 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     lengths = PromptLengths()
     for number in range(100):
         text = [f"{number} " + "x" * 1000]
-        lengths.learn(HASHER.chain(text), text, str(number), 300)
+        learn(lengths, text, str(number), 300)
     assert len(lengths._known) <= 10
     assert len(lengths._models) <= 10

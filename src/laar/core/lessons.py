@@ -148,8 +148,9 @@ class Lessons:
         if known and end.ok and end.prompt_tokens:
             request = decision.request
             self._usage(request, flight.model, end.prompt_tokens)
-            if decision.chain is not None:
-                self._learn_length(decision.chain, request.spans, flight.model, end.prompt_tokens)
+            chain, weighed = decision.chain, request.weighed
+            if chain is not None and weighed is not None:
+                self._learn_length(chain, weighed, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:

@@ -1,8 +1,9 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values that are made for every request are not frozen dataclasses here and in the packages on the
-request's path: freezing triples the cost of making one. A request is changed in two places all the
-same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the prompt.
+request's path: freezing triples the cost of making one. A request is changed in three places all
+the same: `laar.core.stored` notes the session of a stored answer, `laar.core.views` how the prompt
+was weighed, and the stream forgets the prompt.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from laar.prefix.lengths import Weighed
 
 __all__ = ["MAX_OBJECTIVE_S", "Api", "Request", "Trace"]
 
@@ -87,6 +90,7 @@ class Request:
         whole: its prompt must be read where it is answered, since a header for a prefiller has no
             room.
         trace: the client's trace, for the decision's span; None for nearly all requests.
+        weighed: its prompt as its length was estimated; the director sets it.
     """
 
     id: str
@@ -122,6 +126,7 @@ class Request:
     first_token_seen: bool = True
     whole: bool = False
     trace: Trace | None = None
+    weighed: Weighed | None = None
 
     @property
     def generates(self) -> bool | None:

@@ -159,7 +159,10 @@ class Views:
         chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
             return None, by_model[model_id], np.zeros(len(slots)), None, None
-        tokens = self._lengths.estimate(chain, request.spans, table.models, by_model)[model_id]
+        request.weighed = self._lengths.weigh(chain, request.spans, table.models)
+        if request.weighed is not None:
+            by_model = self._lengths.estimate(chain, request.weighed, table.models, by_model)
+        tokens = by_model[model_id]
         shares = self._prefixes.match(chain, table.capacity)
         cached = shares[slots] * tokens
         if len(slots) < 2:

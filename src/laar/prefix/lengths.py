@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from laar.prefix.blocks import Chain
 
-__all__ = ["DIGEST", "MESSAGE", "PromptLengths"]
+__all__ = ["DIGEST", "MESSAGE", "PromptLengths", "Weighed"]
 
 MESSAGE = "\x1e"
 """Begins the role of a message among a prompt's texts."""
@@ -140,11 +140,6 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
     return found
 
 
-def _hold(texts: Sequence[str], total_bytes: int) -> bool:
-    """Whether they are a prompt's; prompts of a virtual fleet are hashes without a text."""
-    return 0 < total_bytes <= 4 * sum(map(len, texts))
-
-
 class _Weights:
     """The weights of one model."""
 
@@ -173,6 +168,18 @@ class _Known(NamedTuple):
     total_bytes: int
 
 
+class Weighed(NamedTuple):
+    """A prompt as it was looked at; holds no text.
+
+    Args:
+        known: its longest known part, by model.
+        counts: counts of the rest, by the bytes of the known part.
+    """
+
+    known: Mapping[str, _Known]
+    counts: Mapping[int, Floats]
+
+
 class PromptLengths:
     """Learns the tokens of prompts."""
 
@@ -180,51 +187,64 @@ class PromptLengths:
         self._known: OrderedDict[int, dict[str, _Known]] = OrderedDict()
         self._models: dict[str, _Weights] = {}
 
+    def weigh(self, chain: Chain, texts: Sequence[str], models: Sequence[str]) -> Weighed | None:
+        """Looks at a prompt; None where its texts are not at hand.
+
+        Args:
+            chain: the prompt.
+            texts: its texts, in order.
+            models: the models whose tokens may be asked for.
+        """
+        total = chain.total_bytes
+        if not 0 < total <= 4 * sum(map(len, texts)):  # a virtual fleet's prompts are hashes
+            return None
+        known = self._nearest(chain)
+        ends = {min(known[model].total_bytes, total) if model in known else 0 for model in models}
+        return Weighed(known, {end: _counts(texts, 1.0 - end / total) for end in ends})
+
     def estimate(
-        self, chain: Chain, texts: Sequence[str], models: Sequence[str], guess: Floats
+        self, chain: Chain, weighed: Weighed, models: Sequence[str], guess: Floats
     ) -> Floats:
         """Tokens of a prompt for each model.
 
         Args:
             chain: the prompt.
-            texts: its texts, in order.
+            weighed: the same as `weigh` has it.
             models: the models to estimate for.
             guess: tokens by another estimate; shape ``(len(models),)``, as the result.
         """
-        total = chain.total_bytes
-        if not self._models or not _hold(texts, total):
-            return guess
-        known, found = self._nearest(chain), guess.copy()
-        counts: dict[int, Floats] = {}
+        total, found = chain.total_bytes, guess.copy()
         for at, model in enumerate(models):
             weights = self._models.get(model)
             if weights is None:
                 continue
-            own = known.get(model)
+            own = weighed.known.get(model)
             known_bytes = min(own.total_bytes, total) if own is not None else 0
-            if known_bytes not in counts:
-                counts[known_bytes] = _counts(texts, 1.0 - known_bytes / total)
-            tokens = float(weights.of_counts @ counts[known_bytes])
+            tokens = float(weights.of_counts @ weighed.counts[known_bytes])
             if own is not None:
-                share = known_bytes / total
-                tokens *= 1.0 + share * (own.tokens / own.expected - 1.0)
+                tokens *= 1.0 + known_bytes / total * (own.tokens / own.expected - 1.0)
                 tokens += own.tokens * (known_bytes / own.total_bytes)
             found[at] = max(tokens, _LEAST * total)
         return found
 
-    def learn(self, chain: Chain, texts: Sequence[str], model: str, tokens: int) -> None:
+    def learn(self, chain: Chain, weighed: Weighed, model: str, tokens: int) -> None:
         """An answer reported the tokens of its prompt."""
         total = chain.total_bytes
-        if tokens <= 0 or not _hold(texts, total):
+        own = weighed.known.get(model)
+        known_bytes = min(own.total_bytes, total) if own is not None else 0
+        counts = weighed.counts.get(known_bytes)
+        if tokens <= 0 or counts is None:
             return
         if len(self._models) >= MAX_MODELS and model not in self._models:
             self._models.clear()
         weights = self._models.setdefault(model, _Weights())
-        counts = _counts(texts)
-        least, most = _LEAST * total, _MOST * total + _MOST_OF_IMAGE * counts[-1] + 100.0
-        reported = min(max(float(tokens), least), most)
+        images, before, expected = _MOST_OF_IMAGE * counts[-1], 0.0, 0.0
+        if own is not None:
+            before, expected = own.tokens, own.expected
+            before, expected = (each * known_bytes / own.total_bytes for each in (before, expected))
+        reported = min(max(float(tokens), _LEAST * total), _MOST * total + before + images + 100.0)
+        expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
         if len(chain):
-            expected = max(float(weights.of_counts @ counts), least)
             end = chain.hashes[-1]
             known = self._known.setdefault(end, {})
             self._known.move_to_end(end)
@@ -232,13 +252,14 @@ class PromptLengths:
                 known[model] = _Known(reported, expected, total)
             if len(self._known) > MAX_KNOWN:
                 self._known.popitem(last=False)
-        weights.learn(counts, reported)
+        if reported - before >= max(1.0, _LEAST * (total - known_bytes)):
+            weights.learn(counts, reported - before)
 
-    def _nearest(self, chain: Chain) -> dict[str, _Known]:
+    def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
         """The longest part of a prompt whose tokens are known."""
         hashes, known = chain.hashes, self._known
         for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
             found = known.get(hashes[at])
             if found is not None:
-                return found
+                return dict(found)
         return {}
