@@ -79,7 +79,7 @@ async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
     base = {"id": "m", "root": "org/m", "parent": None}
     lora = {"id": "lora", "root": "/loras/one", "parent": "m"}
     a.models, b.models = [base], [base]
-    await gateway.picker(readings={"models_interval_s": 3600})
+    runner = await gateway.picker(readings={"models_interval_s": 3600})
     url = (await gateway.envoy()).url()
 
     def are_looked_at():
@@ -92,6 +92,11 @@ async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
         async with http.post(f"{url}/v1/completions", json=body) as answer:
             return answer.status, answer.headers.get("x-upstream")
 
+    def is_listed_at(upstream):
+        return runner.picker.table.serving("lora").tolist() == [
+            runner.picker.table.slot(upstream.address)
+        ]
+
     async def is_answered_by(wanted):
         return await ask() == (200, wanted)
 
@@ -100,5 +105,7 @@ async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
     await eventually(lambda: is_answered_by(a.address), what="an adapter that was loaded")
     a.models, b.models = [base], [base, lora]
     a.default_answer = Answer(status=404)
+    assert (await ask())[0] == 404
+    await eventually(lambda: is_listed_at(b), what="a look at the other endpoint")
     await eventually(lambda: is_answered_by(b.address), what="the endpoint that has it now")
     assert [await ask() for _ in range(3)] == [(200, b.address)] * 3

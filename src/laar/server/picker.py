@@ -330,6 +330,8 @@ class Picker:
         self.metrics.settled(decision, end)
         if end.status == HTTPStatus.NOT_FOUND and decision.flight.slot in self.table.active:
             self.doubt_names(self.table.spec(decision.flight.slot).address)
+            if self.table.weights(decision.request.model):  # an adapter may have moved
+                self.doubt_names("")
         if self.tokenized is not None:
             self.tokenized.settled(decision, end)
         self.learning.settled(decision, end)
