@@ -8,7 +8,7 @@ was weighed, and the stream forgets the prompt.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -90,7 +90,6 @@ class Request:
         whole: its prompt must be read where it is answered, since a header for a prefiller has no
             room.
         trace: the client's trace, for the decision's span; None for nearly all requests.
-        weighed: its prompt as its length was estimated; the director sets it.
     """
 
     id: str
@@ -126,7 +125,8 @@ class Request:
     first_token_seen: bool = True
     whole: bool = False
     trace: Trace | None = None
-    weighed: Weighed | None = None
+    weighed: Weighed | None = field(default=None, init=False)
+    """The prompt as its length was estimated; the director sets it."""
 
     @property
     def generates(self) -> bool | None:

@@ -48,7 +48,7 @@ MAX_LOOK = 256
 """Blocks from a prompt's end that are looked up: a turn of 64 KiB and more."""
 
 _WINDOWS, _WINDOW_CHARS = 12, 128
-"""Of a longer text, the places that are looked at: 2 % off, and 20 us whatever the length."""
+"""Samples of a longer text, and their length: 2 % off, and 20 us whatever the text is."""
 
 _LEAST, _MOST = 0.05, 5.0  # tokens for a byte
 _MOST_OF_IMAGE = 20_000.0
