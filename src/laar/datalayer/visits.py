@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+import math
 import random
 from collections.abc import Callable, Coroutine, Mapping
 
@@ -114,10 +115,10 @@ class Visits:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def soon(self, address: str, least_s: float) -> None:
-        """Visits an endpoint now, but for one whose last visit began `least_s` ago or later."""
-        now = self._clock()
-        if now - self._begun_at.get(address, now) >= least_s:
-            self._plan(address, now)
+        """Visits an endpoint now, or else `least_s` after its last visit began."""
+        at = max(self._clock(), self._begun_at.get(address, -math.inf) + least_s)
+        if at < self._due_at.get(address, -math.inf):
+            self._plan(address, at)
 
     def _follow(self, now: float) -> None:
         specs = {spec.address: spec for spec in self._targets()}
