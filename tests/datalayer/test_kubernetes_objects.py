@@ -95,6 +95,22 @@ def test_rank_is_the_index_of_the_target_port() -> None:
     assert kept.specs[0].labels["laar.dev/pod"] == "ml/a-rank-1"
 
 
+def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
+    """Engines add the rank to the port of their KV events."""
+    item = pod("a", annotations={"llm-d.ai/active-ports": "8000,8002", "laar.dev/model": "m"})
+    item["metadata"]["labels"] |= {
+        "laar.dev/kv-events": "5557",
+        "laar.dev/kv-events-replay": "5657",
+    }
+    kept = pod_endpoints(item, (8000, 8001, 8002), RULES)
+    assert kept is not None
+    found = [
+        (spec.address, spec.labels["laar.dev/kv-events"], spec.labels["laar.dev/kv-events-replay"])
+        for spec in kept.specs
+    ]
+    assert found == [("10.0.0.1:8000", "5557", "5657"), ("10.0.0.1:8002", "5559", "5659")]
+
+
 def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
     rules = PodRules(models=("default",), region="here", engine="sglang", priority_field=True)
     plain = pod_endpoints(pod("a", annotations={}), (8000,), rules)

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 zmq = pytest.importorskip("zmq")
 
 from laar.core.endpoints import EndpointSpec  # noqa: E402
+from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
 from laar.datalayer.kv_events import (  # noqa: E402
-    LABEL,
-    REPLAY_LABEL,
     KvEvents,
     decode_batch,
 )
@@ -152,7 +151,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 
 def spec(engine: Engine, label: str | None = None) -> EndpointSpec:
-    labels = {LABEL: label or str(engine.port)}
+    labels = {EVENTS_LABEL: label or str(engine.port)}
     return EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
 
 
@@ -305,7 +304,7 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
     topics: bool,
 ) -> None:
     replay.topics = topics
-    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
     target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
     start(KvEvents(lambda: [target], recorder).run())
     await until(engine.subscribed)
@@ -330,7 +329,7 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     replay.kept = [(number, removal(number)) for number in range(3)]
-    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
     target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
     start(KvEvents(lambda: [target], recorder).run())
     await until(engine.subscribed)
@@ -348,7 +347,7 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
 async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_one_can(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
-    labels = {LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
     target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
     start(KvEvents(lambda: [target], recorder).run())
     await until(engine.subscribed)

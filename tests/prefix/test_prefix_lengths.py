@@ -1,9 +1,14 @@
 from __future__ import annotations
 
 import random
+import re
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
@@ -15,7 +20,7 @@ from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix import PromptHasher
 from laar.prefix import lengths as lengths_module
-from laar.prefix.lengths import PromptLengths, kind_of
+from laar.prefix.lengths import PromptLengths
 
 HASHER = PromptHasher(b"k")
 WORDS = [
@@ -55,6 +60,26 @@ def code(rng: random.Random, chars: int) -> str:
 
 def japanese(rng: random.Random, chars: int) -> str:
     return "".join(rng.choices("東京都の料金は人々が思うよりも高い。切符", k=chars))
+
+
+def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
+    """One report of a prompt's tokens."""
+    chain = HASHER.chain(texts)
+    weighed = lengths.weigh(chain, texts, [model])
+    if weighed is not None:
+        lengths.learn(chain, weighed, model, tokens)
+
+
+def estimate(
+    lengths: PromptLengths, texts: list[str], models: list[str], guess: list[float]
+) -> list[float]:
+    """Tokens of a prompt by model."""
+    chain = HASHER.chain(texts)
+    weighed = lengths.weigh(chain, texts, models)
+    if weighed is None:
+        return guess
+    found: list[float] = lengths.estimate(chain, weighed, models, np.array(guess)).tolist()
+    return found
 
 
 CHARS_PER_TOKEN = {prose: 4.6, numbers: 1.9, code: 2.9, japanese: 1.3}
@@ -111,46 +136,136 @@ def test_mixed_traffic_is_estimated_within_15_percent_for_nine_of_ten(reported: 
     assert np.quantile(errors, 0.9) <= 0.15
 
 
+PAGES = Path(__file__).parents[2]
+PIECE = re.compile(r" ?[A-Za-z]{1,7}|\d{1,3}| ?[^\w\s]{1,2}|\s+|[^\x00-\x7f]|_")
+"""Near the tokens of a byte-pair encoding."""
+
+
+@cache
+def page(suffix: str) -> tuple[str, ...]:
+    """Texts of this repository."""
+    folders = {".md": "docs", ".py": "src/laar", ".json": "docs", ".yaml": "deploy"}
+    found = sorted((PAGES / folders[suffix]).rglob(f"*{suffix}"))
+    texts = (path.read_text(encoding="utf-8") for path in found)
+    return tuple(text for text in texts if len(text) > 1500)
+
+
+def excerpt(rng: random.Random, suffix: str, chars: int) -> str:
+    text = rng.choice(page(suffix))
+    start = rng.randrange(max(1, len(text) - chars))
+    return text[start : start + chars]
+
+
+def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() -> None:
+    """As an agent's do: a page now, a file or a table next; one answer in seventeen is read."""
+    director, rng, errors = fleet(), random.Random(7), []
+    talks: list[list[str]] = []
+    for number in range(1000):
+        if len(talks) < 30 or rng.random() < 0.1:
+            talks.append([excerpt(rng, ".md", 900)])
+        talk = rng.choice(talks[-30:])
+        suffix = rng.choice([".md", ".py", ".json", ".yaml"])
+        talk.append(excerpt(rng, suffix, int(rng.lognormvariate(7.0, 1.0))))
+        if len(talk) > 12:
+            talks.remove(talk)
+        spans = tuple(each for text in talk for each in ("\x1euser\x1f", text))
+        request = Request(
+            id="r",
+            api=Api.CHAT,
+            model="m",
+            spans=spans,
+            question=talk[0],
+            marks=("api=chat",),
+            chars=sum(map(len, spans)),
+        )
+        decision = director.decide(request, float(number))
+        real = sum(len(PIECE.findall(text)) + 5 for text in talk)
+        if number >= 300:
+            errors.append(abs(decision.tokens / real - 1.0))
+        said = real if rng.random() < 1 / 17 else None
+        end = Completion(status=200, cause="complete", latency_s=0.5, prompt_tokens=said)
+        director.settle(decision, end)
+    assert np.quantile(errors, 0.9) <= 0.15
+
+
 def test_a_conversation_goes_by_its_own_tokens() -> None:
     lengths = PromptLengths()
-    text = "a conversation of an unusual kind " * 200
-    first, more = HASHER.chain([text]), HASHER.chain([text + "and one more turn of it " * 5])
-    kind = kind_of(text, ())
+    old = ["a conversation of an unusual sort " * 200]
+    new = [*old, "and one more turn of it " * 5]
+    size = len("".join(new))
     for _ in range(50):
-        lengths.learn(HASHER.chain(["x" * 4000]), kind, "m", 1000)
-    lengths.learn(first, kind, "m", first.total_bytes)  # a token a byte: four times the others
-    found = lengths.estimate(more, kind, ["m", "n"], np.array([1.0, 7.0]))
-    assert found[0] == pytest.approx(more.total_bytes, rel=0.05)
+        learn(lengths, ["x" * 4000], "m", 1000)
+    learn(lengths, old, "m", len(old[0]))  # a token a byte: four times the others
+    found = estimate(lengths, new, ["m", "n"], [1.0, 7.0])
+    assert found[0] == pytest.approx(size, rel=0.05)
     assert found[1] == pytest.approx(7.0)  # nothing is known of that model
 
 
+def test_an_image_is_as_long_as_images_were() -> None:
+    lengths, guess = PromptLengths(), [1.0]
+
+    def asks(number: int, images: int) -> list[str]:
+        text = f"What do you see in the picture with the number {number}, and what is odd about it?"
+        return ["\x1euser\x1f", text, *(f"\x1d{number}-{at}" + "0" * 28 for at in range(images))]
+
+    for number in range(20):
+        texts = asks(number, number % 3)
+        learn(lengths, texts, "m", 25 + 1600 * (number % 3))
+    for images in (0, 1, 2):
+        texts = asks(100, images)
+        found = estimate(lengths, texts, ["m"], guess)[0]
+        assert found == pytest.approx(25 + 1600 * images, rel=0.15)
+
+
+def test_short_prompts_have_the_tokens_of_the_template() -> None:
+    lengths = PromptLengths()
+    for number in range(20):
+        texts = ["\x1euser\x1f", f"Is {number} a prime?"]
+        learn(lengths, texts, "m", 41)  # 35 of them are the template's
+    texts = ["\x1euser\x1f", "Is 977 a prime?"]
+    found = estimate(lengths, texts, ["m"], [4.0])[0]
+    assert found == pytest.approx(41, rel=0.15)
+
+
 def test_nothing_learned_changes_nothing_and_nonsense_is_kept_in_bounds() -> None:
-    lengths, chain = PromptLengths(), HASHER.chain(["x" * 4000])
-    guess = np.array([1000.0])
-    assert lengths.estimate(chain, (), ["m"], guess)[0] == 1000.0
+    lengths, text = PromptLengths(), ["x" * 4000]
+    guess = [1000.0]
+    assert estimate(lengths, text, ["m"], guess)[0] == 1000.0
     for tokens in (-5, 0):
-        lengths.learn(chain, (), "m", tokens)
-    lengths.learn(HASHER.chain(["short"]), (), "m", 500)
-    assert lengths.estimate(chain, (), ["m"], guess)[0] == 1000.0
-    lengths.learn(chain, (), "m", 10**15)
-    assert lengths.estimate(chain, (), ["m"], guess)[0] <= 5.0 * 4000 + 1
-    assert np.isfinite(lengths.estimate(chain, (), ["m"], np.zeros(1))).all()
+        learn(lengths, text, "m", tokens)
+    assert estimate(lengths, text, ["m"], guess)[0] == 1000.0
+    learn(lengths, text, "m", 10**15)
+    assert estimate(lengths, text, ["m"], guess)[0] <= 6.0 * 4000
+    assert np.isfinite(estimate(lengths, text, ["m"], [0.0])).all()
+
+
+def test_one_report_of_nonsense_does_not_spoil_the_rest() -> None:
+    lengths, rng = PromptLengths(), random.Random(2)
+    texts = [[prose(rng, 2000)] for _ in range(40)]
+    for text in texts:
+        learn(lengths, text, "m", tokens_of([(prose, text[0])]))
+    learn(lengths, ["y" * 3000], "m", 10**9)
+    new = [prose(rng, 3000)]
+    found = estimate(lengths, new, ["m"], [1.0])[0]
+    assert found == pytest.approx(tokens_of([(prose, new[0])]), rel=0.15)
+
+
+@given(st.lists(st.text(max_size=300), max_size=30), st.integers(1, 10**7))
+def test_any_text_has_a_length(texts: list[str], tokens: int) -> None:
+    lengths = PromptLengths()
+    for _ in range(3):
+        learn(lengths, texts, "m", tokens)
+        found = estimate(lengths, texts, ["m"], [3.0])
+        assert np.isfinite(found).all()
+        assert min(found) > 0
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lengths_module, "MAX_KNOWN", 10)
-    monkeypatch.setattr(lengths_module, "MAX_KINDS", 10)
+    monkeypatch.setattr(lengths_module, "MAX_MODELS", 10)
     lengths = PromptLengths()
     for number in range(100):
-        chain = HASHER.chain([f"{number} " + "x" * 1000])
-        lengths.learn(chain, (str(number),), "m", 300)
+        text = [f"{number} " + "x" * 1000]
+        learn(lengths, text, str(number), 300)
     assert len(lengths._known) <= 10
-    assert len(lengths._kinds) <= 10
-
-
-def test_kinds_are_few_and_tell_numbers_from_prose() -> None:
-    rng = random.Random(1)
-    kinds = {kind_of(make(rng, 3000), ("api=chat", "turns=3")) for make in CHARS_PER_TOKEN}
-    assert len(kinds) == len(CHARS_PER_TOKEN)
-    assert kind_of("hello", ("api=chat", "turns=3")) == kind_of("hello", ("api=chat", "turns=9"))
-    assert kind_of("", ()) == ("00",)
+    assert len(lengths._models) <= 10

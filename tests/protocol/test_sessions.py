@@ -55,18 +55,21 @@ def test_bodies_name_sessions_too(fields, session):
 
 
 @pytest.mark.parametrize(
-    ("path", "name"),
+    ("method", "path", "name"),
     [
-        ("/v1/responses/resp_1", "resp_1"),
-        ("/v1/responses/resp_1/cancel", "resp_1"),
-        ("/v1/responses/resp_1/input_items?limit=2", "resp_1"),
-        ("/v1/responses", ""),
-        ("/v1/chat/completions", ""),
-        ("/v1/responses/" + "x" * 300, ""),
+        ("GET", "/v1/responses/resp_1", "resp_1"),
+        ("DELETE", "/v1/responses/resp_1", "resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel", "resp_1"),
+        ("GET", "/v1/responses/resp_1/input_items?limit=2", "resp_1"),
+        ("POST", "/v1/responses/render", ""),
+        ("POST", "/v1/responses/input_tokens", ""),
+        ("POST", "/v1/responses", ""),
+        ("POST", "/v1/chat/completions", ""),
+        ("GET", "/v1/responses/" + "x" * 300, ""),
     ],
 )
-def test_a_path_names_a_stored_answer(path, name):
-    assert response_of(path) == name
+def test_a_path_names_a_stored_answer(method, path, name):
+    assert response_of(method, path) == name
 
 
 TOOLS = [

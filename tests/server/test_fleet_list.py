@@ -3,6 +3,7 @@
 import openai
 import pytest
 
+from laar.datalayer import served_names
 from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
@@ -65,3 +66,46 @@ async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, ht
     b.models = [base]
     await eventually(lambda: is_listed({"m": None, "auto": None}), what="its end")
     assert (await ask())[0] == 404
+
+
+async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
+    gateway, http, monkeypatch
+):
+    """Engines load and unload adapters between two looks at their lists."""
+    monkeypatch.setattr(served_names, "DOUBT_S", 0.05)
+    monkeypatch.setattr(served_names, "DOUBT_ALL_S", 0.05)
+    a, b = await gateway.upstream(), await gateway.upstream()
+    gateway.members((a.address, "m"), (b.address, "m"))
+    base = {"id": "m", "root": "org/m", "parent": None}
+    lora = {"id": "lora", "root": "/loras/one", "parent": "m"}
+    a.models, b.models = [base], [base]
+    runner = await gateway.picker(readings={"models_interval_s": 3600})
+    url = (await gateway.envoy()).url()
+
+    def are_looked_at():
+        return all(any(r.path == "/v1/models" for r in each.requests) for each in (a, b))
+
+    await eventually(are_looked_at, what="the first looks")
+
+    async def ask():
+        body = {"model": "lora", "prompt": "hello"}
+        async with http.post(f"{url}/v1/completions", json=body) as answer:
+            return answer.status, answer.headers.get("x-upstream")
+
+    def is_listed_at(upstream):
+        return runner.picker.table.serving("lora").tolist() == [
+            runner.picker.table.slot(upstream.address)
+        ]
+
+    async def is_answered_by(wanted):
+        return await ask() == (200, wanted)
+
+    assert (await ask())[0] == 404
+    a.models = [base, lora]
+    await eventually(lambda: is_answered_by(a.address), what="an adapter that was loaded")
+    a.models, b.models = [base], [base, lora]
+    a.default_answer = Answer(status=404)
+    assert (await ask())[0] == 404
+    await eventually(lambda: is_listed_at(b), what="a look at the other endpoint")
+    await eventually(lambda: is_answered_by(b.address), what="the endpoint that has it now")
+    assert [await ask() for _ in range(3)] == [(200, b.address)] * 3

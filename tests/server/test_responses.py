@@ -70,3 +70,12 @@ async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
                 assert fetched.status == 200, await fetched.read()
                 assert fetched.headers["x-sim-endpoint"] == answer.headers["x-sim-endpoint"]
             assert not answer.content.at_eof()
+
+
+async def test_what_is_posted_beside_the_answers_is_about_none_of_them(gateway, http):
+    async with three_engines(gateway, "standalone") as url:
+        for name in ("render", "input_tokens"):
+            body = {"model": "m", "input": "hi"}
+            async with http.post(f"{url}/v1/responses/{name}", json=body) as answer:
+                assert answer.headers["x-laar-endpoint"]
+                assert answer.status == 405  # a simulated one has no such route

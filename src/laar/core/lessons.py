@@ -9,7 +9,7 @@ from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, Prefixes, WeightSource
-from laar.prefix.lengths import PromptLengths, kind_of
+from laar.prefix.lengths import PromptLengths
 from laar.tuning import Observed
 
 __all__ = ["Lessons"]
@@ -148,9 +148,9 @@ class Lessons:
         if known and end.ok and end.prompt_tokens:
             request = decision.request
             self._usage(request, flight.model, end.prompt_tokens)
-            if decision.chain is not None:
-                kind = kind_of(request.question, request.marks)
-                self._learn_length(decision.chain, kind, flight.model, end.prompt_tokens)
+            chain, weighed = decision.chain, request.weighed
+            if chain is not None and weighed is not None:
+                self._learn_length(chain, weighed, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:

@@ -10,7 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = ["POOL_LABEL", "ROLE_LABEL", "TASK_LABEL", "EndpointSpec", "Membership", "Served"]
+__all__ = [
+    "EVENTS_LABEL",
+    "POOL_LABEL",
+    "REPLAY_LABEL",
+    "ROLE_LABEL",
+    "TASK_LABEL",
+    "EndpointSpec",
+    "Membership",
+    "Served",
+]
+
+EVENTS_LABEL = "laar.dev/kv-events"
+"""Label of an endpoint's socket of KV events: a port of its own host, or ``tcp://host:port``."""
+
+REPLAY_LABEL = "laar.dev/kv-events-replay"
+"""The same of the socket that sends events again."""
 
 POOL_LABEL = "laar.dev/pool"
 """Label of an endpoint that names its pool, for requests that a gateway sends to one pool; or its

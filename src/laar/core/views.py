@@ -23,7 +23,7 @@ from laar.core.interfaces import Assessment, Assessor, Demand, PlainAssessor, Pr
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
 from laar.prefix import Chain
-from laar.prefix.lengths import PromptLengths, kind_of
+from laar.prefix.lengths import PromptLengths
 
 __all__ = ["Views"]
 
@@ -159,8 +159,10 @@ class Views:
         chain = self._prefixes.chain(request, table.weights(request.model))
         if chain is None:
             return None, by_model[model_id], np.zeros(len(slots)), None, None
-        kind = kind_of(request.question, request.marks)
-        tokens = self._lengths.estimate(chain, kind, table.models, by_model)[model_id]
+        request.weighed = self._lengths.weigh(chain, request.spans, table.models)
+        if request.weighed is not None:
+            by_model = self._lengths.estimate(chain, request.weighed, table.models, by_model)
+        tokens = by_model[model_id]
         shares = self._prefixes.match(chain, table.capacity)
         cached = shares[slots] * tokens
         if len(slots) < 2:

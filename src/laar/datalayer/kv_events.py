@@ -29,14 +29,13 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
+from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import KvEventSink, Targets
 from laar.prefix.tokens import Stored, TokenIds
 
-__all__ = ["LABEL", "REPLAY_LABEL", "Cleared", "Event", "KvEvents", "Removed", "decode_batch"]
+__all__ = ["Cleared", "Event", "KvEvents", "Removed", "decode_batch"]
 
-LABEL = "laar.dev/kv-events"
-REPLAY_LABEL = "laar.dev/kv-events-replay"
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
@@ -107,7 +106,7 @@ class KvEvents:
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
-            if url := _url(spec.address, spec.labels.get(LABEL, "")):
+            if url := _url(spec.address, spec.labels.get(EVENTS_LABEL, "")):
                 yield spec.address, url, _url(spec.address, spec.labels.get(REPLAY_LABEL, ""))
 
     async def _listen(
@@ -122,7 +121,7 @@ class KvEvents:
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
-                self._sink.problem(source, f"the label {LABEL} says {url!r}: {error}")
+                self._sink.problem(source, f"the label {EVENTS_LABEL} says {url!r}: {error}")
                 return
             self._sink.lost(address)  # whatever came before was not heard here
             expected: int | None = None

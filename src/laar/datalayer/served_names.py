@@ -11,6 +11,7 @@ is answered 405 where there is one, and 404 where there is none.
 Not promised: that an endpoint answers. One that wants a key lists nothing, and is taken as the
 configuration has it. Answers are untrusted; the table decides which names an endpoint may have.
 An endpoint without a model in the configuration is asked every second, until it has named one.
+Where a name proves wrong, or is not known, there is a look at once (`ServedNames.doubt`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ __all__ = ["ServedNames", "read_served"]
 INTERVAL_S = 30.0
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
+DOUBT_S = 1.0
+"""Between two looks at one endpoint that answers 404."""
+DOUBT_ALL_S = 5.0
+"""The same where a client names an unknown model: it may be mistaken, again and again."""
 MAX_LIST_BYTES = 1 << 20
 MAX_NAMES = 256
 """A list of this many models has some 100 KB; engines hold a few dozen adapters at most."""
@@ -65,7 +70,7 @@ class ServedNames:
         interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._sink = sink
+        self._targets, self._sink = targets, sink
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """And the weights at that time: another engine may start at an address."""
@@ -91,6 +96,14 @@ class ServedNames:
             },
         ) as self._session:
             await self._visits.run()
+
+    def doubt(self, address: str = "") -> None:
+        """An endpoint does not know a name; without an address: no endpoint is known to have it."""
+        if address:
+            self._visits.soon(address, DOUBT_S)
+        else:
+            for spec in self._targets():
+                self._visits.soon(spec.address, DOUBT_ALL_S)
 
     def _left(self, address: str) -> None:
         self._generates.pop(address, None)

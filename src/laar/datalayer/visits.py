@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+import math
 import random
 from collections.abc import Callable, Coroutine, Mapping
 
@@ -87,6 +88,7 @@ class Visits:
         self._known: dict[str, EndpointSpec] = {}
         self._due: list[tuple[float, str]] = []
         self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
+        self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
         self._failure: BaseException | None = None
 
@@ -112,10 +114,17 @@ class Visits:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def soon(self, address: str, least_s: float) -> None:
+        """Visits an endpoint now, or else `least_s` after its last visit began."""
+        at = max(self._clock(), self._begun_at.get(address, -math.inf) + least_s)
+        if at < self._due_at.get(address, -math.inf):
+            self._plan(address, at)
+
     def _follow(self, now: float) -> None:
         specs = {spec.address: spec for spec in self._targets()}
         for address in self._known.keys() - specs.keys():
             del self._due_at[address]
+            self._begun_at.pop(address, None)
             self._left(address)
             if task := self._under_way.get(address):
                 task.cancel()
@@ -139,6 +148,7 @@ class Visits:
             interval_s = max(given(spec) if callable(given) else given, least_s)
             self._plan(address, now + interval_s * self._rng.uniform(0.9, 1.1))
             if address not in self._under_way:
+                self._begun_at[address] = now
                 visit = self._visit(spec)
                 task = asyncio.create_task(visit, name=f"visit {address}")
                 self._under_way[address] = task

@@ -150,13 +150,16 @@ def _plain(path: str) -> str:
     return path.rstrip("/")
 
 
-_STORED = re.compile(r"/responses/([^/?]{1,256})(?:/[a-z_]+)?/?(?:\?|$)")
+_STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 
 
-def response_of(path: str) -> str:
-    """The stored answer that a request path names: to get, cancel or delete it; else empty."""
+def response_of(method: str, path: str) -> str:
+    """The stored answer that a request names: to get, cancel or delete it; else empty.
+
+    A POST right below the collection (``/render``, ``/input_tokens``) is about no stored one.
+    """
     found = _STORED.search(path)
-    return found[1] if found else ""
+    return found[1] if found and (found[2] or method != "POST") else ""
 
 
 def read_body(api: Api, body: bytes) -> Body:

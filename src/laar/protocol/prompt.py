@@ -14,17 +14,15 @@ import orjson
 import xxhash
 
 from laar.core.request import Api
+from laar.prefix.lengths import DIGEST, MESSAGE
 
-__all__ = ["DIGEST", "MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
+__all__ = ["MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
 
 MAX_SPANS = 20_000
 """Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
 
 MAX_NESTED = 4
 """Levels of parts in parts that are looked into; the APIs have two."""
-
-DIGEST = "\x1d"
-"""Before the digest of a part that is no text."""
 
 _EMBEDDING_CHARS = 8192 * 4 // 3
 """A token's embedding in base64: 4,096 numbers of 16 bits, as an 8B model has them."""
@@ -59,7 +57,7 @@ class Spans:
     def message(self, role: object, content: object) -> None:
         """A message: its role as a marker, then its texts."""
         texts = [content] if isinstance(content, str) else list(self._texts(content))
-        self.add([f"\x1e{role if isinstance(role, str) else ''}\x1f", *texts])
+        self.add([f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts])
         self.messages += 1
         if texts and role in ("system", "developer") and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EVENTS_LABEL
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
@@ -18,7 +19,6 @@ from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
 from laar.settings import Settings
-from laar.settings.ignored import KV_EVENTS_LABEL
 
 __all__ = ["Collectors", "must_exist"]
 
@@ -92,7 +92,7 @@ class Collectors:
         """Reports endpoints that publish KV events while the package to read them is missing."""
         reported = False
         while True:
-            labelled = [spec.address for spec in self._targets() if KV_EVENTS_LABEL in spec.labels]
+            labelled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
             if reported is not bool(labelled):
                 reported = bool(labelled)
                 self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
@@ -142,6 +142,7 @@ class Collectors:
             interval_s=readings.models_interval_s,
         )
         tasks.spawn("models", names.run)
+        self._picker.doubt_names = names.doubt
         prober = Prober(
             self._targets,
             self._fleet,
@@ -188,7 +189,7 @@ class Collectors:
 
 def _no_kv_events(labelled: Sequence[str]) -> str:
     return (
-        f"{len(labelled)} endpoints have the label {KV_EVENTS_LABEL} ({labelled[0]} is one), and "
+        f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is one), and "
         "the packages that read KV cache events are not installed: pip install 'laar[kv-events]'"
     )
 

@@ -26,7 +26,7 @@ from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.errors import SettingError
-from laar.protocol.prompt import DIGEST
+from laar.prefix.lengths import DIGEST
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
 from laar.telemetry.problems import Problems

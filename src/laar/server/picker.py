@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
 
@@ -111,6 +112,8 @@ class Picker:
         self.metrics.add(partial(tuner_families, self.tuner.shown if self.tuner else None))
         self.health = Health(settings.health.breaker, rng=rng)
         self._faulty: set[str] = set()
+        self.doubt_names: Callable[[str], None] = lambda _address: None
+        """Has an endpoint asked for its models soon; every endpoint without an address."""
         self._id_begins = ""  # of decisions
         self._decided_at = -math.inf
         self.director = self._director()
@@ -325,6 +328,10 @@ class Picker:
 
     def _settled(self, decision: Decision, end: Completion) -> None:
         self.metrics.settled(decision, end)
+        if end.status == HTTPStatus.NOT_FOUND and decision.flight.slot in self.table.active:
+            self.doubt_names(self.table.spec(decision.flight.slot).address)
+            if self.table.weights(decision.request.model):  # an adapter may have moved
+                self.doubt_names("")
         if self.tokenized is not None:
             self.tokenized.settled(decision, end)
         self.learning.settled(decision, end)

@@ -280,6 +280,7 @@ class Runner:
             held=picker.held,
             spans=picker.observability.exports.spans,
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
+            unknown_model=lambda: picker.doubt_names(""),
         )
 
     def _outcomes(self) -> Service:

@@ -9,14 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EVENTS_LABEL
 from laar.datalayer import load_endpoints
 from laar.datalayer.endpoints_file import split_address
 from laar.errors import SettingError, unknown
 from laar.settings.settings import Loaded, Settings
 
 __all__ = ["declared_endpoints", "remarks"]
-
-KV_EVENTS_LABEL = "laar.dev/kv-events"
 
 _Needs = Callable[[Settings], bool]
 
@@ -116,10 +115,10 @@ def _twice(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterato
 
 
 def _kv_events(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
-    labelled = [(source, spec.address) for source, spec in specs if KV_EVENTS_LABEL in spec.labels]
+    labelled = [(source, spec.address) for source, spec in specs if EVENTS_LABEL in spec.labels]
     if labelled and not find_spec("zmq"):
         yield (
-            f"{loaded.at(labelled[0][0])}label {KV_EVENTS_LABEL} of "
+            f"{loaded.at(labelled[0][0])}label {EVENTS_LABEL} of "
             f"{', '.join(address for _, address in labelled[:5])}: KV cache events need a package "
             "that is not installed: pip install 'laar[kv-events]'"
         )

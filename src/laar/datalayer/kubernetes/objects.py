@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
 from laar.core.endpoints import POOL_LABEL, EndpointSpec
+from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 
@@ -168,13 +169,23 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
             models=tuple(models),
             region=_first(said, REGION_KEYS) or rules.region,
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS).lower(), rules.engine),
-            labels={**labels, "laar.dev/pod": f"{name}-rank-{rank}"},
+            labels=labels | _ports_of_rank(labels, rank) | {"laar.dev/pod": f"{name}-rank-{rank}"},
             priority_field=rules.priority_field,
         )
         for rank, port in enumerate(ports)
         if port in active
     )
     return PodEndpoints(specs=specs, created=pod.metadata.creationTimestamp, fault=fault)
+
+
+def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
+    """Ports of events: a pod's label has the first rank's, and its ranks publish on the next."""
+    ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
+    return {
+        key: str(int(port) + rank)
+        for key, port in ports.items()
+        if port.isascii() and port.isdigit()
+    }
 
 
 def _active(said: Mapping[str, str], ports: Sequence[int], name: str) -> tuple[set[int], str]:

@@ -58,6 +58,7 @@ def request_of(
     salt = read.salt
     if salt_by_tenant and head.tenant:
         salt = f"{head.tenant}\n{salt}"  # no tenant's name has a line break
+    stored = response_of(head.method, head.path) if api is Api.OPAQUE else ""
     return Request(
         id=request_id,
         api=api,
@@ -82,7 +83,7 @@ def request_of(
         task=head.task,
         policy=head.policy,
         session=head.session or read.session,
-        response_id=read.previous or (response_of(head.path) if api is Api.OPAQUE else ""),
+        response_id=read.previous or stored,
         ttft_objective_s=head.ttft_objective_s,
         pool=pool,
         subset=subset,

@@ -70,6 +70,7 @@ class ExternalProcessor:
         held: counts unfinished bodies of the gateway shape; None sets no limit.
         spans: writes the spans of decisions whose clients trace; None when nothing is traced.
         longest_hold_s: seconds for which flow control may hold a request.
+        unknown_model: called when a request names a model that no endpoint is known to have.
     """
 
     def __init__(
@@ -87,8 +88,10 @@ class ExternalProcessor:
         held: HeldBytes | None = None,
         spans: Spans | None = None,
         longest_hold_s: float = 0.0,
+        unknown_model: Callable[[], None] = lambda: None,
     ) -> None:
         self._spans = spans
+        self._unknown_model = unknown_model
         self._flow = flow
         self._hook = hook
         self._held = held
@@ -206,6 +209,8 @@ class ExternalProcessor:
     def refused(self, request: Request, error: RequestError) -> Refused:
         """Counts a refusal."""
         self._metrics.refused(error.status, error.reason)
+        if error.reason == "unknown-model":
+            self._unknown_model()
         if self._spans is not None:
             self._spans.refused(request, error)
         return Refused(error)
