@@ -105,7 +105,7 @@ class Exchange:
     def _take(self, event: Event) -> Wait | None:
         processor, stream, answers = self._processor, self._stream, self.answers
         now = processor.clock()
-        if type(event) is ResponseBody:
+        if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
         pending: Event | None = event
         while pending is not None:
