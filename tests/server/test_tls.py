@@ -1,6 +1,7 @@
 """TLS on the ext_proc port, spoken by gRPC, by Python's own TLS and by a real Envoy."""
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import socket
@@ -224,6 +225,38 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
             return False
 
     await eventually(accepted, what="the new authority")
+
+
+@pytest.mark.parametrize("transport", ["h2"])
+@pytest.mark.parametrize(
+    ("alpn", "presents", "encrypted", "said"),
+    [
+        ("h2", None, True, "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        ("h2", "other", True, "CERTIFICATE_VERIFY_FAILED"),
+        ("h2", None, False, "HTTP_REQUEST|WRONG_VERSION_NUMBER"),
+        ("http/1.1", "client", True, "ALPN"),
+    ],
+)
+async def test_why_a_caller_was_refused_is_in_the_log(
+    gateway, tmp_path, caplog, alpn, presents, encrypted, said
+):
+    pairs = {name: make_pair(tmp_path, name) for name in ("server", "client", "other")}
+    runner = await picker(
+        gateway, **put(tmp_path, pairs["server"]), client_ca=str(pairs["client"][0])
+    )
+    context = ssl.create_default_context(cafile=pairs["server"][0])
+    context.set_alpn_protocols([alpn])
+    if presents:
+        context.load_cert_chain(*pairs[presents])
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", runner.ports.ext_proc, ssl=context if encrypted else None
+        )
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        await eventually(lambda: re.search(said, caplog.text) is not None, what="the reason")
+        writer.close()
+        await writer.wait_closed()
+    assert re.search(f"connection to the ext_proc port was closed: .*({said})", caplog.text)
 
 
 async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):

@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._server.complain("the peer does not offer h2 in its TLS handshake (ALPN)")
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
