@@ -294,12 +294,18 @@ async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):
 
 
 @pytest.mark.envoy
-async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path):
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
     upstream = await gateway.upstream()
     pair = make_pair(tmp_path, "picker")
     gateway.members((upstream.address, "m"))
-    await gateway.picker(listen={"tls": put(tmp_path, pair)})
-    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]))
+    tls, shown = put(tmp_path, pair), {}
+    if asks:
+        certificate, key = map(str, make_pair(tmp_path, "envoy"))
+        tls["client_ca"] = certificate
+        shown = {"picker_certificate_path": certificate, "picker_key_path": key}
+    await gateway.picker(listen={"tls": tls})
+    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]), **shown)
     body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
     async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
         assert answer.status == 200
