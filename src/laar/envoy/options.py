@@ -49,8 +49,8 @@ class BootstrapOptions:
             resolved again and again, and requests spread over all of its addresses.
         picker_ca_path: PEM file of the CA of the picker's certificate; None speaks plain HTTP/2,
             right for a picker on the same machine or pod.
-        picker_certificate_path: PEM file of the certificate that Envoy shows to the picker, where that
-            asks for one; with `picker_key_path` and `picker_ca_path`.
+        picker_certificate_path: PEM file of the certificate that Envoy shows to a picker that asks
+            for one; with `picker_key_path` and `picker_ca_path`.
         picker_key_path: PEM file of its key.
         listen_port: port for requests; 0 lets the kernel choose.
         ready_port: port of ``/ready`` and ``/stats/prometheus``, on all addresses.

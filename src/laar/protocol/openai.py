@@ -8,7 +8,8 @@ parameters pass untouched.
 The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts: lone
 surrogates, NaN, UTF-16, any depth. A prompt in an unknown form, or of too many parts to be built
 here, is priced by its length. Only a body that is no JSON object, or whose `model` is no string,
-gets a 400, and a compressed one a 415. Of duplicate keys the last one counts, as it does for the engines.
+gets a 400, and a compressed one a 415. Of duplicate keys the last one counts, as it does for the
+engines.
 
 The body is never written again. Where the endpoint knows the model under another name, the value of
 the top-level `model` is spliced and every other byte stays as the client sent it.

@@ -51,7 +51,7 @@ class Attempts:
     """
 
     MOST = 10
-    """Different ones in a row that an address may send; few people err as often."""
+    """Different ones in a row that an address may send; typing errors are fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
