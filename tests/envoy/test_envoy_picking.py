@@ -422,6 +422,16 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
         assert len(b.requests) == 1
 
 
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("standalone", BootstrapOptions(listen_host="::"))
+    for host in ("127.0.0.1", "[::1]"):
+        answer = await post(http, envoy.url().replace("127.0.0.1", host))
+        assert answer.status == 200
+
+
 async def test_the_access_log_tells_pick_and_outcome_as_json(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])

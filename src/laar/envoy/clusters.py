@@ -135,8 +135,13 @@ def extension(name: str, config: Message) -> TypedExtensionConfig:
 
 
 def socket_address(host: str, port: int) -> Address:
-    """A TCP address; ``host`` is an IP address or, for the picker, a DNS name."""
-    return Address(socket_address=SocketAddress(address=host, port_value=port))
+    """A TCP address; ``host`` is an IP address or, for the picker, a DNS name.
+
+    ``::`` takes clients of both families, as it does where laar listens itself.
+    """
+    return Address(
+        socket_address=SocketAddress(address=host, port_value=port, ipv4_compat=host == "::")
+    )
 
 
 def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
