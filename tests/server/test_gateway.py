@@ -391,6 +391,40 @@ async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shap
     assert orjson.loads(upstream.asked[-1].body)["model"] == "m"
 
 
+async def slow_way(to_port):
+    """A server that passes bytes on to a port, a megabyte a second."""
+
+    async def passed(reader, writer, wait_s):
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(64 << 10):
+                writer.write(data)
+                await writer.drain()
+                await asyncio.sleep(wait_s * len(data) / (1 << 20))
+        writer.close()
+
+    async def serve(reader, writer):
+        onward, back = await asyncio.open_connection("127.0.0.1", to_port)
+        await asyncio.gather(passed(reader, back, 1.0), passed(onward, writer, 0.0))
+
+    return await asyncio.start_server(serve, "127.0.0.1", 0)
+
+
+@pytest.mark.parametrize("transport", ["h2"])
+async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, http):
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker()
+    way = await slow_way(runner.ports.ext_proc)
+    try:
+        port = way.sockets[0].getsockname()[1]
+        envoy = await gateway.envoy("standalone", picker=f"127.0.0.1:{port}")
+        body = chat("auto", "x" * int((MESSAGE_TIMEOUT_S + 1) * (1 << 20)))
+        answer = await post(http, envoy.url(), body)
+    finally:
+        way.close()
+    assert answer.headers["x-laar-model"] == "m"
+
+
 async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
