@@ -410,7 +410,8 @@ async def slow_way(to_port):
 
 
 @pytest.mark.parametrize("transport", ["h2"])
-async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, http):
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, http, chunked):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
@@ -419,10 +420,11 @@ async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, h
         port = way.sockets[0].getsockname()[1]
         envoy = await gateway.envoy("standalone", picker=f"127.0.0.1:{port}")
         body = chat("auto", "x" * int((MESSAGE_TIMEOUT_S + 1) * (1 << 20)))
-        answer = await post(http, envoy.url(), body)
+        url = envoy.url() + "/v1/chat/completions"
+        async with http.post(url, data=BytesIO(body), chunked=chunked or None) as answer:
+            assert answer.headers["x-laar-model"] == "m"
     finally:
         way.close()
-    assert answer.headers["x-laar-model"] == "m"
 
 
 async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gateway, http):

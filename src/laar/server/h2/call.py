@@ -97,7 +97,7 @@ class Call:
         self.heard = False
         """Some of a message came."""
         self.reassure: Callable[[], None] | None = None
-        """Has the peer wait longer, while its first message is still coming; None for no use."""
+        """Has the peer wait longer, while its message is still coming; None for no use."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
@@ -150,8 +150,8 @@ class Call:
 
     @property
     def waits(self) -> bool:
-        """Whether its first message is still coming."""
-        return not self._is_whole and self._end is None
+        """Whether a message is still coming: the first, or the rest of one that has begun."""
+        return self._end is None and (self._unframer.midway or not self._is_whole)
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Takes a piece of the request.
@@ -164,6 +164,7 @@ class Call:
         self.heard = True
         if self._end is not None:
             return
+        was_coming = self.waits
         try:
             messages = self._unframer.feed(data)
         except CallError as error:
@@ -177,6 +178,8 @@ class Call:
                 self._inbox_bytes += len(message)
             else:
                 self._hand_over(message)
+        if not was_coming and self.waits:
+            self._connection.is_coming(self)
         self._account()
         self._credit()
 

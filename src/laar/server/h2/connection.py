@@ -49,7 +49,7 @@ KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 whose machine has gone sends no reset; its requests would count for two hours."""
 
 SLOW_S = 0.5
-"""Seconds after which a call whose first message is still coming has its peer wait. An Envoy that
+"""Seconds after which a call whose message is still coming has its peer wait. An Envoy that
 hears nothing gives the picker up after 1.8 s, which a long body may take."""
 
 _UNSENT_BYTES = 256 << 10
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
         self._coming: deque[tuple[float, Call]] = deque()
-        """Calls whose first message may still be coming, with the time at which they began."""
+        """Calls whose message may still be coming, with the time at which it began."""
         self.blocked: dict[Call, None] = {}
         """Calls that wait for one of the peer's windows, in turn."""
         self._reading = False
@@ -187,6 +187,11 @@ class Connection(asyncio.Protocol):
         self._held_bytes += count
         return count <= 0 or self._held_bytes <= HELD_BYTES
 
+    def is_coming(self, call: Call) -> None:
+        """Notes that a message of a call has begun, or is about to."""
+        if call.reassure is not None:
+            self._coming.append((self._loop.time(), call))
+
     def finished(self, call: Call, *, reset: bool) -> None:
         """Forgets a call whose end is written; `reset` makes a sending peer stop."""
         if reset:
@@ -237,8 +242,7 @@ class Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - a call's guard
             _LOG.exception("a call could not begin")
             raise CallError(Code.UNKNOWN, "internal error") from None
-        if call.reassure is not None:
-            self._coming.append((self._loop.time(), call))
+        self.is_coming(call)
 
     def _reassure(self, now: float) -> None:
         """Has peers wait for the messages that are long in coming."""
