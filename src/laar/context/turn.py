@@ -41,6 +41,7 @@ class TurnPlan:
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
+    conversation: int = 0  # hash of its beginning
     held_out: bool = False
     permutation: tuple[int, ...] = ()
     documents: int = 0
@@ -180,6 +181,7 @@ class Turn:
         self._said: list[str] = []  # the outgoing texts so far
         self._seen: set[int] = set()  # documents in them, by hash of their text
         self._with_blocks: set[Path] = set()
+        self._control = False
         self._dedups = settings.dedup == "exact"
         self._least = 0 if settings.delimiters else _SHORT
 
@@ -189,8 +191,11 @@ class Turn:
         self._texts = texts = prompt_texts(body, api, raw)
         self._answer = answer_form(body)
         moved: Path | None = None  # a content whose blocks were moved; these stay as they are
-        if self._settings.dedup == "auto" and self._guard is not None:
-            self._dedups = self._guard.dedups(self._route, self._conversation())
+        if self._guard is not None and texts:
+            plan.conversation = self._conversation()
+            self._control = self._guard.holds_out(plan.conversation)
+            if self._settings.dedup == "auto":
+                self._dedups = self._guard.dedups(self._route, plan.conversation)
         for text in texts:
             if text.path[0] == "prompt":  # of a batch, whose prompts are answered apart
                 self._said, self._seen = [], set()
@@ -209,10 +214,8 @@ class Turn:
 
     def _conversation(self) -> int:
         """The beginning of a conversation, which all its turns have in common."""
-        for text in self._texts:
-            if text.role == "user":
-                return hash((self._scope, xxhash.xxh3_64_intdigest(text.value.encode())))
-        return 0
+        first = next((text for text in self._texts if text.role == "user"), self._texts[0])
+        return hash((self._scope, xxhash.xxh3_64_intdigest(first.value.encode())))
 
     def _text(self, body: dict[str, object], text: Text) -> str:
         if len(text.value) < self._least and _MARKS.isdisjoint(text.value):
@@ -262,8 +265,6 @@ class Turn:
                 order = self._fresh(text.value, read, block, before, before_order, repeated)
             else:
                 order = known.orders[i] if known else tuple(range(len(block.items)))
-            if self._plan.held_out and text.fresh:
-                repeated = frozenset()
             changes.append(Change(block, order, repeated))
             sent += [doc for j, doc in enumerate(docs) if j not in repeated]
         made = self._made(text, changes)
@@ -299,7 +300,7 @@ class Turn:
 
     def _repeated(self, block: Block, docs: Sequence[int]) -> frozenset[int]:
         """Items whose text is in the outgoing body before them, if these give way to notes."""
-        if self._settings.dedup == "off" or self._reads_nothing_before(docs):
+        if self._settings.dedup == "off" or self._control or self._reads_nothing_before(docs):
             return frozenset()
         here: set[int] = set()
         repeated: set[int] = set()
@@ -354,9 +355,8 @@ class Turn:
         gained -= sum(len(spans[i]) for i in live[: found.baseline])
         if known is None and gained < note and size < _WORTH_NOTES * note:
             order = _whole(live, range(len(live)), repeated)  # the note would cost more
-        self._hold_out(hash(tuple(keys)))
-        if plan.held_out:
-            order, repeated = received, frozenset()
+        if self._stays():
+            order = received
         sent = [i for i in order if i not in repeated]
         orders = tuple(keys[i] for i in sent)
         plan.orders.append((seed, orders))
@@ -376,15 +376,14 @@ class Turn:
         plan.document_bytes += sum(map(len, spans))
         return order
 
-    def _hold_out(self, key: int) -> None:
-        """Decides, at the first block, whether this request is left alone."""
-        plan, guard = self._plan, self._guard
-        if guard is None or plan.documents:
-            return
-        if guard.is_off(self._route):
-            plan.held_out, plan.reason = True, Reason.AUTO_OFF
-        elif guard.holds_out(key):
+    def _stays(self) -> bool:
+        """Whether this request keeps the received order, by the guard."""
+        plan = self._plan
+        if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
+        elif self._guard is not None and self._guard.is_off(self._route):
+            plan.held_out, plan.reason = True, Reason.AUTO_OFF
+        return plan.held_out
 
     def _shorten(self, texts: Sequence[Text]) -> None:
         """Lines of tool output without documents, which are dealt with already."""
