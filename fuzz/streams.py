@@ -156,9 +156,10 @@ def streams(data: bytes) -> None:
         answers=list(names.Answers)[choices.number(4)],
         by_tenant=bool(choices.number(2)),
     )
+    is_sampled = bool(choices.number(2))
     machine = Stream(
         settings,
-        read_answer=bool(choices.number(2)),
+        sampled=lambda _now: is_sampled,
         new_id=lambda: "id",
         enforced=share,
         held=held,

@@ -236,6 +236,12 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
     )
 
 
+_AS_ALL_ROUTES = {
+    "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExtProcPerRoute",
+    "overrides": {},
+}
+
+
 def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The connection manager of the data listener, and its ext_proc filter."""
     listener = bootstrap["static_resources"]["listeners"][0]
@@ -246,8 +252,8 @@ def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _without_picker(bootstrap: dict[str, Any]) -> None:
     """Makes a bootstrap one whose Envoy chooses by itself."""
-    _, ext_proc = _filters(bootstrap)
-    ext_proc["disabled"] = True
+    manager, ext_proc = _filters(bootstrap)
+    manager["http_filters"].remove(ext_proc)
 
 
 def _send_headers_first(bootstrap: dict[str, Any]) -> None:
@@ -258,7 +264,7 @@ def _send_headers_first(bootstrap: dict[str, Any]) -> None:
     ext_proc["typed_config"]["request_attributes"] = []
     host = manager["route_config"]["virtual_hosts"][0]
     host["routes"] = host["routes"][-1:]
-    host["routes"][0].pop("typed_per_filter_config", None)
+    host["routes"][0]["typed_per_filter_config"] = {ext_proc["name"]: _AS_ALL_ROUTES}
 
 
 @asynccontextmanager

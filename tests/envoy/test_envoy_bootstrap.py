@@ -127,6 +127,11 @@ def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest
         ({"picker": "http://host:1"}, "picker"),
         ({"picker": "host:1/path"}, "picker"),
         ({"picker": "::1:9002"}, "picker"),
+        ({"picker_key_path": "/k"}, "picker_certificate_path, picker_key_path"),
+        (
+            {"picker_certificate_path": "/c", "picker_key_path": "/k"},
+            "picker_certificate_path, picker_key_path",
+        ),
         ({"listen_port": 65536}, "listen_port"),
         ({"admin_port": -1}, "admin_port"),
         ({"eds_path": "endpoints.json"}, "eds_path"),

@@ -12,6 +12,7 @@ import aiohttp
 import orjson
 import pytest
 from bench.noop_picker import NoopPicker, start
+from yarl import URL
 
 from laar.envoy import BootstrapOptions
 from laar.protocol.headers import header_of
@@ -365,6 +366,41 @@ async def test_a_request_without_a_body_is_picked_from_its_headers(fleet, http):
             assert response.headers["x-upstream"] == b.address
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_what_envoy_itself_refuses_gets_an_answer(fleet, shape):
+    fleet.members([])
+    await fleet.picker("127.0.0.1:1")
+    envoy = await fleet.envoy(shape)
+    for request_head, status in (
+        (b"GET / HTTP/1.1\r\nhost: a\r\n" + b"x-many: 1\r\n" * 200, 431),
+        (b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n", 400),
+        (b"CONNECT api.example:443 HTTP/1.1\r\nhost: api.example:443\r\n", 404),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", URL(envoy.url()).port)
+        async with asyncio.timeout(10):
+            writer.write(request_head + b"\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            body = await reader.readuntil(b"}\n")
+            writer.close()
+            await writer.wait_closed()
+        assert head.startswith(b"HTTP/1.1 %d " % status)
+        assert orjson.loads(body)["error"]["reason"] == "bad-request"
+    assert fleet.seen == []
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
+    """Coding agents send `session_id`; some engines take `x_name` for `x-name`."""
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy(shape)
+    answer = await post(http, envoy.url(), headers={"session_id": "s", "x-kept": "1"})
+    assert answer.status == 200
+    assert a.requests[0].headers["x-kept"] == "1"
+    assert "session_id" not in a.requests[0].headers
+
+
 @pytest.mark.parametrize("shape", BODY_MODES)
 @pytest.mark.parametrize("picker_up", [True, False])
 async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_up):
@@ -381,6 +417,16 @@ async def test_websockets_reach_the_picked_endpoint(fleet, http, shape, picker_u
             assert await websocket.receive_str() == text
     if picker_up:
         assert len(b.requests) == 1
+
+
+async def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(fleet, http):
+    (a,) = await fleet.upstreams(1)
+    fleet.members([a.address])
+    await fleet.picker(a.address)
+    envoy = await fleet.envoy("standalone", BootstrapOptions(listen_host="::"))
+    for host in ("127.0.0.1", "[::1]"):
+        answer = await post(http, envoy.url().replace("127.0.0.1", host))
+        assert answer.status == 200
 
 
 async def test_the_access_log_tells_pick_and_outcome_as_json(fleet, http):

@@ -83,7 +83,6 @@ PATH = "/v1/tune/chat/completions?level=2"
 def test_it_is_refused_in_openais_form_in_shadow_too(first, share):
     stream = Stream(
         StreamSettings(denied_paths=("/tune/chat/completions",)),
-        read_answer=False,
         new_id=lambda: "id",
         enforced=EnforcedShare(share),
     )

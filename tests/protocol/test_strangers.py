@@ -47,7 +47,7 @@ def director():
 
 def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     """The x-laar headers of an answer to one request."""
-    stream = Stream(StreamSettings(**settings), read_answer=False, new_id=lambda: "id")
+    stream = Stream(StreamSettings(**settings), new_id=lambda: "id")
     head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at)

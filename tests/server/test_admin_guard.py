@@ -141,12 +141,22 @@ def test_who_guesses_has_to_wait():
     assert there.get("/fleet", headers=right).status_code == 200
 
 
+def test_a_token_of_yesterday_shuts_out_no_other_client_of_its_address():
+    clock = Clock()
+    there = client(token=TOKEN, clock=clock)
+    for _ in range(3 * Attempts.MOST):
+        clock.now_s += 1.0
+        answer = there.get("/fleet", headers={"authorization": "Bearer yesterday"})
+        assert answer.status_code == 401
+    assert there.get("/fleet", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+
+
 def test_the_addresses_that_guess_are_bounded(monkeypatch):
     monkeypatch.setattr(Attempts, "MAX_ADDRESSES", 3)
     attempts = Attempts(Clock())
     for address in range(50):
-        for _ in range(Attempts.MOST):
-            attempts.made(str(address), right=False)
+        for guess in range(Attempts.MOST):
+            attempts.wrong(str(address), f"wrong-{guess}")
     assert not attempts.may_try("49")
     assert attempts.may_try("0")
     assert len(attempts._wrong) == 3

@@ -22,7 +22,7 @@ def rule(target, *models):
 
 def asked(rules, model, pool="", **headers):
     """The request that a stream asks about."""
-    stream = Stream(StreamSettings(), read_answer=False, new_id=lambda: "id", rules=rules)
+    stream = Stream(StreamSettings(), new_id=lambda: "id", rules=rules)
     head = {":path": "/v1/completions", ":method": "POST", **headers}
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)
     body = orjson.dumps({"model": model, "prompt": "hello"})

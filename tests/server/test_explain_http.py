@@ -225,7 +225,7 @@ async def test_with_a_token_only_health_and_metrics_are_open(tmp_path, http, mon
         assert (await post(http, url, CHAT, **bearer))[0] == 200
 
 
-async def test_a_reporter_with_an_old_token_shuts_no_viewer_out(tmp_path, http):
+async def test_a_reporter_that_guesses_tokens_shuts_no_viewer_out(tmp_path, http):
     """Both may come by one address, as through an ingress."""
     files = {name: tmp_path / name for name in ("viewers", "outcomes")}
     for name, file in files.items():
@@ -235,8 +235,8 @@ async def test_a_reporter_with_an_old_token_shuts_no_viewer_out(tmp_path, http):
         "accuracy": {"outcomes_token_file": str(files["outcomes"])},
     }
     async with watched_picker(tmp_path, **sections) as (_, url):
-        old = {"authorization": "Bearer outcomes-of-old"}
-        for status in [401] * Attempts.MOST + [429]:
+        for guess, status in enumerate([401] * Attempts.MOST + [429]):
+            old = {"authorization": f"Bearer outcomes-of-{guess}"}
             async with http.post(f"{url}/outcomes", json={"outcomes": []}, headers=old) as answer:
                 assert answer.status == status
         today = {"authorization": "Bearer viewers-of-today"}

@@ -1,6 +1,7 @@
 """TLS on the ext_proc port, spoken by gRPC, by Python's own TLS and by a real Envoy."""
 
 import asyncio
+import contextlib
 import ipaddress
 import re
 import socket
@@ -226,6 +227,38 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
     await eventually(accepted, what="the new authority")
 
 
+@pytest.mark.parametrize("transport", ["h2"])
+@pytest.mark.parametrize(
+    ("alpn", "presents", "encrypted", "said"),
+    [
+        ("h2", None, True, "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
+        ("h2", "other", True, "CERTIFICATE_VERIFY_FAILED"),
+        ("h2", None, False, "HTTP_REQUEST|WRONG_VERSION_NUMBER"),
+        ("http/1.1", "client", True, "ALPN"),
+    ],
+)
+async def test_why_a_caller_was_refused_is_in_the_log(
+    gateway, tmp_path, caplog, alpn, presents, encrypted, said
+):
+    pairs = {name: make_pair(tmp_path, name) for name in ("server", "client", "other")}
+    runner = await picker(
+        gateway, **put(tmp_path, pairs["server"]), client_ca=str(pairs["client"][0])
+    )
+    context = ssl.create_default_context(cafile=pairs["server"][0])
+    context.set_alpn_protocols([alpn])
+    if presents:
+        context.load_cert_chain(*pairs[presents])
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection(
+            "127.0.0.1", runner.ports.ext_proc, ssl=context if encrypted else None
+        )
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        await eventually(lambda: re.search(said, caplog.text) is not None, what="the reason")
+        writer.close()
+        await writer.wait_closed()
+    assert re.search(f"connection to the ext_proc port was closed: .*({said})", caplog.text)
+
+
 async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):
     """A process of its own, whose event loop is uvloop's; the other tests run on Python's."""
     own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
@@ -261,12 +294,18 @@ async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):
 
 
 @pytest.mark.envoy
-async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path):
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
     upstream = await gateway.upstream()
     pair = make_pair(tmp_path, "picker")
     gateway.members((upstream.address, "m"))
-    await gateway.picker(listen={"tls": put(tmp_path, pair)})
-    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]))
+    tls, shown = put(tmp_path, pair), {}
+    if asks:
+        certificate, key = map(str, make_pair(tmp_path, "envoy"))
+        tls["client_ca"] = certificate
+        shown = {"picker_certificate_path": certificate, "picker_key_path": key}
+    await gateway.picker(listen={"tls": tls})
+    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]), **shown)
     body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
     async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
         assert answer.status == 200

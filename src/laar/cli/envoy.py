@@ -28,6 +28,16 @@ def envoy(
             help="PEM file with the CA of the picker's certificate. Default: plain HTTP/2, no TLS."
         ),
     ] = None,
+    picker_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="PEM file with the certificate that Envoy shows to the picker, for its "
+            "listen.tls.client_ca. Envoy reads it as it starts."
+        ),
+    ] = None,
+    picker_key: Annotated[
+        Path | None, typer.Option(help="PEM file with the key of --picker-certificate.")
+    ] = None,
     listen_port: Annotated[int, typer.Option(help="Port on which Envoy takes requests.")] = 8080,
     ready_port: Annotated[int, typer.Option(help="Port for /ready and /stats/prometheus.")] = 19001,
     admin_port: Annotated[int, typer.Option(help="Envoy's admin port, on loopback.")] = 19000,
@@ -84,17 +94,26 @@ def envoy(
     with report_errors():
         from laar.envoy import BootstrapOptions, render, to_yaml, validate
 
-        if picker_ca is not None and not picker_ca.is_file():
-            typer.echo(
-                f"laar: warning: --picker-ca {picker_ca} is no file here; Envoy needs it at "
-                f"{picker_ca.absolute()} where it runs",
-                err=True,
-            )
+        files = {
+            "--picker-ca": picker_ca,
+            "--picker-certificate": picker_certificate,
+            "--picker-key": picker_key,
+        }
+        for option, path in files.items():
+            if path is not None and not path.is_file():
+                typer.echo(
+                    f"laar: warning: {option} {path} is no file here; Envoy needs it at "
+                    f"{path.absolute()} where it runs",
+                    err=True,
+                )
+        ca, certificate, key = (str(path.absolute()) if path else None for path in files.values())
         bootstrap = render(
             shape.value,
             BootstrapOptions(
                 picker=picker,
-                picker_ca_path=str(picker_ca.absolute()) if picker_ca else None,
+                picker_ca_path=ca,
+                picker_certificate_path=certificate,
+                picker_key_path=key,
                 listen_port=listen_port,
                 ready_port=ready_port,
                 admin_port=admin_port,

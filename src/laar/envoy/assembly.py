@@ -41,11 +41,7 @@ def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
             listeners=[data_listener(shape, options), probe_listener(options)],
             clusters=[
                 endpoints_cluster(options.eds_path, str(PurePath(options.eds_path).parent)),
-                picker_cluster(
-                    *options.picker_address,
-                    options.picker_ca_path,
-                    watched=body_mode(shape, options) == "full-duplex",
-                ),
+                picker_cluster(options, watched=body_mode(shape, options) == "full-duplex"),
                 admin_cluster(options.admin_port),
             ],
         ),

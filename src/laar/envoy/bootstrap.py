@@ -14,7 +14,8 @@ sidecar    127.0.0.1               one application beside it, trusted:   native
                                    x-forwarded-for passes as it is
 standalone all addresses           anyone: x-forwarded-for gets their    native
                                    address, paths are normalised, slow
-                                   or ambiguous headers refused
+                                   headers refused, and those with
+                                   underscores dropped
 gateway    all addresses           as standalone                         full duplex, as a
                                                                          Gateway API gateway
                                                                          configures a picker

@@ -79,6 +79,7 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
     CommonTlsContext,
     SubjectAltNameMatcher,
     SubjectAltNameMatcherSanType,
+    TlsCertificate,
     UpstreamTlsContext,
 )
 from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
@@ -93,7 +94,7 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
-from laar.envoy.options import is_ip
+from laar.envoy.options import BootstrapOptions, is_ip
 from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED
 
@@ -134,8 +135,13 @@ def extension(name: str, config: Message) -> TypedExtensionConfig:
 
 
 def socket_address(host: str, port: int) -> Address:
-    """A TCP address; ``host`` is an IP address or, for the picker, a DNS name."""
-    return Address(socket_address=SocketAddress(address=host, port_value=port))
+    """A TCP address; ``host`` is an IP address or, for the picker, a DNS name.
+
+    ``::`` takes clients of both families, as it does where laar listens itself.
+    """
+    return Address(
+        socket_address=SocketAddress(address=host, port_value=port, ipv4_compat=host == "::")
+    )
 
 
 def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
@@ -185,16 +191,15 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
     )
 
 
-def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) -> Cluster:
-    """The picker at ``host:port``; with ``ca_path``, over TLS that is verified against that CA.
+def picker_cluster(options: BootstrapOptions, *, watched: bool) -> Cluster:
+    """The picker; where its CA is named, over TLS that is verified against that CA.
 
     Args:
-        host: IP address or DNS name.
-        port: port of its ext_proc server.
-        ca_path: PEM file.
+        options: name its address, and the files for TLS.
         watched: cut the streams of a picker that answers no HTTP/2 ping. In full duplex nothing
             else ends the wait for a picker that hangs: Envoy arms no message time-out there.
     """
+    host, port = options.picker_address
     http2 = Http2ProtocolOptions(
         initial_stream_window_size=_H2_WINDOW_BYTES,
         initial_connection_window_size=_H2_WINDOW_BYTES,
@@ -233,7 +238,7 @@ def picker_cluster(host: str, port: int, ca_path: str | None, *, watched: bool) 
         ),
         # Envoy would otherwise try the unhealthy picker when there is no other.
         common_lb_config=ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0)),
-        transport_socket=None if ca_path is None else _verified_tls(host, ca_path),
+        transport_socket=None if options.picker_ca_path is None else _verified_tls(host, options),
         # A picker whose machine has gone sends no reset. Probes find out within about 25 s instead
         # of after the message timeout, and unlike HTTP/2 pings no gRPC server refuses them.
         upstream_connection_options=UpstreamConnectionOptions(
@@ -305,9 +310,17 @@ def _one_endpoint(cluster: str, host: str, port: int) -> ClusterLoadAssignment:
     )
 
 
-def _verified_tls(host: str, ca_path: str) -> TransportSocket:
-    """TLS to a picker whose certificate comes from that CA and names ``host``."""
+def _verified_tls(host: str, options: BootstrapOptions) -> TransportSocket:
+    """TLS to a picker whose certificate comes from its CA and names ``host``."""
     by_ip = is_ip(host)
+    own = []
+    if options.picker_certificate_path is not None:
+        own.append(
+            TlsCertificate(
+                certificate_chain=DataSource(filename=options.picker_certificate_path),
+                private_key=DataSource(filename=options.picker_key_path),
+            )
+        )
     return TransportSocket(
         name="envoy.transport_sockets.tls",
         typed_config=Any.pack(
@@ -315,8 +328,9 @@ def _verified_tls(host: str, ca_path: str) -> TransportSocket:
                 sni="" if by_ip else host,
                 common_tls_context=CommonTlsContext(
                     alpn_protocols=["h2"],
+                    tls_certificates=own,
                     validation_context=CertificateValidationContext(
-                        trusted_ca=DataSource(filename=ca_path),
+                        trusted_ca=DataSource(filename=options.picker_ca_path),
                         match_typed_subject_alt_names=[
                             SubjectAltNameMatcher(
                                 san_type=(

@@ -11,9 +11,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     HeaderValueOptionHeaderAppendAction,
 )
 from envoy_data_plane.envoy.config.route.v3 import DirectResponseAction, Route, RouteMatch
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import ExtProcPerRoute
 from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher
-from envoy_data_plane.google.protobuf import Any
 
 from laar.protocol.answers import error_body
 from laar.protocol.headers import REASON
@@ -22,12 +20,8 @@ from laar.protocol.paths import DENIED_PATHS, denied_path_error
 __all__ = ["denied_route"]
 
 
-def denied_route(ext_proc: str) -> Route:
-    """Refuses `DENIED_PATHS`, also below another path.
-
-    Args:
-        ext_proc: name of the filter that is to leave these requests alone.
-    """
+def denied_route() -> Route:
+    """Refuses `DENIED_PATHS`, also below another path."""
     error = denied_path_error()
     names = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
     return Route(
@@ -45,5 +39,4 @@ def denied_route(ext_proc: str) -> Route:
                 (REASON, error.reason),
             )
         ],
-        typed_per_filter_config={ext_proc: Any.pack(ExtProcPerRoute(disabled=True))},
     )

@@ -154,9 +154,9 @@ def _data_connections(
 ) -> HttpConnectionManager:
     manager = HttpConnectionManager(
         stat_prefix=DATA_LISTENER,
-        route_config=routes(denied_route(EXT_PROC), *endpoints_routes(bodies, options)),
+        route_config=routes(denied_route(), *endpoints_routes(bodies, options)),
         http_filters=[
-            _http_filter(EXT_PROC, _external_processor(options, bodies)),
+            _http_filter(EXT_PROC, _external_processor(options, bodies), on_routes=True),
             *_until_decided(options, bodies),
             _router(),
         ],
@@ -221,7 +221,7 @@ def _guard_against_strangers(manager: HttpConnectionManager) -> None:
     )
     manager.common_http_protocol_options = HttpProtocolOptions(
         headers_with_underscores_action=(
-            HttpProtocolOptionsHeadersWithUnderscoresAction.REJECT_REQUEST
+            HttpProtocolOptionsHeadersWithUnderscoresAction.DROP_HEADER
         )
     )
 
@@ -266,7 +266,7 @@ def _until_decided(options: BootstrapOptions, bodies: BodyMode) -> list[HttpFilt
     if bodies != "native":
         return []
     return [
-        _http_filter(BUFFER, Buffer(max_request_bytes=options.max_body_bytes)),
+        _http_filter(BUFFER, Buffer(max_request_bytes=options.max_body_bytes), on_routes=True),
         _http_filter("envoy.filters.http.set_filter_state", SetFilterState(clear_route_cache=True)),
     ]
 
@@ -276,8 +276,13 @@ def _chain(manager: HttpConnectionManager) -> FilterChain:
     return FilterChain(filters=[Filter(name=name, typed_config=Any.pack(manager))])
 
 
-def _http_filter(name: str, config: Message) -> HttpFilter:
-    return HttpFilter(name=name, typed_config=Any.pack(config))
+def _http_filter(name: str, config: Message, *, on_routes: bool = False) -> HttpFilter:
+    """A filter of all requests, or of those alone whose route configures it.
+
+    A request that Envoy refuses while it reads the headers has no route. Its answer would wait for
+    the picker while the connection closes, and be lost.
+    """
+    return HttpFilter(name=name, typed_config=Any.pack(config), disabled=on_routes)
 
 
 def _router() -> HttpFilter:

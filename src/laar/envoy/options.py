@@ -49,6 +49,9 @@ class BootstrapOptions:
             resolved again and again, and requests spread over all of its addresses.
         picker_ca_path: PEM file of the CA of the picker's certificate; None speaks plain HTTP/2,
             right for a picker on the same machine or pod.
+        picker_certificate_path: PEM file of the certificate that Envoy shows to a picker that asks
+            for one; with `picker_key_path` and `picker_ca_path`.
+        picker_key_path: PEM file of its key.
         listen_port: port for requests; 0 lets the kernel choose.
         ready_port: port of ``/ready`` and ``/stats/prometheus``, on all addresses.
         admin_port: Envoy's admin interface, on loopback only; 0 leaves ``/stats/prometheus`` out of
@@ -78,6 +81,8 @@ class BootstrapOptions:
 
     picker: str = "127.0.0.1:9002"
     picker_ca_path: str | None = None
+    picker_certificate_path: str | None = None
+    picker_key_path: str | None = None
     listen_port: int = 8080
     ready_port: int = 19001
     admin_port: int = 19000
@@ -95,6 +100,11 @@ class BootstrapOptions:
 
     def __post_init__(self) -> None:
         _ = self.picker_address
+        pair = {self.picker_certificate_path is None, self.picker_key_path is None}
+        if len(pair) > 1 or (self.picker_ca_path is None and pair == {False}):
+            raise SettingError(
+                "picker_certificate_path, picker_key_path: give both, and picker_ca_path as well"
+            )
         for name in ("listen_port", "ready_port", "admin_port"):
             if not 0 <= getattr(self, name) < 65536:
                 raise SettingError(f"{name}: {getattr(self, name)} is not in 0..65535")

@@ -37,7 +37,7 @@ from envoy_data_plane.envoy.config.route.v3 import (
     RouteMatch,
     VirtualHost,
 )
-from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import BufferPerRoute
+from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExtProcOverrides,
     ExtProcPerRoute,
@@ -119,15 +119,13 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                     ),
                 ],
             )
-            found.append(_route(generation, options, patience))
-        other = _route(RouteMatch(prefix="/"), options, patience)
-        if body_mode == "native":
-            headers = ExtProcOverrides(processing_mode=processing_mode(native=True, headers=True))
-            other.typed_per_filter_config = {
-                EXT_PROC: Any.pack(ExtProcPerRoute(overrides=headers)),
-                BUFFER: Any.pack(BufferPerRoute(disabled=True)),
-            }
-        found.append(other)
+            kept = _route(generation, options, patience, ExtProcOverrides())
+            whole = BufferPerRoute(buffer=Buffer(max_request_bytes=options.max_body_bytes))
+            kept.typed_per_filter_config[BUFFER] = Any.pack(whole)
+            found.append(kept)
+        mode = processing_mode(native=True, headers=True) if body_mode == "native" else None
+        other = ExtProcOverrides(processing_mode=mode)
+        found.append(_route(RouteMatch(prefix="/"), options, patience, other))
     return found
 
 
@@ -149,7 +147,9 @@ def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
     )
 
 
-def _route(match: RouteMatch, options: BootstrapOptions, patience: Patience) -> Route:
+def _route(
+    match: RouteMatch, options: BootstrapOptions, patience: Patience, picking: ExtProcOverrides
+) -> Route:
     named = {names.SILENCE: patience.silence_s, names.BEGIN: patience.begin_s}
     match.dynamic_metadata = [_named(key, str(s)) for key, s in named.items() if s is not None]
     idle = timedelta(seconds=patience.silence_s or options.idle_timeout_s)
@@ -161,6 +161,7 @@ def _route(match: RouteMatch, options: BootstrapOptions, patience: Patience) -> 
                 METADATA_NAMESPACE: Struct.from_dict({"attempts": 1 + options.retries})
             }
         ),
+        typed_per_filter_config={EXT_PROC: Any.pack(ExtProcPerRoute(overrides=picking))},
         route=RouteAction(
             cluster=ENDPOINTS_CLUSTER,
             timeout=timedelta(seconds=options.request_timeout_s),

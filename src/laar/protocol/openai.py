@@ -8,7 +8,8 @@ parameters pass untouched.
 The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts: lone
 surrogates, NaN, UTF-16, any depth. A prompt in an unknown form, or of too many parts to be built
 here, is priced by its length. Only a body that is no JSON object, or whose `model` is no string,
-gets a 400. Of duplicate keys the last one counts, as it does for the engines.
+gets a 400, and a compressed one a 415. Of duplicate keys the last one counts, as it does for the
+engines.
 
 The body is never written again. Where the endpoint knows the model under another name, the value of
 the top-level `model` is spliced and every other byte stays as the client sent it.
@@ -64,6 +65,9 @@ MAX_PARTS = 200_000
 other request is served, thread or not. Ten million characters of prose have fewer."""
 
 MAX_LIMIT_TOKENS = 1 << 31
+
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
+"""First bytes of gzip and of zstd; no JSON begins so."""
 
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
@@ -166,8 +170,8 @@ def read_body(api: Api, body: bytes) -> Body:
     """Reads a body; of an opaque one only the model's name, where there is one.
 
     Raises:
-        RequestError: 400 with the fault; the text holds nothing of the prompt. Never for an opaque
-            body.
+        RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. Never for an
+            opaque body.
     """
     if api is Api.OPAQUE:
         span = field_span(body, "model")
@@ -258,6 +262,8 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     Raises:
         RequestError: it is no JSON object.
     """
+    if body.startswith(_COMPRESSED):
+        raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
     if len(body) > _FEW_PARTS_BYTES and _has_many_parts(body):
         return _scalars(body), False
     try:

@@ -35,7 +35,7 @@ BODY = orjson.dumps(
 
 
 def stream():
-    return Stream(StreamSettings(), read_answer=False, new_id=lambda: "made")
+    return Stream(StreamSettings(), new_id=lambda: "made")
 
 
 def feed(machine, event):

@@ -13,7 +13,7 @@ REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 
 def asked(headers, body=BODY, **settings):
     """The request that a stream with these settings asks about."""
-    stream = Stream(StreamSettings(**settings), read_answer=False, new_id=lambda: "made")
+    stream = Stream(StreamSettings(**settings), new_id=lambda: "made")
     list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
     (ask,) = stream.receive(RequestBody(body, True), 0.0)
     assert isinstance(ask, Ask)

@@ -62,7 +62,7 @@ class Driver:
         )
         self.stream = Stream(
             StreamSettings(**{"max_body_bytes": 1 << 20, **settings}),
-            read_answer=read_answer,
+            sampled=lambda _now: read_answer,
             new_id=lambda: "made-id",
             held=held,
         )

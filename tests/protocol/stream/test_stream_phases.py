@@ -82,7 +82,6 @@ def walk(director, rng):
     faulty = Faulty(rng)
     stream = Stream(
         StreamSettings(max_body_bytes=1500),
-        read_answer=False,
         new_id=lambda: "id",
         enforced=faulty,
         rules=faulty,

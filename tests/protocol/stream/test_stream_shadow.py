@@ -41,7 +41,6 @@ class Driven:
         limits = StreamSettings(max_body_bytes=max_body_bytes)
         self.stream = Stream(
             limits,
-            read_answer=False,
             new_id=lambda: "made",
             enforced=EnforcedShare(enforce_share),
         )

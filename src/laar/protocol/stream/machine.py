@@ -40,9 +40,9 @@ class Stream:
 
     Args:
         settings: limits.
-        read_answer: whether this request is sampled: its answer's body is read in the native shape.
-            (The gateway shape shows every answer anyway.)
         new_id: makes a request id when the client sent none.
+        sampled: decides, at a time, whether the answer is read. Asked of a model's work in the
+            native shape: the gateway shape shows every answer anyway.
         enforced: decides whether this request's decision counts; None: it does. One that does not
             is made and recorded, and the request passes as if there were no picker.
         rules: priorities and model rewrites.
@@ -59,8 +59,8 @@ class Stream:
         self,
         settings: StreamSettings,
         *,
-        read_answer: bool,
         new_id: Callable[[], str],
+        sampled: Callable[[float], bool] = lambda _now: False,
         enforced: IsEnforced | None = None,
         rules: GatewayRules = _NO_RULES,
         hook: BodyHook | None = None,
@@ -69,10 +69,11 @@ class Stream:
         since: Since | None = None,
         catalog: Callable[[str], bytes | None] = lambda _pool: None,
     ) -> None:
-        self._shared = Shared(settings, read_answer, since)
+        self._shared = Shared(settings, since)
         self._request = RequestHalf(
             self._shared,
             new_id=new_id,
+            sampled=sampled,
             enforced=enforced,
             rules=rules,
             hook=hook,
@@ -122,6 +123,11 @@ class Stream:
     def only_watches(self) -> bool:
         """Whether nothing is expected of this stream any more but to see its end."""
         return self._answer.phase is ResponsePhase.ANSWER and not self._shared.sees_answer
+
+    @property
+    def asks_for_answer(self) -> bool:
+        """Whether Envoy shows the answer's body on request alone, and is asked for it."""
+        return self._shared.asks_for_answer
 
     @property
     def unspliced(self) -> int:

@@ -77,6 +77,7 @@ class RequestHalf:
         shared: Shared,
         *,
         new_id: Callable[[], str],
+        sampled: Callable[[float], bool],
         enforced: IsEnforced | None,
         rules: GatewayRules,
         hook: BodyHook | None,
@@ -87,6 +88,7 @@ class RequestHalf:
         self.phase = RequestPhase.HEADERS
         self._shared = shared
         self._new_id = new_id
+        self._sampled = sampled
         self._enforced = enforced
         self._rules = rules
         self._hook = hook
@@ -192,14 +194,8 @@ class RequestHalf:
                     break
         if self._shared.settings.conformance_headers:
             self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
-        if self._shared.api is Api.RESPONSES:  # which engine keeps the answer is to be learned
-            self._shared.read_answer = True
         if self._enforced is not None:
             self._shared.shadow = not self._enforced(self._head.session or self._id)
-        if self._shared.api is Api.OPAQUE:
-            self._shared.read_answer = False  # nothing is learned from it
-        elif self._hook is not None and not self._shared.read_answer:
-            self._shared.read_answer = self._hook.reads_answer(self._head, now)
 
     def _select_for_test(self, value: str) -> None:
         """Narrows the choice to the endpoints that a conformance test names."""
@@ -277,6 +273,12 @@ class RequestHalf:
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         head = self._head
         self._shared.asked, self._model_span = read.model, read.model_span
+        if self._shared.api is not Api.OPAQUE and not self._shared.dialect.shows_answers:
+            self._shared.read_answer = (
+                self._sampled(now)
+                or self._shared.api is Api.RESPONSES  # to learn which engine keeps the answer
+                or (self._hook is not None and self._hook.reads_answer(head, now))
+            )
         request = request_of(
             head,
             read,

@@ -21,8 +21,8 @@ class Shared:
 
     Args:
         settings: limits.
-        read_answer: the answer's body is read in the native shape.
         since: returns when a question was first asked; None: every question is new.
+        read_answer: the answer's body is read in the native shape.
         asked_at: when this question was first asked.
         dialect: the dialect of this Envoy.
         api: the body's format.
@@ -37,8 +37,8 @@ class Shared:
     """
 
     settings: StreamSettings
-    read_answer: bool
     since: Since | None
+    read_answer: bool = False
     asked_at: float = 0.0
     dialect: Dialect = NATIVE
     api: Api = Api.OPAQUE
@@ -50,6 +50,11 @@ class Shared:
     decision: Decision | None = None
     overhead_us: int = 0
     hurried_at: float = math.inf
+
+    @property
+    def asks_for_answer(self) -> bool:
+        """Whether Envoy shows the answer's body on request alone, and is asked for it."""
+        return self.read_answer and not self.dialect.shows_answers
 
     @property
     def sees_answer(self) -> bool:

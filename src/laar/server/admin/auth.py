@@ -43,36 +43,43 @@ _FORM = """<!doctype html><html lang="en"><meta charset="utf-8">
 class Attempts:
     """Counts wrong tokens of one kind by the address they come from.
 
+    A token that is sent again counts once: that is no guess, and those behind a proxy or a mesh
+    share an address with the one client that kept a token of yesterday.
+
     Args:
         clock: monotonic seconds.
     """
 
     MOST = 10
-    """Wrong ones in a row that an address may send; a typing error repeats less often."""
+    """Different ones in a row that an address may send; typing errors are fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._wrong: dict[str, tuple[int, float]] = {}
+        self._wrong: dict[str, tuple[set[int], float]] = {}
 
     def may_try(self, address: str) -> bool:
         """Whether a token from this address is looked at now."""
-        wrong, last_s = self._wrong.get(address, (0, 0.0))
-        return wrong < self.MOST or self._clock() - last_s >= self.WAIT_S
+        wrong, last_s = self._wrong.get(address, (set(), 0.0))
+        return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
-    def made(self, address: str, *, right: bool) -> bool:
-        """Notes an attempt; returns whether it was right."""
-        wrong, last_s = self._wrong.pop(address, (0, 0.0))
-        if right:
-            return True
+    def right(self, address: str) -> None:
+        """Notes a right token."""
+        self._wrong.pop(address, None)
+
+    def wrong(self, address: str, given: str) -> None:
+        """Notes a wrong token."""
+        known, last_s = self._wrong.pop(address, (set(), 0.0))
         now = self._clock()
         if now - last_s >= self.WAIT_S:
-            wrong = 0
+            known = set()
         if len(self._wrong) >= self.MAX_ADDRESSES:
             del self._wrong[next(iter(self._wrong))]
-        self._wrong[address] = wrong + 1, now
-        return False
+        if (sign := hash(given)) not in known:
+            known.add(sign)
+            last_s = now
+        self._wrong[address] = known, last_s
 
 
 def address_of(scope: Scope) -> str:
@@ -163,4 +170,8 @@ class AdminAuth:
 
     def _is_token(self, given: str, scope: Scope) -> bool:
         right = hmac.compare_digest(given.encode(), (self.token or "").encode())
-        return self._attempts.made(address_of(scope), right=right)
+        if right:
+            self._attempts.right(address_of(scope))
+        else:
+            self._attempts.wrong(address_of(scope), given)
+        return right

@@ -124,9 +124,7 @@ class Explainer:
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
-        stream = Stream(
-            self.settings, read_answer=False, new_id=lambda: "explain", rules=self._rules
-        )
+        stream = Stream(self.settings, new_id=lambda: "explain", rules=self._rules)
         subset = names.read_subset(headers.get(names.SUBSET))
         events: list[Event] = [
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),

@@ -102,7 +102,7 @@ def routes(
             reporter = _reporter(sent, request.headers.get(REPORTER, ""), tokens)
             if reporter is None:
                 if sent:
-                    attempts.made(address, right=False)
+                    attempts.wrong(address, sent)
                 raise RequestError(401, "no-token", "send the token as `Authorization: Bearer ...`")
             outcomes = _parsed(await body_of(request, MAX_BODY_BYTES))
         except RequestError as error:

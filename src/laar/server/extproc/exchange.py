@@ -73,6 +73,10 @@ class Exchange:
         """Whether nothing is expected of this stream any more but to see its end."""
         return self._stream.only_watches
 
+    def reassure(self) -> None:
+        """Has Envoy wait for the answer to a message that is still coming."""
+        self.answers.append(patience(self._processor.longest_decision_s))
+
     def receive(self, data: bytes) -> Wait | None:
         """Takes one message through the machine; returns its wait, None where it need not wait."""
         try:
@@ -105,7 +109,7 @@ class Exchange:
     def _take(self, event: Event) -> Wait | None:
         processor, stream, answers = self._processor, self._stream, self.answers
         now = processor.clock()
-        if type(event) is ResponseBody:
+        if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
         pending: Event | None = event
         while pending is not None:
@@ -115,14 +119,14 @@ class Exchange:
                 if kind is Read:
                     assert isinstance(action, Read)
                     # Others may be read first. Envoy takes one wish, so this is for the queue too.
-                    answers.append(patience(processor.longest_decision_s))
+                    self.reassure()
                     return self._reading(action)
                 if kind is Ask:
                     assert isinstance(action, Ask)
                     asked = processor.decide(action, now)
                     if isinstance(asked, Waiting):
                         self._held = asked
-                        answers.append(patience(processor.longest_decision_s))
+                        self.reassure()
                         return self._waiting(action, asked, now)
                     pending = asked
                 elif kind is Served:

@@ -24,6 +24,7 @@ class ProcessCall(Handler):
         self._call = call
         self._exchange = processor.open(call.metadata, call.end)
         self._waiting: asyncio.Task[None] | None = None
+        call.reassure = self._reassure
 
     def receive(self, message: bytes) -> None:
         """Takes a message through the machine."""
@@ -42,6 +43,10 @@ class ProcessCall(Handler):
         if self._waiting is not None:
             self._waiting.cancel()
         self._exchange.close()
+
+    def _reassure(self) -> None:
+        self._exchange.reassure()
+        self._write()
 
     async def _go_on(self, wait: Wait | None) -> None:
         while wait is not None:

@@ -120,8 +120,8 @@ class ExternalProcessor:
         """
         stream = Stream(
             self._settings,
-            read_answer=self.sampler.draw(self.clock()),
             new_id=lambda: str(uuid.uuid4()),
+            sampled=self.sampler.draw,
             enforced=self._enforced,
             rules=self._rules,
             hook=self._hook,

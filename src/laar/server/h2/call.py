@@ -96,12 +96,15 @@ class Call:
         """Something was sent."""
         self.heard = False
         """Some of a message came."""
+        self.reassure: Callable[[], None] | None = None
+        """Has the peer wait longer, while its message is still coming; None for no use."""
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
         self._unframer = Unframer(longest_bytes)
         self._credit_bytes = window_bytes // _CREDIT_SHARE
         self._owed_bytes = 0  # of the stream's window
+        self._is_whole = False  # a message came
         self._counted_bytes = 0  # among those that the connection holds
         self._inbox: deque[bytes] = deque()
         self._inbox_bytes = 0
@@ -145,6 +148,11 @@ class Call:
 
     # -- for the connection: input of the peer -------------------------------------------------
 
+    @property
+    def waits(self) -> bool:
+        """Whether a message is still coming: the first, or the rest of one that has begun."""
+        return self._end is None and (self._unframer.midway or not self._is_whole)
+
     def data_received(self, data: bytes, flow_bytes: int) -> None:
         """Takes a piece of the request.
 
@@ -156,18 +164,22 @@ class Call:
         self.heard = True
         if self._end is not None:
             return
+        was_coming = self.waits
         try:
             messages = self._unframer.feed(data)
         except CallError as error:
             self.end(error.code, error.text)
             return
         for message in messages:
+            self._is_whole = True
             self._connection.guard.useful()
             if self._is_stopped() or self._inbox:
                 self._inbox.append(message)
                 self._inbox_bytes += len(message)
             else:
                 self._hand_over(message)
+        if not was_coming and self.waits:
+            self._connection.is_coming(self)
         self._account()
         self._credit()
 

@@ -48,6 +48,10 @@ KEEPALIVE_S, ALIVE_S = 30.0, 20.0
 """A silent peer is asked after the first, and given up after the second, as with grpc.aio. An Envoy
 whose machine has gone sends no reset; its requests would count for two hours."""
 
+SLOW_S = 0.5
+"""Seconds after which a call whose message is still coming has its peer wait. An Envoy that
+hears nothing gives the picker up after 1.8 s, which a long body may take."""
+
 _UNSENT_BYTES = 256 << 10
 _FRAMES_A_WRITE = 8
 _FLOODED_BYTES = 4 << 20
@@ -71,6 +75,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, Call] = {}
         self._ready: deque[Call] = deque()
+        self._coming: deque[tuple[float, Call]] = deque()
+        """Calls whose message may still be coming, with the time at which it began."""
         self.blocked: dict[Call, None] = {}
         """Calls that wait for one of the peer's windows, in turn."""
         self._reading = False
@@ -97,6 +103,7 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
+            self._server.complain("the peer does not offer h2 in its TLS handshake (ALPN)")
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
@@ -111,8 +118,9 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         self._heard = self._reading = True
+        now = self._loop.time()
         try:
-            for stream_id, piece in self.guard.feed(data, self._loop.time()):
+            for stream_id, piece in self.guard.feed(data, now):
                 if stream_id:
                     self._data(stream_id, piece, len(piece))
                     continue
@@ -131,6 +139,7 @@ class Connection(asyncio.Protocol):
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
         finally:
             self._reading = False
+        self._reassure(now)
         self._credit()
         self._pump()
 
@@ -145,6 +154,7 @@ class Connection(asyncio.Protocol):
         for call in calls.values():
             call.lost()
         self._ready.clear()
+        self._coming.clear()
         self._server.forget(self)
 
     def pause_writing(self) -> None:
@@ -176,6 +186,11 @@ class Connection(asyncio.Protocol):
         """Counts bytes that calls hold, or hold no more; False beyond the limit."""
         self._held_bytes += count
         return count <= 0 or self._held_bytes <= HELD_BYTES
+
+    def is_coming(self, call: Call) -> None:
+        """Notes that a message of a call has begun, or is about to."""
+        if call.reassure is not None:
+            self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
         """Forgets a call whose end is written; `reset` makes a sending peer stop."""
@@ -227,6 +242,15 @@ class Connection(asyncio.Protocol):
         except Exception:  # noqa: BLE001 - a call's guard
             _LOG.exception("a call could not begin")
             raise CallError(Code.UNKNOWN, "internal error") from None
+        self.is_coming(call)
+
+    def _reassure(self, now: float) -> None:
+        """Has peers wait for the messages that are long in coming."""
+        coming = self._coming
+        while coming and (now - coming[0][0] > SLOW_S or not coming[0][1].waits):
+            call = coming.popleft()[1]
+            if call.waits and call.reassure is not None:
+                call.reassure()
 
     def _data_event(self, event: Any) -> None:
         self._data(event.stream_id, event.data, event.flow_controlled_length)

@@ -28,6 +28,22 @@ _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _COMPLAIN_EVERY_S = 10.0
 
 
+def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
+    """Connections whose handshakes report why they fail: the event loop drops that."""
+
+    class Reporting(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except ssl.SSLWantReadError:
+                raise
+            except ssl.SSLError as error:
+                complain(f"the TLS handshake failed: {error.reason or error}")
+                raise
+
+    return Reporting
+
+
 class H2Server:
     """A gRPC server; `bind`, `start` and `stop` as grpc.aio's.
 
@@ -102,6 +118,7 @@ class H2Server:
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
         """Shows a certificate from now on; open connections stay as they are."""
+        context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:
             await self._listen()
