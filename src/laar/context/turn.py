@@ -240,7 +240,7 @@ class Turn:
         return change
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
-        """Whether the documents are worth an order, and can be told apart; notes the reason."""
+        """Whether the documents are worth an order, and differ; notes the reason."""
         if is_too_small(block, sum(docs.sizes), self.settings):
             self._note(Reason.TOO_SMALL)
             return False

@@ -77,7 +77,7 @@ _WORTH_A_NAME = 1024
 
 
 def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterator[list[Block]]:
-    """Yields the finds of each recogniser, the surest one first; the first that is not empty counts."""
+    """Yields the finds of each recogniser, the surest first; the first not empty counts."""
     families, most = settings.formats, settings.max_docs
     if around.parts:
         if "json" in families:
