@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import orjson
@@ -9,6 +10,8 @@ import pytest
 
 from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.guard import GainGuard
+
+conversations = itertools.count()
 
 
 def guard(**changes):
@@ -19,7 +22,10 @@ def outcomes(guard_, right, *, n=400, seed=1, **arm):
     rng = random.Random(seed)
     for _ in range(n):
         guard_.record_outcome(
-            "r", **{"held_out": False, "deduplicated": None} | arm, correct=rng.random() < right
+            "r",
+            next(conversations),
+            **{"held_out": False, "deduplicated": None} | arm,
+            correct=rng.random() < right,
         )
 
 
@@ -50,6 +56,7 @@ class TestCorrectness:
             for _ in range(1500):  # looked at after each, as it is served
                 g.record_outcome(
                     "r",
+                    next(conversations),
                     held_out=rng.random() < 0.1,
                     deduplicated=None,
                     correct=rng.random() < 0.7,
@@ -66,6 +73,7 @@ class TestCorrectness:
             for _ in range(2500):
                 g.record_outcome(
                     "r",
+                    next(conversations),
                     held_out=rng.random() < 0.05,
                     deduplicated=None,
                     correct=rng.random() < 0.99,
@@ -85,8 +93,12 @@ class TestDeduplicationOnTrial:
     def saved(g, share=0.5, n=60):
         rng = random.Random(5)
         for _ in range(n):
-            g.record_dedup("r", deduplicated=True, uncached=rng.uniform(0.1, 0.2) * share)
-            g.record_dedup("r", deduplicated=False, uncached=rng.uniform(0.1, 0.2))
+            g.record_dedup(
+                "r", next(conversations), deduplicated=True, uncached=rng.uniform(0.1, 0.2) * share
+            )
+            g.record_dedup(
+                "r", next(conversations), deduplicated=False, uncached=rng.uniform(0.1, 0.2)
+            )
 
     @staticmethod
     def share(g):
@@ -183,4 +195,77 @@ def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
             answer = {"role": "assistant", "content": f"Answer {number}."}
             before = [*sent, answer]
             messages.append(answer)
-    assert noted > 20
+    assert noted > 5
+
+
+def asked(seed, harm):
+    """Whether a route stops: of 12 contexts few are asked about most, some harder than others."""
+    rng = random.Random(seed)
+    hook = ContextHook(ContextSettings(holdout_share=0.2, dedup="off"))
+    right = [rng.choice((1.0, 0.5)) for _ in range(12)]
+    for number in range(700):
+        context = min(int(rng.expovariate(0.4)), 11)
+        listed = "\n\n".join(
+            map(prose, range(seed * 60 + context * 5, seed * 60 + context * 5 + 4))
+        )
+        messages = [
+            {"role": "system", "content": f"Answer from these documents.\n\nDocuments:\n{listed}"},
+            {"role": "user", "content": f"What does number {number} say?"},
+        ]
+        body = orjson.dumps({"model": "m", "messages": messages})
+        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=float(number))
+        chance = right[context] - (0.0 if result.receipt.held_out else harm)
+        hook.record_outcome(result.receipt, correct=rng.random() < chance)
+    return hook.gains()["r"].off
+
+
+def test_contexts_of_unlike_difficulty_do_not_pass_for_harm():
+    assert sum(asked(seed, 0.0) for seed in range(8)) == 0
+    assert all(asked(seed, 0.3) for seed in range(2))
+
+
+def test_a_question_asked_for_ever_counts_once():
+    g = guard()
+    outcomes(g, 0.9, n=200)
+    for _ in range(1000):
+        g.record_outcome("r", -1, held_out=True, deduplicated=None, correct=True)
+    outcomes(g, 0.9, n=60, held_out=True, seed=3)
+    assert not g.is_off("r")
+    assert g.gains()["r"].left_alone_correct < 0.97
+
+
+def test_turns_and_retries_of_a_conversation_stay_on_one_side():
+    hook = ContextHook(ContextSettings(holdout_share=0.5))
+    sides = set()
+    for conversation in range(20):
+        messages, told = [], set()
+        for number in range(4):
+            ids = range(conversation * 90 + number * 7, conversation * 90 + number * 7 + 5)
+            messages.append(turn(ids, f"What is in {number} of {conversation}?"))
+            for model in ("m", "m"):
+                body = orjson.dumps({"model": model, "messages": messages})
+                result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=0.0)
+                told.add(result.receipt.held_out)
+            hook.commit(result.receipt, 0.0)
+            messages.append({"role": "assistant", "content": "So."})
+        assert len(told) == 1
+        sides |= told
+    assert sides == {True, False}
+
+
+def test_a_route_that_stopped_reordering_still_shortens_repetitions():
+    hook = ContextHook(ContextSettings(holdout_share=0.3, guard_requests=5, dedup="exact"))
+
+    def sent(conversation, ids, *before):
+        question = f"What is asked in {conversation}?"
+        messages = [*before, turn(ids, question)]
+        body = orjson.dumps({"model": "m", "messages": messages})
+        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=0.0)
+        hook.record_usage(result.receipt, prompt_tokens=1000, cached_tokens=500)
+        return result
+
+    for conversation in range(40):
+        sent(conversation, range(conversation * 9, conversation * 9 + 5))
+    assert hook.gains()["r"].off
+    talk = [turn(range(900, 905), "First?"), {"role": "assistant", "content": "So."}]
+    assert b"(Same text" in sent(0, (901, 906, 907, 908), *talk).body

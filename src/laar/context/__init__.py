@@ -7,7 +7,7 @@ know all requests beforehand, are a library of their own, `laar.context.offline`
 
 from laar.context.aligner import Alignment, OrderIndex
 from laar.context.cache import DocCache
-from laar.context.guard import RouteGain, RunningMean
+from laar.context.guard import RouteGain
 from laar.context.hook import ContextHook, HookResult, Receipt
 from laar.context.notes import duplicate_note, order_note
 from laar.context.reorder import Reordered, Reorderer
@@ -40,7 +40,6 @@ __all__ = [
     "Reorderer",
     "Role",
     "RouteGain",
-    "RunningMean",
     "duplicate_note",
     "order_note",
 ]

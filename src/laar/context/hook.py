@@ -44,6 +44,7 @@ class Receipt:
 
     scope: int
     route: str
+    conversation: int
     orders: tuple[tuple[int, tuple[int, ...]], ...]
     memos: tuple[tuple[int, Remembered], ...]
     held_out: bool
@@ -236,11 +237,15 @@ class ContextHook:
         if receipt is None or prompt_tokens <= 0:
             return
         self._guard.record(
-            receipt.route, held_out=receipt.held_out, cached_share=cached_tokens / prompt_tokens
+            receipt.route,
+            receipt.conversation,
+            held_out=receipt.held_out,
+            cached_share=cached_tokens / prompt_tokens,
         )
         if receipt.deduplicated is not None:
             self._guard.record_dedup(
                 receipt.route,
+                receipt.conversation,
                 deduplicated=receipt.deduplicated,
                 uncached=(prompt_tokens - cached_tokens) / max(1, receipt.received_bytes),
             )
@@ -249,6 +254,7 @@ class ContextHook:
         """Takes in whether an answer was right, for the guard."""
         self._guard.record_outcome(
             receipt.route,
+            receipt.conversation,
             held_out=receipt.held_out,
             deduplicated=receipt.deduplicated,
             correct=correct,
@@ -307,11 +313,12 @@ class ContextHook:
             receipt = Receipt(
                 scope,
                 route,
+                plan.conversation,
                 tuple(plan.orders),
                 memos,
                 plan.held_out,
                 plan.document_bytes,
-                None if plan.held_out else plan.deduplicated,
+                plan.deduplicated,
                 len(body),
             )
         check()

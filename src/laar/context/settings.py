@@ -152,15 +152,17 @@ class ContextSettings:
     """Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently
     used is dropped."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of requests that stay as received, for comparison. 0 also switches the guard off."""
+    """Share of conversations that stay as received, for comparison. 0 also switches the guard
+    off."""
     min_gain: Annotated[float, Ge(0), Le(1)] = 0.01
     """Increase in the share of prompt tokens found cached that reordering must reach. Otherwise the
     route switches itself off, after `guard_requests`."""
     guard_requests: Annotated[int, Ge(2), Le(10_000_000)] = 200
-    """Requests of each group whose usage must be read before `min_gain` is judged."""
+    """Conversations of each group whose usage must be read before `min_gain` is judged; requests
+    that begin with the same text are one."""
     guard_outcomes: Annotated[int, Ge(2), Le(10_000_000)] = 50
-    """Reported outcomes of each group before their correctness is compared. A route that makes
-    answers worse, by three standard errors, switches itself off."""
+    """Conversations of each group with reported outcomes before their correctness is compared. A
+    route that makes answers worse, by three standard errors, switches itself off."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

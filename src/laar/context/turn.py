@@ -47,6 +47,7 @@ class TurnPlan:
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
+    conversation: int = 0  # hash of its beginning
     held_out: bool = False
     permutation: tuple[int, ...] = ()
     documents: int = 0
@@ -87,6 +88,7 @@ class Turn:
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
     _answer: str = field(init=False, default="")
+    _control: bool = field(init=False, default=False)
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
@@ -97,7 +99,7 @@ class Turn:
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
         self._answer = answer_form(body)
-        self._dedups = self._deduplicates()
+        self._draw_groups()
         moved: Path | None = None  # a content whose blocks were moved; these stay as they are
         for text in texts:
             if text.path[0] == "prompt":  # of a batch, whose prompts are answered apart
@@ -223,19 +225,16 @@ class Turn:
         docs = _Documents(keys, list(map(len, spans)), live, [keys[i] for i in live])
         left = Change(block, tuple(range(len(spans))), repeated)
         if not self._can_align(block, docs):
-            return as_received(block) if self._plan.held_out else left
+            return left
         start = xxhash.xxh3_64_intdigest(read(0, block.items[0].start))
         seed = hash((self.scope, before, start))
         found = self.index.align(self.scope, seed, docs.live_keys, self.now, careful=block.careful)
-        self._hold_out(hash(tuple(keys)))
-        if self._plan.held_out:
-            change = as_received(block)
-        elif own:
-            change = own
-        elif self._is_worth_its_note(block, docs, found):
-            change = Change(block, _whole(live, found.permutation, repeated), repeated)
-        else:
-            change = left
+        change = left
+        if not self._stays():
+            if own:
+                change = own
+            elif self._is_worth_its_note(block, docs, found):
+                change = Change(block, _whole(live, found.permutation, repeated), repeated)
         self._count(change, docs, seed, found, is_known=own is not None)
         return change
 
@@ -280,7 +279,7 @@ class Turn:
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
         """Items whose text is in the outgoing body before them, if these give way to notes."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
-        if self.settings.dedup == "off" or nothing_before:
+        if self.settings.dedup == "off" or self._control or nothing_before:
             return frozenset()
         here: set[int] = set()
         repeated: set[int] = set()
@@ -297,26 +296,28 @@ class Turn:
 
     # -- all of the request --------------------------------------------------------------------
 
-    def _deduplicates(self) -> bool:
-        """Whether repeated documents of this conversation give way to notes."""
-        if self.settings.dedup != "auto":
-            return self.settings.dedup == "exact"
-        if self.guard is None:
-            return False
-        # All turns of a conversation begin with the same text.
-        first = next((text.value for text in self._texts if text.role == "user"), None)
-        key = 0 if first is None else hash((self.scope, xxhash.xxh3_64_intdigest(first.encode())))
-        return self.guard.dedups(self.route, key)
-
-    def _hold_out(self, key: int) -> None:
-        """Decides, at the first block, whether this request is left alone."""
-        plan, guard = self._plan, self.guard
-        if guard is None or plan.documents:
+    def _draw_groups(self) -> None:
+        """Draws the conversation's groups: whether it is left alone, and loses repetitions."""
+        settings, guard = self.settings, self.guard
+        self._dedups = settings.dedup == "exact"
+        if guard is None or not self._texts:
             return
-        if guard.is_off(self.route):
-            plan.held_out, plan.reason = True, Reason.AUTO_OFF
-        elif guard.holds_out(key):
+        # All turns of a conversation begin with the same text.
+        first = next((text for text in self._texts if text.role == "user"), self._texts[0])
+        conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
+        self._plan.conversation = conversation
+        self._control = guard.holds_out(conversation)
+        if settings.dedup == "auto":
+            self._dedups = guard.dedups(self.route, conversation)
+
+    def _stays(self) -> bool:
+        """Whether this request keeps the received order, by the guard."""
+        plan = self._plan
+        if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
+        elif self.guard is not None and self.guard.is_off(self.route):
+            plan.held_out, plan.reason = True, Reason.AUTO_OFF
+        return plan.held_out
 
     def _shorten(self, texts: Sequence[Text]) -> None:
         """Shortens lines of tool output; texts with documents have their own de-duplication."""

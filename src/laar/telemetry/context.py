@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import Metric
 
-from laar.context import ContextHook, HookResult, RunningMean
+from laar.context import ContextHook, HookResult
 from laar.telemetry.families import Histogram, counter, gauge, histogram
 
 __all__ = ["GROUPS", "Group", "RouteTally", "context_families"]
@@ -25,6 +25,24 @@ _MEMORIES = ("index_documents", "index_orders", "index_capacity", "index_scopes"
 _CAUSES = ("capacity", "ttl", "told")
 
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
+
+
+@dataclass(slots=True)
+class Mean:
+    """Mean of the added values; 0 without any."""
+
+    n: int = 0
+    total: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean."""
+        return self.total / self.n if self.n else 0.0
+
+    def add(self, value: float) -> None:
+        """Takes in one value."""
+        self.n += 1
+        self.total += value
 
 
 @dataclass(slots=True)
@@ -48,13 +66,13 @@ class Group:
     received_bytes: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    cached_share: RunningMean = field(default_factory=RunningMean)
-    ttft_s: RunningMean = field(default_factory=RunningMean)
+    cached_share: Mean = field(default_factory=Mean)
+    ttft_s: Mean = field(default_factory=Mean)
 
     @property
     def ttft_seconds(self) -> float:
         """Sum of the measured times to first token."""
-        return self.ttft_s.mean * self.ttft_s.n
+        return self.ttft_s.total
 
     @property
     def ttft_samples(self) -> int:

@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -149,9 +149,7 @@ def _shown(ordering: Ordering) -> dict[str, object]:
             "holdout_share": rule.hook.holdout_share,
             "min_gain": rule.hook.min_gain,
             "requests_needed": rule.hook.guard_requests,
-            "requests_seen": min(groups[name].cached_share.n for name in ("hook", "control")),
-            "gain": _gain(groups["hook"], groups["control"]),
-            **_correctness(ordering),
+            **_measured(ordering),
         },
         "requests": tally.reasons,
         "shapes": tally.shapes,
@@ -164,11 +162,19 @@ def _shown(ordering: Ordering) -> dict[str, object]:
     }
 
 
-def _correctness(ordering: Ordering) -> dict[str, object]:
-    """Success rates by reported outcomes, and the state of de-duplication."""
+def _measured(ordering: Ordering) -> dict[str, object]:
+    """Gain and success rates that the guard has seen, and the state of de-duplication."""
     gain = ordering.hook.gains().get(ordering.rule.name)
     setting = ordering.rule.hook.dedup
+    hook, control = (ordering.tally.groups[name].ttft_s for name in ("hook", "control"))
+    seen = gain.seen if gain else 0
     return {
+        "requests_seen": seen,
+        "gain": {
+            "cached_share": gain.treated_share - gain.left_alone_share if gain and seen else None,
+            "two_errors": 2 * gain.error if gain and seen else None,
+            "ttft_saved_s": control.mean - hook.mean if hook.n and control.n else None,
+        },
         "correct": gain.treated_correct if gain else None,
         "correct_as_received": gain.left_alone_correct if gain else None,
         "harm": gain.harm if gain else False,
@@ -181,18 +187,6 @@ def _guard_state(ordering: Ordering) -> str:
     if ordering.tally.is_off:
         return "off"
     return "watching" if ordering.rule.hook.holdout_share else "disabled"
-
-
-def _gain(hook: Group, control: Group) -> Mapping[str, float | None]:
-    """Cached share that the hook adds, two standard errors of it, and TTFT it saves."""
-    shares, times = (hook.cached_share, control.cached_share), (hook.ttft_s, control.ttft_s)
-    known, timed = (all(mean.n for mean in pair) for pair in (shares, times))
-    errors = sum(mean.error_squared() for mean in shares)
-    return {
-        "cached_share": shares[0].mean - shares[1].mean if known else None,
-        "two_errors": 2 * errors**0.5 if known else None,
-        "ttft_saved_s": times[1].mean - times[0].mean if timed else None,
-    }
 
 
 def _group(group: Group) -> dict[str, object]:
