@@ -19,7 +19,7 @@ from laar.context.bodies import prompt_texts
 from laar.context.doctor import WHY, diagnose
 from laar.context.formats import SHAPES as KNOWN
 from laar.context.formats import scan
-from laar.context.turn import surroundings
+from laar.context.surroundings import surroundings
 from laar.errors import SettingError
 
 TWO = ContextSettings(min_docs=2)

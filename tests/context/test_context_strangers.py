@@ -19,7 +19,7 @@ from laar.context.bodies import api_of, prompt_texts
 from laar.context.doctor import diagnose
 from laar.context.formats import scan
 from laar.context.formats.jsonspans import raw_of
-from laar.context.turn import surroundings
+from laar.context.surroundings import surroundings
 
 SETS, *STRANGERS = map(
     json.loads, (Path(__file__).parent / "strangers.jsonl").read_text().splitlines()

@@ -81,7 +81,7 @@ class Promises(RuleBasedStateMachine):
             self.breaker.full(attempt, None, SETTINGS, self.now)
             assert not self.breaker.is_out
         else:
-            self.breaker.tells_nothing(attempt, self.rng, self.now)
+            self.breaker.end_trial(attempt, self.rng, self.now)
             assert self.breaker.state is State.OPEN
             assert self.breaker.trial_at <= self.now + 1.0
             self.delayed = True
@@ -94,7 +94,7 @@ class Promises(RuleBasedStateMachine):
         self.breaker.probing = True
         assert not self.breaker.trial_due(self.now)
         openings = self.breaker.openings
-        self.breaker.tell_probe(failed, 1, SETTINGS, self.rng, self.now)
+        self.breaker.record_probe(failed, 1, SETTINGS, self.rng, self.now)
         assert self.breaker.openings == openings
         assert self.breaker.is_out
         assert (failed is None) == self.breaker.trial_due(self.now)
@@ -113,7 +113,7 @@ class Promises(RuleBasedStateMachine):
     @rule(failed=st.none() | KINDS)
     def question(self, failed):
         openings = self.breaker.openings
-        self.breaker.tell_probe(failed, 1.0, SETTINGS, self.rng, self.now)
+        self.breaker.record_probe(failed, 1.0, SETTINGS, self.rng, self.now)
         if failed is None:
             assert self.breaker.state is State.CLOSED  # without a slow start
             self.breaker.suspect(Kind.STATUS, SETTINGS, self.now + 0.5)

@@ -16,6 +16,7 @@ from aiohttp.test_utils import TestServer
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import parse_records
 from laar.errors import SettingError
+from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
 from laar.measuring.measure import Progress, Summary, Target, discover, measure, mend
 from laar.measuring.questions import Question, read_questions
@@ -53,9 +54,7 @@ async def test_writes_one_outcome_for_each_model_and_question(
         await discover([fleet.url]),
         [question(n) for n in range(5)],
         out,
-        stream=stream,
-        headers={"authorization": "Bearer k"},
-        max_tokens=9,
+        Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
         progress=seen.append,
     )
     assert summary == Summary(asked=10, resumed=0, unjudged=0, failed=0, mended_bytes=0)
@@ -188,7 +187,7 @@ async def test_a_check_that_hangs_or_raises_gives_no_verdict_and_stops_nothing(
         [Target(base_url=fleet.url, model="good")],
         [question(n, check) for n, check in enumerate(checks)],
         out,
-        check_timeout_s=1,
+        Asking(check_timeout_s=1),
     )
     assert (summary.asked, summary.unjudged, summary.failed) == (3, 2, 0)
     rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
@@ -205,8 +204,7 @@ async def test_the_rate_is_a_limit_over_all_targets(serve: Any, tmp_path: Path) 
         await discover([fleet.url]),
         [question(n) for n in range(5)],
         tmp_path / "o.jsonl",
-        rate_per_s=20,
-        concurrency=4,
+        Asking(rate_per_s=20, concurrency=4),
     )
     assert loop.time() - started >= 9 / 20  # ten requests have nine gaps
 

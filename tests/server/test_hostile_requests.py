@@ -11,7 +11,7 @@ import pytest
 from yarl import URL
 
 from laar.core.endpoints import POOL_LABEL
-from laar.server import fleet
+from laar.server import envoy_file
 from laar.server.extproc import exchange
 from support import Answer, eventually
 
@@ -328,7 +328,7 @@ async def test_no_request_goes_astray_while_envoy_learns_of_a_newcomer(gateway, 
 
 
 async def test_envoys_file_is_written_once_it_can_be(gateway, http, monkeypatch):
-    monkeypatch.setattr(fleet, "WRITE_AGAIN_S", 0.05)
+    monkeypatch.setattr(envoy_file, "WRITE_AGAIN_S", 0.05)
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     gateway.eds.parent.rmdir()

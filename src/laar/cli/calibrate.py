@@ -9,8 +9,11 @@ import typer
 
 from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
 from laar.cli.terminal import report_errors
+from laar.measuring.asking import Asking
 
 __all__ = ["calibrate"]
+
+_DEFAULTS = Asking()
 
 
 def calibrate(
@@ -31,8 +34,8 @@ def calibrate(
         ),
     ] = None,
     model: Models = None,
-    concurrency: Concurrency = 1,
-    max_tokens: MaxTokens = None,
+    concurrency: Concurrency = _DEFAULTS.concurrency,
+    max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     seed: Annotated[int, typer.Option(help="Random seed of the questions.")] = 0,
     key_env: KeyVariable = None,
 ) -> None:
@@ -40,8 +43,9 @@ def calibrate(
     with report_errors():
         import sklearn  # noqa: F401 - before a minute is spent
 
-        from laar.measuring.calibrate import MAX_QUESTIONS, Calibration
+        from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S, Calibration
         from laar.measuring.calibrate import calibrate as run
+        from laar.measuring.run import key_headers
         from laar.measuring.sets import SETS, made_questions
 
         run(
@@ -52,9 +56,12 @@ def calibrate(
                 seconds=seconds,
                 outcomes=outcomes,
                 out=out,
-                concurrency=concurrency,
-                max_tokens=max_tokens,
-                key_variable=key_env,
+                asking=Asking(
+                    concurrency=concurrency,
+                    timeout_s=TIMEOUT_S,
+                    max_tokens=max_tokens,
+                    headers=key_headers(key_env),
+                ),
             )
         )
         typer.echo(

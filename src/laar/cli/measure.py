@@ -9,8 +9,11 @@ import typer
 from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
 from laar.cli.lookups import Languages, Lengths
 from laar.cli.terminal import JsonFile, report_errors
+from laar.measuring.asking import Asking
 
 __all__ = ["measure"]
+
+_DEFAULTS = Asking()
 
 
 def measure(
@@ -29,28 +32,28 @@ def measure(
     language: Languages = None,
     length: Lengths = None,
     seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
-    concurrency: Concurrency = 1,
+    concurrency: Concurrency = _DEFAULTS.concurrency,
     rate: Annotated[
         float | None,
         typer.Option(help="Requests started per second at most. Default: no limit.", min=0.001),
-    ] = None,
+    ] = _DEFAULTS.rate_per_s,
     stream: Annotated[
         bool, typer.Option(help="Request streamed answers, which show the time to first token.")
-    ] = True,
+    ] = _DEFAULTS.stream,
     timeout: Annotated[
         float, typer.Option(help="Time-out of one request, in seconds.", min=0.1)
-    ] = 600.0,
+    ] = _DEFAULTS.timeout_s,
     check_timeout: Annotated[
         float, typer.Option(help="Time-out of one check, in seconds.", min=0.1)
-    ] = 5.0,
-    max_tokens: MaxTokens = None,
+    ] = _DEFAULTS.check_timeout_s,
+    max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     key_env: KeyVariable = None,
     json_file: JsonFile = None,
 ) -> None:
     """Ask every model every question and record the outcomes; resumable."""
     with report_errors():
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
-        from laar.measuring.run import questions_of, run_measure
+        from laar.measuring.run import key_headers, questions_of, run_measure
 
         questions = questions_of(
             task,
@@ -61,17 +64,19 @@ def measure(
         )
         raise typer.Exit(
             run_measure(
-                endpoints=endpoint,
-                models=model or (),
-                questions=questions,
-                out=out,
-                concurrency=concurrency,
-                rate_per_s=rate,
-                stream=stream,
-                timeout_s=timeout,
-                check_timeout_s=check_timeout,
-                max_tokens=max_tokens,
-                key_variable=key_env,
+                endpoint,
+                model or (),
+                questions,
+                out,
+                Asking(
+                    concurrency=concurrency,
+                    rate_per_s=rate,
+                    stream=stream,
+                    timeout_s=timeout,
+                    check_timeout_s=check_timeout,
+                    max_tokens=max_tokens,
+                    headers=key_headers(key_env),
+                ),
                 json_file=json_file,
             )
         )

@@ -57,23 +57,23 @@ def ttca(
 ) -> None:
     """Ask held-out questions, with retries, and report each policy's time to correct answer."""
     with report_errors():
-        from laar.lab.live.ttca import run_ttca
-        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
+        from laar.lab.live.ttca import Ttca, run_ttca
+        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
 
-        raise typer.Exit(
-            run_ttca(
-                url=url,
-                policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
-                per_cell=per_cell,
+        wanted = Ttca(
+            asked=queries(
                 languages=language or LANGUAGES,
                 lengths_tokens=length or LENGTHS_TOKENS,
+                per_cell=per_cell,
                 seed=seed,
-                concurrency=concurrency,
-                time_scale=time_scale,
-                capability=capability,
-                keep_prompts=keep_prompts,
-                lab_runs=against_lab,
-                json_file=json_file,
-                plot_file=plot,
-            )
+                split="evaluate",
+            ),
+            policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
+            concurrency=concurrency,
+            url=url,
+            time_scale=time_scale,
+            capability=capability,
+            keep_prompts=keep_prompts,
+            lab_runs=against_lab,
         )
+        raise typer.Exit(run_ttca(wanted, json_file=json_file, plot_file=plot))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from laar.cli.lab.options import BlockTokens, TimeScale
 from laar.cli.terminal import JsonFile, TokenFile, read_token, report_errors
 from laar.errors import SettingError
 
@@ -62,10 +63,8 @@ def tune(
     ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows to measure at most.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
-    time_scale: Annotated[
-        float, typer.Option(help="Multiply the trace's arrival times by this.")
-    ] = 1.0,
-    block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
+    time_scale: TimeScale = 1.0,
+    block_tokens: BlockTokens = 512,
     json_file: JsonFile = None,
     plot: Annotated[
         Path | None,

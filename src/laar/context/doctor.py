@@ -14,9 +14,9 @@ from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, answer_form, api_of, prompt_texts
 from laar.context.formats import Unknown, scan
 from laar.context.formats.jsonspans import TooComplexError, raw_of
-from laar.context.notes import order_note_bytes
+from laar.context.rewrite import is_too_small
 from laar.context.settings import ContextSettings, Reason
-from laar.context.turn import surroundings
+from laar.context.surroundings import surroundings
 
 __all__ = ["Diagnosis", "Seen", "diagnose"]
 
@@ -198,7 +198,6 @@ def _reason(
         return "too_few_documents"
     if len(set(own)) < len(own):
         return Reason.REPEATED.value
-    note = order_note_bytes(len(own)) if settings.annotate and not block.silent else 0
-    if max(0, size - note) < settings.min_saving_bytes:
+    if is_too_small(block, size, settings):
         return Reason.TOO_SMALL.value
     return "end_in_doubt" if block.pinned else None

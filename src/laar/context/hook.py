@@ -296,9 +296,9 @@ class ContextHook:
             raise Refused(Reason.NO_DOCUMENTS)
         scope = _scope(parsed, tenant, route, observe=observe)
         turn = Turn(
-            settings,
-            self._index,
-            self._memo,
+            settings=settings,
+            index=self._index,
+            memo=self._memo,
             guard=None if observe else self._guard,
             received=self._received if observe else None,
             scope=scope,

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import orjson
 
 from laar.context.blocks import Block
-from laar.context.notes import duplicate_note, order_note
+from laar.context.notes import duplicate_note, order_note, order_note_bytes
+from laar.context.settings import ContextSettings
 
-__all__ = ["Change", "rewrite", "verified"]
+__all__ = ["Change", "as_received", "is_too_small", "note_bytes", "rewrite", "verified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,21 @@ class Change:
     def moved(self) -> bool:
         """Whether the order differs from the received one."""
         return self.order != tuple(range(len(self.order)))
+
+
+def as_received(block: Block) -> Change:
+    """The change that changes nothing."""
+    return Change(block, tuple(range(len(block.items))))
+
+
+def note_bytes(block: Block, settings: ContextSettings) -> int:
+    """The approximate length of the note that moving a block adds; 0 where it adds none."""
+    return order_note_bytes(len(block.items)) if settings.annotate and not block.silent else 0
+
+
+def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
+    """Whether a block of `size` bytes, fully cached, saves too little beyond its note."""
+    return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:

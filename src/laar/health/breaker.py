@@ -18,17 +18,18 @@ every second request passes every second trial, and must still not come back eac
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from laar.health.attempt import Attempt
 from laar.health.kinds import Kind
+from laar.health.recent import WINDOW, Recent
 from laar.health.settings import HealthSettings
 
 __all__ = ["Breaker", "State"]
 
-_WINDOW = 12.0
-"""Outcomes in the share: enough to distinguish a third from a tenth, few enough to be quick."""
 _LEAST = 6.0  # outcomes before a share is one
 _CONVALESCENT = 4
 """Answers after a trial in which a single failure takes it out again."""
@@ -44,7 +45,6 @@ _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried all the same: a probe may fail by itself."""
 _SUSPECT_S = 1.0
 """A suspect whose question has no answer by then is back: it is as likely to be busy."""
-_GRAIN_S = 0.1  # time passes in steps
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price visibly."""
 
@@ -59,77 +59,44 @@ class State(StrEnum):
     STARTING = "starting"
 
 
+@dataclass(slots=True, eq=False)
 class Breaker:
-    """One endpoint's outcomes and state.
+    """One endpoint's outcomes and state."""
 
-    Attributes:
-        state: see the module.
-        kind: kind of failure that it was last opened or suspected for.
-        trial_at: when a trial is due, while open.
-        trial: the attempt on trial.
-        full_until: the endpoint is full, and gets no requests before this time.
-        probing: a question of the picker is in flight; `probed`: it was answered well; `refused`:
-            it was denied, which counts once a sibling was asked the same.
-        suspected_at: when its question was last requested.
-        doubtful: answers that must be read and found good before an unread 200 counts again.
-    """
-
-    __slots__ = (
-        "_answered",
-        "_at",
-        "_backoff_s",
-        "_bad",
-        "_closed_at",
-        "_full_s",
-        "_good",
-        "_hopeless",
-        "_streak",
-        "_suspected",
-        "_trust_s",
-        "_trusted_until",
-        "doubtful",
-        "failed_probes",
-        "full_until",
-        "kind",
-        "opened_at",
-        "openings",
-        "probed",
-        "probing",
-        "refused",
-        "state",
-        "suspected_at",
-        "trial",
-        "trial_at",
-        "trials",
-    )
-
-    def __init__(self) -> None:
-        self.state = State.CLOSED
-        self.kind = Kind.STATUS
-        self.trial: Attempt | None = None
-        self.trial_at = 0.0
-        self.full_until = 0.0
-        self.doubtful = 0
-        self.openings = 0
-        self.trials = 0
-        self.opened_at = 0.0
-        self._good = 0.0
-        self._bad = 0.0
-        self._streak = 0.0
-        self._at = 0.0
-        self._backoff_s = 0.0
-        self._closed_at = float("-inf")
-        self._full_s = 0.0
-        self._answered = 0
-        self._hopeless = False
-        self._suspected = False
-        self._trust_s = 0.0
-        self._trusted_until = float("-inf")
-        self.suspected_at = float("-inf")
-        self.probing = False
-        self.probed = False
-        self.refused = False
-        self.failed_probes = 0.0
+    state: State = State.CLOSED
+    """See the module."""
+    kind: Kind = Kind.STATUS
+    """Kind of failure that it was last opened or suspected for."""
+    opened_at: float = 0.0
+    openings: int = 0
+    trial: Attempt | None = None
+    """The attempt on trial."""
+    trial_at: float = 0.0
+    """When a trial is due, while open; when a suspect is back, without an answer."""
+    trials: int = 0
+    full_until: float = 0.0
+    """The endpoint is full, and gets no requests before this time."""
+    suspected_at: float = -math.inf
+    """When its question was last requested."""
+    probing: bool = False
+    """A question of the picker is in flight."""
+    probed: bool = False
+    """The question was answered well."""
+    refused: bool = False
+    """The question was denied, which counts once a sibling was asked the same."""
+    failed_probes: float = 0.0
+    doubtful: int = 0
+    """Answers that must be read and found good before an unread 200 counts again."""
+    _recent: Recent = field(default_factory=Recent)
+    _streak: float = 0.0  # failures in a row
+    _hopeless: bool = False
+    _backoff_s: float = 0.0
+    _closed_at: float = -math.inf
+    _answered: int = 0  # since then
+    _full_s: float = 0.0
+    _suspected: bool = False
+    _trust_s: float = 0.0
+    _trusted_until: float = -math.inf
 
     # -- looking -------------------------------------------------------------------------------
 
@@ -140,8 +107,9 @@ class Breaker:
 
     def answers(self, settings: HealthSettings, now: float) -> float:
         """P(it answers), in 0..1; less while it starts slowly."""
-        self._decay(settings, now)
-        probability = (self._good + _FAITH) / (self._good + self._bad + _FAITH)
+        recent = self._recent
+        recent.fade(settings.half_life_s, now)
+        probability = (recent.good + _FAITH) / (recent.good + recent.bad + _FAITH)
         if self.state is State.STARTING:
             done = (now - self._closed_at) / max(settings.slow_start_s, 1e-9)
             probability *= min(1.0, _FIRST_SHARE + (1.0 - _FIRST_SHARE) * max(0.0, done))
@@ -162,8 +130,8 @@ class Breaker:
             or self._suspected
         ):
             return True
-        self._decay(settings, now)
-        return self._bad > _NEGLIGIBLE
+        self._recent.fade(settings.half_life_s, now)
+        return self._recent.bad > _NEGLIGIBLE
 
     @property
     def is_hopeless(self) -> bool:
@@ -208,11 +176,12 @@ class Breaker:
 
     def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
         """Records a good answer; returns whether it brings the endpoint back."""
-        if self.state is State.CLOSED and self._bad == 0.0:  # as nearly always
-            self._good = min(self._good + 1.0, _WINDOW)
+        recent = self._recent
+        if self.state is State.CLOSED and recent.bad == 0.0:  # as nearly always
+            recent.good = min(recent.good + 1.0, WINDOW)
             self._streak = 0.0
             return False
-        self._add(settings, now, good=1.0)
+        recent.add(settings.half_life_s, now, good=1.0)
         self._streak = 0.0
         self._answered += 1
         self._hopeless = False
@@ -243,7 +212,8 @@ class Breaker:
 
         `row` is how many in a row open it, where that is not the settings' number.
         """
-        self._add(settings, now, bad=weight)
+        recent = self._recent
+        recent.add(settings.half_life_s, now, bad=weight)
         self._streak += weight
         if self._streak >= settings.consecutive_failures - 1e-9:
             self._hopeless = True
@@ -253,12 +223,12 @@ class Breaker:
         if self.state is State.OPEN:
             return False
         relapse = self.state is State.STARTING and weight >= 0.5 and self._answered < _CONVALESCENT
-        total = self._good + self._bad
+        total = recent.good + recent.bad
         if not (
             on_trial
             or relapse
             or self._streak >= (row or settings.consecutive_failures) - 1e-9
-            or (total >= _LEAST and self._bad >= settings.failing_share * total)
+            or (total >= _LEAST and recent.bad >= settings.failing_share * total)
         ):
             return False
         self.open(kind, settings, rng, now)
@@ -284,7 +254,7 @@ class Breaker:
         self.trial_at = now + self._backoff_s * (1.0 + _JITTER * rng.random())
         self.openings += 1
 
-    def tells_nothing(self, attempt: Attempt, rng: random.Random, now: float) -> None:
+    def end_trial(self, attempt: Attempt, rng: random.Random, now: float) -> None:
         """Ends a trial without a verdict."""
         if attempt is self.trial:
             self.state = State.OPEN
@@ -310,7 +280,7 @@ class Breaker:
 
     def heard_good(self, settings: HealthSettings, now: float) -> None:
         """Records a good answer to another picker's request."""
-        self._add(settings, now, good=1.0)
+        self._recent.add(settings.half_life_s, now, good=1.0)
         if not self.is_out:
             self._streak = 0.0
             self._answered += 1
@@ -380,11 +350,11 @@ class Breaker:
 
     def forgive(self, weight: float, settings: HealthSettings, now: float) -> None:
         """Takes back a weight that counted as a failure and was none."""
-        self._decay(settings, now)
-        self._bad = max(0.0, self._bad - weight)
+        self._recent.fade(settings.half_life_s, now)
+        self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
 
-    def tell_probe(
+    def record_probe(
         self,
         kind: Kind | None,
         weight: float,
@@ -392,7 +362,7 @@ class Breaker:
         rng: random.Random,
         now: float,
     ) -> None:
-        """A question of the picker was answered well (None), or failed; no client was hurt.
+        """Records the answer to a question of the picker: None, or the kind of its failure.
 
         After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
         """
@@ -413,15 +383,15 @@ class Breaker:
             self.openings -= 1
             self.failed_probes = failed
 
-    def unsay(self, settings: HealthSettings, now: float) -> None:
-        """An outcome that counted as good was not."""
-        self._decay(settings, now)
-        self._good = max(0.0, self._good - 1.0)
+    def retract_good(self, settings: HealthSettings, now: float) -> None:
+        """Takes back an outcome that counted as good and was not."""
+        self._recent.fade(settings.half_life_s, now)
+        self._recent.good = max(0.0, self._recent.good - 1.0)
 
     def distrust(self, answers: int) -> None:
         """Lets no unread answer count as good until `answers` answers were read and found good."""
         self.doubtful = answers
-        self._good = 0.0
+        self._recent.good = 0.0
 
     def _close(self, now: float) -> None:
         self.state = State.STARTING
@@ -429,24 +399,5 @@ class Breaker:
         self._closed_at = now
         self._answered = 0
         self._streak = 0.0
-        self._good = _FAITH
-        self._bad = min(self._bad, 1.0)
-
-    def _add(
-        self, settings: HealthSettings, now: float, *, good: float = 0.0, bad: float = 0.0
-    ) -> None:
-        self._decay(settings, now)
-        self._good += good
-        self._bad += bad
-        total = self._good + self._bad
-        if total > _WINDOW:
-            self._good *= _WINDOW / total
-            self._bad *= _WINDOW / total
-
-    def _decay(self, settings: HealthSettings, now: float) -> None:
-        elapsed = now - self._at
-        if elapsed > _GRAIN_S:
-            factor = 0.5 ** (elapsed / settings.half_life_s)
-            self._good *= factor
-            self._bad *= factor
-            self._at = now
+        self._recent.good = _FAITH
+        self._recent.bad = min(self._recent.bad, 1.0)

@@ -163,9 +163,9 @@ class Health:
             if not reply.event:
                 endpoint.denied.add(now, happened=False)
             if attempt.good and reply.event:
-                endpoint.breaker.unsay(self._records.settings, now)
+                endpoint.breaker.retract_good(self._records.settings, now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
-            endpoint.breaker.tells_nothing(attempt, self._rng, now)
+            endpoint.breaker.end_trial(attempt, self._rng, now)
             attempt.judged = True
         else:
             self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply)
@@ -211,7 +211,7 @@ class Health:
                 self._outcomes.cut(endpoint, attempt, now)
             elif not attempt.overdue and silent_for_long(self._records, endpoint, attempt, now):
                 self._outcomes.failed(endpoint, attempt, Kind.HANG, now)
-        endpoint.breaker.tells_nothing(attempt, self._rng, now)
+        endpoint.breaker.end_trial(attempt, self._rng, now)
         attempt.stage = Stage.OVER
 
     def passed_over(self, slot: int, now: float, attempt: Attempt | None = None) -> None:
@@ -229,7 +229,7 @@ class Health:
         endpoint = self._of(attempt)
         if endpoint is not None:
             endpoint.attempts.pop(attempt, None)
-            endpoint.breaker.tells_nothing(attempt, self._rng, now)
+            endpoint.breaker.end_trial(attempt, self._rng, now)
             attempt.stage = Stage.OVER
 
     def _of(self, attempt: Attempt) -> Endpoint | None:

@@ -133,7 +133,7 @@ class Outcomes:
         if attempt is not None:
             attempt.judged = True
             if attempt.good:
-                breaker.unsay(settings, now)
+                breaker.retract_good(settings, now)
             if kind is not Kind.HANG:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
         weight = 1.0

@@ -118,7 +118,7 @@ class Questions:
             failed = None
         # As clients had it: for them Envoy repeats nothing once an event has come.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
-        breaker.tell_probe(failed, weight, records.settings, records.rng, now)
+        breaker.record_probe(failed, weight, records.settings, records.rng, now)
 
     # -- denials -------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class Questions:
             return
         # A client's key may be better than none, but not where siblings ask for none.
         weight = 0.0 if admits else 2.0
-        breaker.tell_probe(Kind.DENIED, weight, records.settings, records.rng, now)
+        breaker.record_probe(Kind.DENIED, weight, records.settings, records.rng, now)
 
     def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
         return any(other.admits(now) for other in self._records.others(endpoint))
@@ -156,7 +156,7 @@ class Questions:
             breaker = records.endpoints[slot].breaker
             if breaker.is_suspected and breaker.refused:
                 kind = Kind.DENIED if admitted else None
-                breaker.tell_probe(kind, 0.0, records.settings, records.rng, now)
+                breaker.record_probe(kind, 0.0, records.settings, records.rng, now)
                 records.version += 1
 
 

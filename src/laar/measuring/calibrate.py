@@ -7,7 +7,7 @@ clock. The questions come in an order that may be cut anywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +20,15 @@ from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.evaluate import Replay
 from laar.accuracy.fitting.fit import Fit
 from laar.errors import SettingError
+from laar.measuring.asking import Asking
 from laar.measuring.measure import Progress, measure
 from laar.measuring.questions import Question
-from laar.measuring.run import COLUMNS, key_headers, targets_of
+from laar.measuring.run import COLUMNS, targets_of
 
 __all__ = ["Calibration", "calibrate"]
 
+TIMEOUT_S = 60.0
+"""Time-out of one request: a longer one outlives the measurement."""
 MAX_QUESTIONS = 3000
 """Questions for each model: more than a minute allows."""
 FEW_QUESTIONS = 60
@@ -43,10 +46,7 @@ class Calibration:
         seconds: time until the asking ends; the fit takes some more.
         outcomes: JSONL file of the outcomes; resumed if it exists.
         out: the artifact.
-        concurrency: requests in flight at each endpoint.
-        timeout_s: time-out of one request.
-        max_tokens: token limit of an answer; None leaves it to the endpoint.
-        key_variable: environment variable with the API key.
+        asking: how they are asked.
     """
 
     endpoints: Sequence[str]
@@ -55,10 +55,7 @@ class Calibration:
     seconds: float
     outcomes: Path
     out: Path
-    concurrency: int = 1
-    timeout_s: float = 60.0
-    max_tokens: int | None = None
-    key_variable: str | None = None
+    asking: Asking
 
 
 def calibrate(wanted: Calibration) -> Fit:
@@ -68,8 +65,7 @@ def calibrate(wanted: Calibration) -> Fit:
         SettingError: an endpoint does not answer, or too few answers came in the time.
     """
     console = Console()
-    headers = key_headers(wanted.key_variable)
-    failed = asyncio.run(_ask(wanted, headers, console))
+    failed = asyncio.run(_ask(wanted, console))
     try:
         fitted = run_fit([wanted.outcomes], out=wanted.out, report=None, json_file=None)
     except SettingError as error:
@@ -80,9 +76,9 @@ def calibrate(wanted: Calibration) -> Fit:
     return fitted
 
 
-async def _ask(wanted: Calibration, headers: Mapping[str, str], console: Console) -> int:
+async def _ask(wanted: Calibration, console: Console) -> int:
     """Asks until the time is over; returns how many requests got no answer."""
-    targets = await targets_of(wanted.endpoints, wanted.models, headers)
+    targets = await targets_of(wanted.endpoints, wanted.models, wanted.asking.headers)
     failed = 0
     with Bar(*COLUMNS, console=console) as bar:
         task = bar.add_task("asking", total=None, note="")
@@ -99,10 +95,7 @@ async def _ask(wanted: Calibration, headers: Mapping[str, str], console: Console
                     targets,
                     wanted.questions,
                     wanted.outcomes,
-                    concurrency=wanted.concurrency,
-                    timeout_s=wanted.timeout_s,
-                    headers=headers,
-                    max_tokens=wanted.max_tokens,
+                    wanted.asking,
                     progress=show,
                 )
         except TimeoutError:

@@ -28,6 +28,7 @@ from laar.client.loop import RETRYABLE, Message, Reply, Send
 from laar.client.transport import completions_url, post
 from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
+from laar.measuring.asking import Asking
 from laar.measuring.judge import Judge
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
@@ -121,14 +122,8 @@ async def measure(
     targets: Sequence[Target],
     questions: Iterable[Question],
     out: Path,
+    asking: Asking | None = None,
     *,
-    concurrency: int = 1,
-    rate_per_s: float | None = None,
-    stream: bool = True,
-    timeout_s: float = 600.0,
-    check_timeout_s: float = 5.0,
-    headers: Mapping[str, str] | None = None,
-    max_tokens: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
     """Asks the questions that `out` has no answer for, and appends the outcomes to it.
@@ -137,28 +132,18 @@ async def measure(
         targets: each model is put every question; targets of one model share them.
         questions: read once; ids have to be unique.
         out: JSONL of `MeasuredOutcome`; made if it does not exist.
-        concurrency: requests in flight at each target.
-        rate_per_s: requests started per second over all targets; None for no limit.
-        stream: ask for streams, which show the time to first token.
-        timeout_s: time-out of one request.
-        check_timeout_s: time-out of one check.
-        headers: headers sent with each request, such as ``authorization``.
-        max_tokens: token limit of an answer; None leaves it to the endpoint.
+        asking: how they are asked; None for the defaults.
         progress: called after each outcome.
 
     Raises:
         SettingError: two questions have the same id, or the file can't be written.
     """
+    asking = asking or Asking()
     asked = list(questions)
     if len({question.id for question in asked}) < len(asked):
         raise SettingError("two questions have the same id: give each its own")
     mended_bytes, done = mend(out)
-    params: dict[str, object] = {"temperature": 0}
-    if stream:
-        params |= {"stream": True, "stream_options": {"include_usage": True}}
-    if max_tokens is not None:
-        params["max_tokens"] = max_tokens
-    async with _open(out) as file, Judge(timeout_s=check_timeout_s) as judge:
+    async with _open(out) as file, Judge(timeout_s=asking.check_timeout_s) as judge:
         # One connection for each request in flight, so that none waits for another target's.
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
@@ -166,10 +151,8 @@ async def measure(
                 file=file,
                 judge=judge,
                 session=session,
-                params=params,
-                headers=dict(headers or {}),
-                timeout_s=timeout_s,
-                pace=_Pace(rate_per_s),
+                asking=asking,
+                pace=_Pace(asking.rate_per_s),
                 progress=progress,
             )
             left: dict[str, Iterator[Question]] = {}
@@ -181,7 +164,7 @@ async def measure(
             try:
                 async with asyncio.TaskGroup() as group:
                     for target in targets:
-                        for _ in range(concurrency):
+                        for _ in range(asking.concurrency):
                             group.create_task(run.work(target, left[target.model]))
             except ExceptionGroup as faults:
                 raise faults.exceptions[0] from faults
@@ -257,14 +240,12 @@ class _Pace:
 
 @dataclass(slots=True, kw_only=True)
 class _Run:
-    """One run's settings, and its counts so far."""
+    """One run and its counts so far."""
 
     file: BinaryIO
     judge: Judge
     session: aiohttp.ClientSession
-    params: Mapping[str, object]
-    headers: dict[str, str]
-    timeout_s: float
+    asking: Asking
     pace: _Pace
     progress: Callable[[Progress], None] | None
     total: int = 0
@@ -280,8 +261,8 @@ class _Run:
 
     async def _outcome(self, target: Target, question: Question) -> MeasuredOutcome:
         messages = question.ask()
-        body = {"model": target.model, "messages": list(messages), **self.params}
-        reply = await self._reply(target, Send(body=body, headers=self.headers))
+        body = {"model": target.model, "messages": list(messages), **self.asking.params}
+        reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
         completion = reply.completion
         correct, error = None, reply.error
@@ -308,7 +289,7 @@ class _Run:
         url = completions_url(target.base_url)
         for number in range(_TRIES):
             await self.pace.turn()
-            reply = await post(self.session, url, send, self.timeout_s)
+            reply = await post(self.session, url, send, self.asking.timeout_s)
             if reply.completion is not None or reply.status not in RETRYABLE:
                 break
             if number + 1 < _TRIES:

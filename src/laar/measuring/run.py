@@ -19,6 +19,7 @@ from rich.progress import Progress as Bar
 
 from laar.client.loop import Message
 from laar.errors import SettingError
+from laar.measuring.asking import Asking
 from laar.measuring.checks import CheckSpec
 from laar.measuring.kv_lookup import Query, queries
 from laar.measuring.measure import Progress, Summary, Target, discover, measure
@@ -41,27 +42,28 @@ COLUMNS = (
 
 
 def run_measure(
-    *,
     endpoints: Sequence[str],
     models: Sequence[str],
     questions: Sequence[Question],
     out: Path,
-    concurrency: int,
-    rate_per_s: float | None,
-    stream: bool,
-    timeout_s: float,
-    check_timeout_s: float,
-    max_tokens: int | None,
-    key_variable: str | None,
+    asking: Asking,
+    *,
     json_file: Path | None,
 ) -> int:
     """Measures, and prints the result; returns the exit status.
 
+    Args:
+        endpoints: base URLs.
+        models: the models to ask; empty for all that are served.
+        questions: the questions.
+        out: see `measure`.
+        asking: how they are asked.
+        json_file: file for the counts.
+
     Raises:
-        SettingError: no such endpoint, model, file or environment variable.
+        SettingError: no such endpoint, model or file.
     """
     console = Console()
-    headers = key_headers(key_variable)
     try:
         with Bar(*COLUMNS, console=console) as bar:
             task = bar.add_task("measuring", total=None, note="")
@@ -71,19 +73,8 @@ def run_measure(
                 bar.update(task, completed=progress.done, total=progress.total, note=note)
 
             async def run() -> Summary:
-                return await measure(
-                    await targets_of(endpoints, models, headers),
-                    questions,
-                    out,
-                    concurrency=concurrency,
-                    rate_per_s=rate_per_s,
-                    stream=stream,
-                    timeout_s=timeout_s,
-                    check_timeout_s=check_timeout_s,
-                    headers=headers,
-                    max_tokens=max_tokens,
-                    progress=show,
-                )
+                targets = await targets_of(endpoints, models, asking.headers)
+                return await measure(targets, questions, out, asking, progress=show)
 
             summary = asyncio.run(run())
     except KeyboardInterrupt:

@@ -11,18 +11,15 @@ from pathlib import Path
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.interfaces import Prefixes
-from laar.datalayer import split_address
 from laar.datalayer.kubernetes import Rewrite
-from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
 from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
+from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 from laar.telemetry.problems import Problems
 
 __all__ = ["FleetState"]
 
-WRITE_AGAIN_S = 1.0
-"""How soon Envoy's file is tried again after it could not be written."""
 GATHER_S = 0.5
 """How long lists of names are gathered after one was taken: each change of names takes time in
 proportion to the whole fleet, and as it starts 200 endpoints a second report theirs."""
@@ -58,18 +55,17 @@ class FleetState:
     ) -> None:
         self._table = table
         self._prefixes = prefixes
+        self._beliefs = prefixes if isinstance(prefixes, PrefixBeliefs) else None
         self.problem = problems.report  # a collector knows its sink only
         self._rules = rules
-        self._eds_file = eds_file
+        self._file = None if eds_file is None else EnvoyFile(eds_file, table, problems)
         self._on_change = on_change
         self._on_reading = on_reading
         self._on_empty = on_empty
-        self._stale = asyncio.Event()
-        self._unwritten = False
+        self._changed = asyncio.Event()
         self._own = OwnNames()
         self._wanted: dict[str, Sequence[EndpointSpec]] = {}
-        self._told: frozenset[str] = frozenset()
-        self._reports: dict[str, Served] = {}
+        self._reports: dict[str, Served] = {}  # not taken yet
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -86,7 +82,7 @@ class FleetState:
 
     def has_all_of(self, sources: Set[str]) -> bool:
         """Whether these have said what they know, and it is published."""
-        return sources <= self._wanted.keys() and not self._stale.is_set()
+        return sources <= self._wanted.keys() and not self._changed.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
         """Endpoints to ask for their models, since nothing else names them."""
@@ -103,15 +99,15 @@ class FleetState:
         self._wanted[source] = specs
         addresses = {spec.address for spec in specs}
         # One that leaves while Envoy learns of it is in the file already, and never in the table.
-        unwritten = self._eds_file is not None and not (before == addresses <= self._told)
+        unwritten = self._file is not None and not (before == addresses <= self._file.known)
         if self._use(source) or unwritten:
-            self._stale.set()
+            self._changed.set()
 
     def _use(self, source: str) -> bool:
         """Puts what may be used of a source into the table; whether that changed anything."""
         specs = self._wanted[source]
-        if self._eds_file is not None:
-            specs = [spec for spec in specs if spec.address in self._told]
+        if self._file is not None:
+            specs = [spec for spec in specs if spec.address in self._file.known]
         before = {spec.address for spec in self._table.specs()}
         version = self._table.version
         self._table.replace(source, specs)
@@ -137,21 +133,21 @@ class FleetState:
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Blocks entered the endpoint's cache."""
         slot = self._table.slot(address)
-        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
-            self._prefixes.stored(slot, self._table.spec(slot).models[0], event, past=past)
+        if slot >= 0 and self._beliefs is not None:
+            self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
     def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
         """Blocks left the endpoint's cache."""
         slot = self._table.slot(address)
-        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
-            self._prefixes.removed(slot, block_hashes)
+        if slot >= 0 and self._beliefs is not None:
+            self._beliefs.removed(slot, block_hashes)
 
     def cleared(self, address: str, *, past: bool = False) -> None:
         """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
         slot = self._table.slot(address)
         if slot >= 0:
-            if isinstance(self._prefixes, PrefixBeliefs):
-                self._prefixes.emptied(slot, self._table.spec(slot).models[0], past=past)
+            if self._beliefs is not None:
+                self._beliefs.emptied(slot, self._table.spec(slot).models[0], past=past)
             if not past:
                 self._on_empty(address)
 
@@ -160,54 +156,37 @@ class FleetState:
         self._lose(self._table.slot(address))
 
     def _lose(self, slot: int) -> None:
-        if slot >= 0 and isinstance(self._prefixes, PrefixBeliefs):
-            self._prefixes.lost(slot)
+        if slot >= 0 and self._beliefs is not None:
+            self._beliefs.lost(slot)
 
     async def run(self) -> None:
         """Publishes every change until cancelled."""
         while True:
-            if self._unwritten:  # a disk may be full, or a directory be mounted late
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(WRITE_AGAIN_S):
-                        await self._stale.wait()
-            else:
-                await self._stale.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._file.again_s if self._file else None):
+                    await self._changed.wait()
             await self.publish()
 
     async def publish(self) -> None:
         """Writes the endpoints into Envoy's file, then reports the change."""
-        self._stale.clear()
-        if self._eds_file is not None:
-            await self._tell_envoy(self._eds_file)
+        self._changed.clear()
+        if self._file is not None:
+            wanted: dict[str, EndpointSpec] = {}
+            for specs in self._wanted.values():
+                for spec in specs:
+                    wanted.setdefault(spec.address, spec)
+            if await self._file.write(wanted):
+                for source in self._wanted:
+                    self._use(source)
         self._on_change()
-
-    async def _tell_envoy(self, path: Path) -> None:
-        wanted: dict[str, EndpointSpec] = {}
-        for specs in self._wanted.values():
-            for spec in specs:
-                wanted.setdefault(spec.address, spec)
-        told = self._told
-        self._told &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
-        # Thousands of endpoints are tens of milliseconds of writing.
-        fault = await asyncio.to_thread(_write_eds, path, list(wanted.values()), known=bool(told))
-        self.problem("eds", fault)
-        self._unwritten = fault is not None
-        if self._unwritten:
-            self._told = told
-            return
-        if len(self._table) and not told.issuperset(wanted):  # at the start no request waits
-            await asyncio.sleep(ENVOY_LEARNS_S)
-        self._told = frozenset(wanted)
-        for source in self._wanted:
-            self._use(source)
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         """Takes one metrics page's numbers."""
         slot = self._table.read(address, reading, now)
         if slot >= 0:
-            if reading.restarted and isinstance(self._prefixes, PrefixBeliefs):
-                self._prefixes.restarted(slot)
             if reading.restarted:
+                if self._beliefs is not None:
+                    self._beliefs.restarted(slot)
                 self._on_empty(address)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
@@ -239,31 +218,3 @@ class FleetState:
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Takes one raw round trip, or None for a probe that failed."""
         self._table.round_trip(address, rtt_s, now)
-
-
-def _write_eds(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
-    """Writes Envoy's endpoints file; returns the text of the problem, if any.
-
-    A picker that starts has no endpoint until the first list of its cluster, or the first answer of
-    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.
-
-    Args:
-        path: the file.
-        specs: the endpoints.
-        known: whether Envoy knows endpoints of this picker, so that none means an empty fleet.
-    """
-    addresses = []
-    for spec in specs:
-        host, port = split_address(spec.address)
-        addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
-    try:
-        if not addresses and not known and path.exists():
-            return None
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_eds(path, addresses)
-    except OSError as error:
-        return (
-            f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
-            f" it has. Remedy: mkdir -p {path.parent}, writable by this user"
-        )
-    return None

@@ -29,6 +29,7 @@ from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
+from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.problems import Problems
 
 __all__ = ["MAX_STATE_BYTES", "Learning", "artifact_of"]
@@ -89,6 +90,9 @@ class Learning:
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(self.assessor.success)
         self.latency = LatencyCheck(capability.measured_s_per_token)
+        self.metrics = LearningMetrics(
+            self.reports, self.online, self.latency, self.assessor.task_names
+        )
 
     def use(self, capability: CapabilityModel) -> None:
         """Replaces the artifact; reported outcomes and seen speeds stay."""

@@ -11,7 +11,7 @@ Names are kept while a pod is away, so one that is ready again serves at once. I
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from laar.core.endpoints import EndpointSpec, Served
 
@@ -25,51 +25,65 @@ MAX_KEPT = 20_000
 _Pod = tuple[str, str]
 
 
+@dataclass(slots=True)
+class _Source:
+    """The endpoints of one source.
+
+    Args:
+        specs: all of them.
+        nameless: those whose models it does not name, by address.
+        unasked: addresses of those of them that have not answered yet.
+        in_use: some of them serve, so that others may as soon as they have answered.
+    """
+
+    specs: Sequence[EndpointSpec]
+    nameless: dict[str, EndpointSpec]
+    unasked: set[str]
+    in_use: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether its first pods are held until each of them was asked."""
+        return not self.in_use and bool(self.unasked)
+
+
 class OwnNames:
     """The reports of sources, completed by the names that pods themselves report."""
 
     def __init__(self) -> None:
-        self._specs: dict[str, Sequence[EndpointSpec]] = {}
-        self._nameless: dict[str, dict[str, EndpointSpec]] = {}  # by source and address
+        self._sources: dict[str, _Source] = {}
         self._served: dict[_Pod, Served] = {}
-        self._silent: set[_Pod] = set()
-        self._unasked: dict[str, set[str]] = {}  # addresses by source
-        self._in_use: set[str] = set()
+        self._silent: set[_Pod] = set()  # asked, without a name to report
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Takes all that a source knows."""
-        self._specs[source] = specs
-        self._nameless[source] = {spec.address: spec for spec in specs if not spec.models}
-        if not self._nameless[source]:
-            self._in_use.discard(source)
+        before = self._sources.get(source)
+        nameless = {spec.address: spec for spec in specs if not spec.models}
+        in_use = before is not None and before.in_use and bool(nameless)
+        own = self._sources[source] = _Source(specs, nameless, set(), in_use)
         self._silent &= {_pod(spec) for spec in self.nameless()}
-        self._unasked[source] = {
-            address
-            for address, spec in self._nameless[source].items()
-            if _pod(spec) not in self._served and _pod(spec) not in self._silent
-        }
+        answered = self._served.keys() | self._silent
+        own.unasked = {address for address, spec in nameless.items() if _pod(spec) not in answered}
 
     def nameless(self) -> list[EndpointSpec]:
         """All endpoints whose models no source names."""
-        return [spec for own in self._nameless.values() for spec in own.values()]
+        return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
     def is_nameless(self, address: str) -> bool:
         """Whether some source does not name the models of an endpoint."""
-        return any(address in own for own in self._nameless.values())
+        return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:
         """Whether pods of a source that are the first are held until each of them was asked."""
-        return source not in self._in_use and bool(self._unasked[source])
+        return self._sources[source].waits
 
     def is_held(self, address: str) -> bool:
         """Whether an endpoint is one of those pods, and was not asked yet."""
-        return any(
-            address in self._unasked[source] for source in self._unasked if self.waits(source)
-        )
+        return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
         """Uses those that have answered."""
-        self._in_use.add(source)
+        self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
         """The endpoints of a source whose models are known, as far as they may be used.
@@ -78,38 +92,42 @@ class OwnNames:
             source: the source.
             reserved: names that stand for several models; none of them is a pod's main one.
         """
-        waits = self.waits(source)
+        own = self._sources[source]
+        waits = own.waits
         named = []
-        for spec in self._specs[source]:
+        for spec in own.specs:
             if spec.models:
                 named.append(spec)
             elif not waits and (served := self._served.get(_pod(spec))):
                 models = tuple(sorted(served.weights, key=lambda name: name in reserved))
                 named.append(replace(spec, models=models))
-                self._in_use.add(source)
+                own.in_use = True
         return named
 
     def reports(self, source: str) -> dict[str, Served]:
         """The last report of each of a source's pods, by address."""
-        own = self._nameless[source].items()
+        own = self._sources[source].nameless.items()
         return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
 
     def take(self, reports: Mapping[str, Served]) -> set[str]:
         """Takes the names that endpoints list, none included; returns the sources that changed."""
         changed: set[str] = set()
         for address, served in reports.items():
-            of = [
-                (source, own[address]) for source, own in self._nameless.items() if address in own
-            ]
-            for source, _ in of:
-                self._unasked[source].discard(address)
-            news = {pod for pod in {_pod(spec) for _, spec in of} if self._is_news(pod, served)}
-            changed.update(source for source, spec in of if _pod(spec) in news)
+            holders = {
+                source: _pod(own.nameless[address])
+                for source, own in self._sources.items()
+                if address in own.nameless
+            }
+            for source in holders:
+                self._sources[source].unasked.discard(address)
+            news = {pod for pod in set(holders.values()) if self._keep(pod, served)}
+            changed.update(source for source, pod in holders.items() if pod in news)
         while len(self._served) > MAX_KEPT:
             del self._served[next(iter(self._served))]
         return changed
 
-    def _is_news(self, pod: _Pod, served: Served) -> bool:
+    def _keep(self, pod: _Pod, served: Served) -> bool:
+        """Keeps a pod's report; returns whether its names are new."""
         before = self._served.get(pod)
         if not served.weights:
             news = before is None and pod not in self._silent

@@ -10,11 +10,13 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
+
+from prometheus_client.core import Metric
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
@@ -48,7 +50,6 @@ from laar.sharing import SharingSettings
 from laar.telemetry.context import context_families
 from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.health import health_families
-from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.prefix import prefix_families
@@ -88,74 +89,43 @@ class Picker:
         self.problems = problems if problems is not None else Problems()
         self.clock = clock
         self.rng = rng = random.Random(seed)
-        self.metrics = Metrics(problems=self.problems)
-        self.held = HeldBytes(settings.bodies.max_held_bytes)
-        self.metrics.held_body_bytes = lambda: self.held.now_bytes
+        self._faulty: set[str] = set()
+        self._id_begins = ""  # of decisions
+        self._decided_at = -math.inf
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
         )
         self.prefix_key = rng.randbytes(16)
-        self.prefixes: Prefixes = (
-            PrefixBeliefs(key=self.prefix_key, max_bytes=settings.prefix.max_bytes)
-            if settings.prefix.enabled
-            else NoPrefixes()
-        )
-        stats = self._beliefs.index.stats if self._beliefs else None
-        self.metrics.add(partial(prefix_families, stats))
+        self.prefixes = self._prefixes()
         self.tokenized = self._tokenized()
-        self.tuner = (
-            TunerKeeper(settings.tuner, settings.routing.weights.tunable(), problems=self.problems)
-            if settings.tuner.enabled
-            else None
-        )
-        self.metrics.add(partial(tuner_families, self.tuner.shown if self.tuner else None))
+        self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
-        self._faulty: set[str] = set()
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Has an endpoint asked for its models soon; every endpoint without an address."""
-        self._id_begins = ""  # of decisions
-        self._decided_at = -math.inf
         self.director = self._director()
-        self.metrics.director = self.director
-        self.pools = PoolMetrics(self.director, settings.flow.admission, clock=clock)
-        self.metrics.add(self.pools.collect)
+        self.admission = self._admission()
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
-        self.metrics.add(partial(health_families, self.health, self.table, clock))
-        learners = self.learning
-        learning = LearningMetrics(
-            learners.reports, learners.online, learners.latency, learners.assessor.task_names
+        self.held = HeldBytes(settings.bodies.max_held_bytes)
+        self.metrics = Metrics(
+            self.director, held_body_bytes=lambda: self.held.now_bytes, problems=self.problems
         )
-        self.metrics.add(learning.collect)
-        self.observability = Observability(
-            settings,
-            self.director,
-            self.metrics,
-            self.learning.reports,
-            self.rules,
-            clock=clock,
-            rng=rng,
-            problems=self.problems,
-            calibrated=self.learning.calibrated,
-            sharing=lambda: self.sharer.shown() if self.sharer else None,
+        self.pools = PoolMetrics(
+            self.director, settings.flow.admission, admission=self.admission, clock=clock
         )
+        self.flow_metrics = FlowMetrics(self.admission) if self.admission is not None else None
+        self.observability = self._observability()
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
-        self.admission: Admission | None = None
-        self.flow_metrics: FlowMetrics | None = None
-        if settings.flow.enabled:
-            self.admission = Admission(self.director, settings.flow.admission)
-            self.flow_metrics = FlowMetrics(self.admission)
-            self.pools.admission = self.admission
-            self.metrics.add(self.flow_metrics.collect)
-        self.metrics.add(partial(context_families, self.context.tallies))
         self.enforced = EnforcedShare(settings.routing.enforcement.share)
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
         self._apply_bodies(settings)
+        for collect in self._collectors():
+            self.metrics.add(collect)
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """The record of the decision on a request as it would fall now; reserves nothing.
@@ -233,13 +203,19 @@ class Picker:
 
     # -- parts ---------------------------------------------------------------------------------
 
+    def _prefixes(self) -> Prefixes:
+        prefix = self.settings.prefix
+        if not prefix.enabled:
+            return NoPrefixes()
+        return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
+
     def _tokenized(self) -> TokenizedPrompts | None:
         """The tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self._beliefs
         tokenizers = read_tokenizers(prefix.tokenizers)
         if beliefs is None or not (tokenizers or prefix.ask_engines):
             return None
-        made = TokenizedPrompts(
+        return TokenizedPrompts(
             beliefs,
             self.table,
             tokenizers,
@@ -247,8 +223,12 @@ class Picker:
             clock=self.clock,
             problems=self.problems,
         )
-        self.metrics.add(made.collect)
-        return made
+
+    def _tuner(self) -> TunerKeeper | None:
+        settings, weights = self.settings.tuner, self.settings.routing.weights
+        if not settings.enabled:
+            return None
+        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
 
     def _director(self) -> Director:
         routing = self.settings.routing
@@ -266,6 +246,10 @@ class Picker:
             on_settled=self._settled,
             on_fault=self._part_failed,
         )
+
+    def _admission(self) -> Admission | None:
+        flow = self.settings.flow
+        return Admission(self.director, flow.admission) if flow.enabled else None
 
     def _sharer(self, hub: Path | None) -> Sharer | None:
         """Reports to others where there is a way, or keeps a snapshot; None for neither."""
@@ -294,8 +278,37 @@ class Picker:
         )
         if carrier is not None:
             self._id_begins = sharer.sharing.tag
-        self.metrics.add(partial(sharing_families, sharer))
         return sharer
+
+    def _observability(self) -> Observability:
+        return Observability(
+            self.settings,
+            self.director,
+            self.metrics,
+            self.learning.reports,
+            self.rules,
+            clock=self.clock,
+            rng=self.rng,
+            problems=self.problems,
+            calibrated=self.learning.calibrated,
+            sharing=lambda: self.sharer.shown() if self.sharer else None,
+        )
+
+    def _collectors(self) -> Iterator[Callable[[], Iterable[Metric]]]:
+        """The parts with metrics of their own, in the order of the page."""
+        yield partial(prefix_families, self._beliefs.index.stats if self._beliefs else None)
+        if self.tokenized is not None:
+            yield self.tokenized.collect
+        yield partial(tuner_families, self.tuner.shown if self.tuner else None)
+        yield self.pools.collect
+        if self.sharer is not None:
+            yield partial(sharing_families, self.sharer)
+        yield partial(health_families, self.health, self.table, self.clock)
+        yield self.learning.metrics.collect
+        yield self.observability.collect
+        if self.flow_metrics is not None:
+            yield self.flow_metrics.collect
+        yield partial(context_families, self.context.tallies)
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Fresh policies, but for those that are set as before."""

@@ -27,13 +27,25 @@ _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 8
 
 
 class Metrics(Collector):
-    """Everything the picker counts. `page()` renders it."""
+    """Everything the picker counts. `page()` renders it.
 
-    def __init__(self, problems: Problems | None = None) -> None:
-        self.director: Director | None = None
+    Args:
+        director: director of the endpoints; None shows none.
+        held_body_bytes: bytes of incomplete bodies.
+        problems: the problems that are open; None for a log of its own.
+    """
+
+    def __init__(
+        self,
+        director: Director | None = None,
+        *,
+        held_body_bytes: Callable[[], int] = int,
+        problems: Problems | None = None,
+    ) -> None:
+        self.director = director
         self.problems = problems if problems is not None else Problems()
         self.streams_open = 0
-        self.held_body_bytes: Callable[[], int] = int
+        self._held_body_bytes = held_body_bytes
         self.stream_faults = 0
         self.ignored_messages = 0
         self.moved = 0
@@ -141,7 +153,7 @@ class Metrics(Collector):
             "laar_held_body_bytes",
             "Bytes of incomplete request bodies held, in the gateway shape; "
             "bodies.max_held_bytes is the limit.",
-            self.held_body_bytes(),
+            self._held_body_bytes(),
         )
         yield counter("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults)
         yield counter(

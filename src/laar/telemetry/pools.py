@@ -45,16 +45,22 @@ class PoolMetrics:
     Args:
         director: director of the endpoints and engines to read.
         settings: settings of flow control, for the objectives of first tokens.
+        admission: flow control itself; None where it is off.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, director: Director, settings: FlowSettings, *, clock: Callable[[], float]
+        self,
+        director: Director,
+        settings: FlowSettings,
+        *,
+        admission: Admission | None = None,
+        clock: Callable[[], float],
     ) -> None:
         self._director = director
         self._clock = clock
         self.settings = settings
-        self.admission: Admission | None = None
+        self.admission = admission
         self._requests: Counter[_Pool] = Counter()
         self._late: Counter[_Pool] = Counter()
         self._seen: set[_Pool] = set()

@@ -14,11 +14,13 @@ __all__ = [
     "NOT_HELD",
     "NO_VERDICT",
     "Backend",
+    "BlockTokens",
     "Data",
     "Jobs",
     "Json",
     "Keep",
     "Plot",
+    "TimeScale",
     "check_places",
     "lab_console",
 ]
@@ -49,6 +51,8 @@ Keep = Annotated[
         "and files resumes there."
     ),
 ]
+TimeScale = Annotated[float, typer.Option(help="Multiply the trace's arrival times by this.")]
+BlockTokens = Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")]
 
 
 def check_places(*files: Path | None) -> None:

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.lab.options import Backend, Jobs, Json, Keep, Plot, check_places, lab_console
+from laar.cli.lab.options import (
+    Backend,
+    BlockTokens,
+    Jobs,
+    Json,
+    Keep,
+    Plot,
+    TimeScale,
+    check_places,
+    lab_console,
+)
 from laar.cli.terminal import report_errors
 from laar.errors import SettingError
 
@@ -64,13 +74,11 @@ def replay(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Requests to send at most. Default: all.")
     ] = None,
-    time_scale: Annotated[
-        float, typer.Option(help="Multiply the trace's arrival times by this.")
-    ] = 1.0,
+    time_scale: TimeScale = 1.0,
     speed: Annotated[
         float, typer.Option(min=1e-6, help="Divide the times, pauses included, by this.")
     ] = 1.0,
-    block_tokens: Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")] = 512,
+    block_tokens: BlockTokens = 512,
     max_in_flight: Annotated[
         int, typer.Option(min=1, help="Requests in flight at most (open loop).")
     ] = 64,

@@ -9,7 +9,7 @@ announced (`places`), points, headings, bullets, rules and paragraphs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from laar.context.blocks import Block, Limits, Refused
@@ -23,11 +23,11 @@ from laar.context.formats import (
     parts,
     records,
     reprs,
-    words,
     xml,
 )
-from laar.context.formats.order import in_sequence, source_files
-from laar.context.formats.places import places
+from laar.context.formats.held import hold
+from laar.context.formats.order import source_files
+from laar.context.formats.places import Place, places
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
 from laar.context.settings import ContextSettings, Reason
@@ -60,81 +60,10 @@ def scan(
     Raises:
         Refused: there may be documents, but they can't be separated or moved safely.
     """
-    blocks = [
-        block for block in _found(text, settings, around) if block.documents >= settings.min_docs
-    ]
+    found = next(filter(None, _found(text, settings, around)), [])
+    blocks = [block for block in found if block.documents >= settings.min_docs]
     blocks = [_to_line_ends(text, b) for b in _last_after_examples(text, blocks)]
-    return _held(text, blocks, settings, around)
-
-
-def _found(text: str, settings: ContextSettings, around: Surroundings) -> list[Block]:
-    families, most = settings.formats, settings.max_docs
-    if around.parts:
-        return parts.scan(text, most=most, by_tool=around.by_tool) if "json" in families else []
-    limits = Limits(settings.min_docs, most, settings.relabel is not False)
-    if settings.delimiters:
-        blocks = declared.scan(text, settings.delimiters, most)
-        if blocks:
-            return blocks
-    if "json" in families:
-        found = lists.scan(text, limits, by_tool=around.by_tool)
-        if found is not None:
-            return found
-    found = []
-    refused: Reason | None = None  # no error: with its traceback it would be a cycle of garbage
-    if "xml" in families:
-        try:
-            found = xml.scan(text, limits)
-        except Refused as error:
-            if xml.mentioned(text) > _ONLY_MENTIONED:
-                raise  # they are tags of documents, though not well made
-            refused, found = error.reason, []
-        if found:
-            return [block for block in found if not source_files(text, block.items)]
-    if "numbered" in families:
-        found = fences.scan(text, limits)
-        if found:
-            return found
-    if len(text) <= MAX_LINES or text.count("\n") <= MAX_LINES:
-        view = View(text, around)
-        found = openers.unannounced(view, families, most)
-        if not found and "records" in families:
-            found = records.scan(view, most)
-        if not found and "json" in families:
-            found = lists.within(view, limits)
-        if not found:
-            found = _placed(view, families, limits)
-    if not found and refused is not None:
-        raise Refused(refused)
-    return found
-
-
-def _placed(view: View, families: Sequence[str], limits: Limits) -> list[Block]:
-    """The blocks in the first place with documents among those where some were announced."""
-    text, most = view.text, limits.most
-    unknown: str | None = None
-    for place in places(view):
-        if "json" in families and place.points >= Needs.PLACE:
-            blocks = lists.in_place(text, place.start, place.end, limits)
-            if blocks:
-                return blocks
-        if "xml" in families and place.points >= Needs.PLACE:
-            blocks = xml.in_place(text, place.start, place.end, limits)
-            if blocks and not source_files(text, blocks[0].items):
-                return blocks
-        if "records" in families and place.points >= Needs.PLACE:
-            blocks = reprs.in_place(text, place.start, place.end, most)
-            if blocks:
-                return blocks
-        block = openers.in_place(view, place, families, most)
-        block = block or cuts.in_place(view, place, families, most)
-        if block is not None:
-            return [block]
-        if place.points >= Needs.RETRIEVAL and place.end - place.start >= _WORTH_A_NAME:
-            unknown = unknown or place.kind
-    if unknown is not None:
-        raise Unknown(unknown)
-    return []
+    return hold(text, blocks, settings, around)
 
 
 _ONLY_MENTIONED = 2
@@ -145,6 +74,80 @@ MAX_LINES = 20_000
 
 _WORTH_A_NAME = 1024
 """Bytes of announced text from which on it is worth telling that no shape fits."""
+
+
+def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterator[list[Block]]:
+    """Yields the finds of each recogniser, the surest first; the first not empty counts."""
+    families, most = settings.formats, settings.max_docs
+    if around.parts:
+        if "json" in families:
+            yield parts.scan(text, most=most, by_tool=around.by_tool)
+        return
+    limits = Limits(settings.min_docs, most, settings.relabel is not False)
+    if settings.delimiters:
+        yield declared.scan(text, settings.delimiters, most)
+    if "json" in families:
+        found = lists.scan(text, limits, by_tool=around.by_tool)
+        if found is not None:  # the text is JSON, and nothing else
+            yield found
+            return
+    refused: Reason | None = None  # no error: with its traceback it would be a cycle of garbage
+    if "xml" in families:
+        try:
+            tagged = xml.scan(text, limits)
+        except Refused as error:
+            if xml.mentioned(text) > _ONLY_MENTIONED:
+                raise  # they are tags of documents, though not well made
+            refused = error.reason
+        else:
+            if tagged:
+                yield [block for block in tagged if not source_files(text, block.items)]
+                return
+    if "numbered" in families:
+        yield fences.scan(text, limits)
+    if len(text) <= MAX_LINES or text.count("\n") <= MAX_LINES:
+        view = View(text, around)
+        yield openers.unannounced(view, families, most)
+        if "records" in families:
+            yield records.scan(view, most)
+        if "json" in families:
+            yield lists.within(view, limits)
+        yield _placed(view, families, limits)
+    if refused is not None:
+        raise Refused(refused)
+
+
+def _placed(view: View, families: Sequence[str], limits: Limits) -> list[Block]:
+    """The blocks in the first place with documents among those where some were announced."""
+    unknown: str | None = None
+    for place in places(view):
+        blocks = next(filter(None, _in_place(view, place, families, limits)), None)
+        if blocks:
+            return blocks
+        if place.points >= Needs.RETRIEVAL and place.end - place.start >= _WORTH_A_NAME:
+            unknown = unknown or place.kind
+    if unknown is not None:
+        raise Unknown(unknown)
+    return []
+
+
+def _in_place(
+    view: View, place: Place, families: Sequence[str], limits: Limits
+) -> Iterator[list[Block]]:
+    """The same as `_found` for a place where documents were announced."""
+    text, start, end = view.text, place.start, place.end
+    if place.points >= Needs.PLACE:
+        if "json" in families:
+            yield lists.in_place(text, start, end, limits)
+        if "xml" in families:
+            tagged = xml.in_place(text, start, end, limits)
+            yield [] if tagged and source_files(text, tagged[0].items) else tagged
+        if "records" in families:
+            yield reprs.in_place(text, start, end, limits.most)
+    for recogniser in (openers, cuts):
+        block = recogniser.in_place(view, place, families, limits.most)
+        if block is not None:
+            yield [block]
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
@@ -178,60 +181,3 @@ def _last_after_examples(text: str, blocks: list[Block]) -> list[Block]:
                 continue
         kept.append(block)
     return kept
-
-
-def _held(
-    text: str, blocks: list[Block], settings: ContextSettings, around: Surroundings
-) -> list[Block]:
-    """The blocks, held where the prompt may use their order or the numbers of their places."""
-    if settings.relabel is True or all(block.held is not None for block in blocks):
-        return blocks
-    first, last = blocks[0].begin, blocks[-1].end
-    near = (text[max(0, first - _READ) : first], text[last : last + _READ], *around.asked)
-    placed = any(map(words.ORDERED.are_in, near))
-    near += (*around.later, around.answer)
-    placed = placed or any(map(words.PLACES.are_in, near))
-    counted = placed or settings.relabel is False or any(map(words.CITES.are_in, near))
-    counted = counted or words.COUNTED.search(around.answer) is not None
-    numbered = placed or any(map(words.NUMBERED.are_in, near))
-
-    def held(block: Block) -> bool:
-        if in_sequence([text[a : a + _HEAD] for _, _, a, _, _ in block.items]):
-            return True
-        if block.labels_stay:
-            return counted or numbered or _speak_of_each_other(text, block)
-        return placed or (numbered and not _have_numbers(block))
-
-    return [
-        replace(block, held=Reason.POSITIONAL_LABELS)
-        if block.held is None and held(block)
-        else block
-        for block in blocks
-    ]
-
-
-def _have_numbers(block: Block) -> bool:
-    """Whether the documents' own names hold numbers, by which a prompt may speak of them."""
-    return all(item.label and _DIGIT.search(item.label) for item in block.items)
-
-
-_HEAD = 80
-_DIGIT = re.compile(r"\d")
-
-
-def _speak_of_each_other(text: str, block: Block) -> bool:
-    """Whether a document names another by its label, as in "see Document 3"."""
-    noun = _NOUN.search(text[block.begin : block.items[0].start].lower())
-    if noun is None:
-        return False
-    named = re.compile(rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b")
-    inside = text[block.items[0].start : block.end].lower()
-    first = block.items[0].start
-    return any(named.search(inside, a - first, b - first) for a, b, *_ in block.items)
-
-
-_NOUN = re.compile(r"[^\W\d_]{3,}")
-
-
-_READ = 4000
-"""Characters that are read before and after documents; citations and orders are named there."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import NamedTuple
 
 from laar.context.formats import cues, words
 from laar.context.formats.ends import RULE, end_of_part, trimmed
@@ -19,12 +20,17 @@ from laar.context.formats.view import View
 
 __all__ = ["Place", "places"]
 
-_HEAD = 4000
-_TAIL = 2000
-_NEAR = 700
-_MOST_LINES = 24
+_HEAD, _TAIL = 4000, 2000
+"""Characters at either end of a text in which any line may announce documents."""
+
 _FAR_CHARS = 200_000
+"""Characters of a text between whose ends the lines of `_FAR` are looked for."""
+
+_NEAR = 700
+"""Characters before and behind a place that are read for evidence."""
+
 _LONGEST_LINE = 700
+_MOST_LINES = 24
 _MOST_PLACES = 8
 
 _TAGS = (
@@ -37,12 +43,11 @@ _TAG = re.compile(rf"<({_TAGS})(?:\s[^<>]{{0,200}})?>", re.IGNORECASE)
 _QUOTES = re.compile(r"(```|\"\"\"|''')[a-zA-Z]{0,12}\n")
 _SENTENCE_END = (":", "：", ".", "。", "!", "below")
 _LISTED = re.compile(r"[ \t]*(?:[-*•+]|\(?\d{1,3}[.)])[ \t]")
-_MOST_ADVICE = 4
 _LONG_RULE = 6
-_INTRODUCES = re.compile(r"[^\n]{1,120}[:：][ \t\r]*+\n")
+_MOST_ADVICE = 4
+"""Lines of advice between an announcement and its documents."""
 
-_Span = tuple[int, int, bool, int, str]
-"""Start, end, whether it is closed, points for its announcement, and the announcement's kind."""
+_INTRODUCES = re.compile(r"[^\n]{1,120}[:：][ \t\r]*+\n")
 
 # Beginnings of lines, looked for in all of a long text, since that is cheap.
 _FAR = re.compile(
@@ -74,36 +79,40 @@ class Place:
     kind: str
 
 
+class _Span(NamedTuple):
+    """Announced text, without white space: `points` are those of its announcement alone."""
+
+    start: int
+    end: int
+    closed: bool
+    points: int
+    kind: str
+
+
 def places(view: View) -> Iterator[Place]:
     """All places in the text, the best first."""
-    text, around = view.text, view.around
-    if around.by_tool:
-        start, end = trimmed(text, 0, len(text))
-        head = _INTRODUCES.match(text, start)
-        if head is not None and words.RETRIEVAL_NOUN.search(head.group()):
-            start = _skip(text, head.end())
-        yield Place(
-            start=start,
-            end=end,
-            points=3,
-            looked_up=True,
-            closed=True,
-            memories=False,
-            kind="tool",
-        )
-    lines = _lines(view)
+    if view.around.by_tool:
+        yield _result(view.text)
     found: dict[int, Place] = {}
-    for start, end, closed, points, kind in (
-        *_tagged(text),
-        *_announced(view, lines),
-    ):
-        if start < end and start not in found and len(found) < _MOST_PLACES:
-            found[start] = _judged(view, start, end, closed, points, kind)
+    for span in (*_tagged(view.text), *_announced(view)):
+        if span.start < span.end and span.start not in found and len(found) < _MOST_PLACES:
+            found[span.start] = _judged(view, span)
     # Closed places first: they are the narrower ones.
     yield from sorted(found.values(), key=lambda place: (not place.closed, place.start))
     whole = _whole(view)
     if whole is not None:
         yield whole
+
+
+def _result(text: str) -> Place:
+    """The result of a tool, without a first line such as "Found 5 results:"."""
+    start, end = trimmed(text, 0, len(text))
+    head = _INTRODUCES.match(text, start)
+    if head is not None and words.RETRIEVAL_NOUN.search(head.group()):
+        start = _skip(text, head.end())
+    return Place(
+        start=start, end=end, points=3, looked_up=True, closed=True, memories=False, kind="tool"
+    )
 
 
 def _lines(view: View) -> list[tuple[int, int]]:
@@ -143,32 +152,39 @@ def _tagged(text: str) -> Iterator[_Span]:
         if not inner[: end - match.end()].strip():
             continue  # only talks about the tag
         start, end = trimmed(text, match.end(), end)
-        yield start, end, True, 2, "tag"
+        yield _Span(start, end, closed=True, points=2, kind="tag")
 
 
-def _announced(view: View, lines: list[tuple[int, int]]) -> Iterator[_Span]:
+def _announced(view: View) -> Iterator[_Span]:
     """The text after a heading or a sentence about documents: fenced, or up to the end."""
     text = view.text
-    for start, end in lines:
+    for start, end in _lines(view):
         line = text[start : min(end, start + _LONGEST_LINE)]
         found = _heading(line, whole=len(line) == end - start)
         if found is None:
             continue
         length, points = found
         begin = _skip(text, _after_advice(text, start + length))
-        if _heading(text[begin : begin + 200].split("\n", 1)[0], whole=True, only=True) is not None:
-            continue  # the next line announces them more closely
-        if _announces_rules(view, begin):
+        if _is_announced_again(view, begin):
             continue
-        if _TAG.match(text, begin):
-            continue  # so does a tag
         fenced = _fenced(view, begin)
         if fenced is not None:
-            yield (*fenced, max(1, points), "rules")
+            yield _Span(*fenced, max(1, points), "rules")
             continue
         stop, sure = end_of_part(view, begin, _section_end(text, line, begin))
         a, b = trimmed(text, begin, max(begin, stop))
-        yield a, b, sure or view.around.asked_apart, points, "heading"
+        yield _Span(a, b, sure or view.around.asked_apart, points, "heading")
+
+
+def _is_announced_again(view: View, begin: int) -> bool:
+    """Whether the text there has a closer announcement: a heading, a sentence over rules, a tag."""
+    text = view.text
+    following = text[begin : begin + 200].split("\n", 1)[0]
+    return (
+        _heading(following, whole=True, only=True) is not None
+        or _announces_rules(view, begin)
+        or _TAG.match(text, begin) is not None
+    )
 
 
 def _announces_rules(view: View, begin: int) -> bool:
@@ -269,40 +285,38 @@ def _skip(text: str, at: int) -> int:
     return at
 
 
-def _judged(view: View, start: int, end: int, closed: bool, points: int, kind: str) -> Place:
+def _judged(view: View, span: _Span) -> Place:
     """Counts the evidence around a place."""
-    text, around = view.text, view.around
-    before, after = text[max(0, start - _NEAR) : start], text[end : end + _NEAR]
+    text, said = view.text, view.around.said
+    before, after = text[max(0, span.start - _NEAR) : span.start], text[span.end : span.end + _NEAR]
     near = words.RETRIEVAL.are_in(before) or words.RETRIEVAL.are_in(after)
-    said = not near and words.RETRIEVAL.are_in(around.said)
-    points += 2 if near else 1 if said else 0
-    asked = (
-        around.asked_apart
+    memories = words.MEMORIES.are_in(before[-200:])
+    asked = _is_asked(view, span, before, after)
+    points = span.points + 2 * memories + asked
+    points += 2 if near else words.RETRIEVAL.are_in(said)
+    points += any(map(words.UNSURE.are_in, (before, after, said)))
+    return Place(
+        start=span.start,
+        end=span.end,
+        points=points if asked else min(points, 2),
+        looked_up=near,
+        closed=span.closed,
+        memories=memories,
+        kind=span.kind,
+    )
+
+
+def _is_asked(view: View, span: _Span, before: str, after: str) -> bool:
+    """Whether a question or an instruction stands beside a place, or in another text."""
+    return (
+        view.around.asked_apart
         or any(mark in part for mark in "?？" for part in (before, after))
         or cues.has_question(after.lstrip())
         or words.INSTRUCTS.match(after.lstrip("-=#*_~+`\"' \t\r\n")) is not None
-        or (closed and words.ANSWERS.are_in(after))
-        or (kind == "tag" and bool(_behind_tag(after)))
+        or (span.closed and words.ANSWERS.are_in(after))
+        or (span.kind == "tag" and bool(after.partition(">")[2].strip()))  # any text behind it
         or cues.has_question(before)
     )
-    points += asked
-    points += any(words.UNSURE.are_in(part) for part in (before, after, around.said))
-    memories = words.MEMORIES.are_in(before[-200:])
-    points += 2 * memories
-    return Place(
-        start=start,
-        end=end,
-        points=points if asked else min(points, 2),
-        looked_up=near,
-        closed=closed,
-        memories=memories,
-        kind=kind,
-    )
-
-
-def _behind_tag(after: str) -> str:
-    """The text behind the end of a tag, stripped."""
-    return after.partition(">")[2].strip()
 
 
 def _whole(view: View) -> Place | None:
@@ -314,14 +328,13 @@ def _whole(view: View) -> Place | None:
         return None
     start = _skip(text, 0)
     stop, sure = end_of_part(view, start, len(text))
-    after = text[stop : stop + _NEAR]
     a, b = trimmed(text, start, stop)
-    labelled = cues.announces_question(after.lstrip())
     if not sure or a >= b:
         return None
-    if words.RETRIEVAL.are_in(after) or words.RETRIEVAL.are_in(around.said):
-        return _judged(view, a, b, sure, 0, "text")
-    if not labelled:
+    after = text[stop : stop + _NEAR]
+    retrieved = words.RETRIEVAL.are_in(after) or words.RETRIEVAL.are_in(around.said)
+    if not retrieved and not cues.announces_question(after.lstrip()):
         return None
+    place = _judged(view, _Span(a, b, sure, 0, "text"))
     # A question with its label: enough for texts under numbers in brackets.
-    return replace(_judged(view, a, b, sure, 0, "text"), points=2)
+    return place if retrieved else replace(place, points=2)

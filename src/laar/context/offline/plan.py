@@ -27,9 +27,9 @@ from laar.context.formats import scan
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.offline.cluster import MAX_CONTEXTS, build
 from laar.context.offline.schedule import schedule
-from laar.context.rewrite import Change, rewrite, verified
+from laar.context.rewrite import Change, as_received, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
-from laar.context.turn import surroundings
+from laar.context.surroundings import surroundings
 
 __all__ = ["BatchPlan", "PlanReport", "Planned", "plan", "plan_file", "plan_lines"]
 
@@ -225,7 +225,7 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
     if not change.moved:
         return line
     text = read.text.value
-    changes = [change, *(Change(block, tuple(range(len(block.items)))) for block in others)]
+    changes = [change, *map(as_received, others)]
     bare, annotated = rewrite(text, changes)
     if not verified(text, changes, bare, []):
         return line

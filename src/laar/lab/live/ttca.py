@@ -14,6 +14,8 @@ import asyncio
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -33,74 +35,66 @@ from laar.lab.live.agreement import (
 from laar.lab.live.comparison import Tally, compare, exit_status
 from laar.lab.live.figures import Improvement, Step, improvements, plot, steps
 from laar.lab.live.fleet import running_fleet
-from laar.measuring.kv_lookup import Query, queries
+from laar.measuring.kv_lookup import Query
 from laar.policies import POLICY_NAMES
 from laar.sim.fleet import FleetSettings
 
-__all__ = ["run_ttca"]
+__all__ = ["Ttca", "run_ttca"]
 
 
-def run_ttca(
-    *,
-    url: str | None,
-    policies: Sequence[str],
-    per_cell: int,
-    languages: Sequence[str],
-    lengths_tokens: Sequence[int],
-    seed: int,
-    concurrency: int,
-    time_scale: float,
-    capability: Path | None,
-    keep_prompts: bool,
-    lab_runs: int | None,
-    json_file: Path | None,
-    plot_file: Path | None,
-) -> int:
-    """Runs the comparison, shows it and writes the files asked for; returns the exit status.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ttca:
+    """The questions, the policies and the fleet of a comparison.
 
-    Raises:
-        SettingError: a policy that does not exist, or options that contradict each other.
+    Args:
+        asked: the questions.
+        policies: names of the policies; the first is compared with the others.
+        concurrency: questions in flight at once.
+        url: the gateway; None starts the demo's fleet.
+        time_scale: real seconds for one of the fleet that is started.
+        capability: the artifact of the fleet that is started; None for its own.
+        keep_prompts: engines of the fleet that is started keep the prompts of earlier requests.
+        lab_runs: number of runs of the lab to compare with; None for none.
     """
-    for policy in policies:
-        if policy not in POLICY_NAMES:
-            raise SettingError(unknown("policy", policy, POLICY_NAMES))
-    if url is not None and capability is not None:
-        raise SettingError("--capability is for the fleet started here; with --url the picker has")
-    if url is not None and lab_runs is not None:
-        raise SettingError("--against-lab needs the fleet that the lab knows: leave --url out")
-    asked = queries(
-        languages=languages,
-        lengths_tokens=lengths_tokens,
-        per_cell=per_cell,
-        seed=seed,
-        split="evaluate",
-    )
-    console = Console()
-    scale = 1.0 if url is not None else time_scale
+
+    asked: Sequence[Query]
+    policies: Sequence[str]
+    concurrency: int
+    url: str | None
+    time_scale: float
+    capability: Path | None
+    keep_prompts: bool
+    lab_runs: int | None
+
+    def __post_init__(self) -> None:
+        """Raises SettingError for a policy that does not exist, or options that contradict."""
+        for policy in self.policies:
+            if policy not in POLICY_NAMES:
+                raise SettingError(unknown("policy", policy, POLICY_NAMES))
+        if self.url is not None and self.capability is not None:
+            raise SettingError(
+                "--capability is for the fleet started here; with --url the picker has"
+            )
+        if self.url is not None and self.lab_runs is not None:
+            raise SettingError("--against-lab needs the fleet that the lab knows: leave --url out")
+
+
+def run_ttca(wanted: Ttca, *, json_file: Path | None, plot_file: Path | None) -> int:
+    """Runs the comparison, shows it and writes the files asked for; returns the exit status."""
+    console, lab_runs = Console(), wanted.lab_runs
+    scale = 1.0 if wanted.url is not None else wanted.time_scale
     lab: dict[str, list[Figures]] = {}
     if lab_runs is not None:
-        asked = in_order(asked, "envoy")
+        wanted = replace(wanted, asked=in_order(wanted.asked, "envoy"))
         lab = in_lab(
-            asked,
-            policies,
+            wanted.asked,
+            wanted.policies,
             runs=lab_runs,
-            capability=capability,
-            concurrency=concurrency,
-            keep_prompts=keep_prompts,
+            capability=wanted.capability,
+            concurrency=wanted.concurrency,
+            keep_prompts=wanted.keep_prompts,
         )
-    tallies = asyncio.run(
-        _replay(
-            console,
-            asked,
-            url,
-            policies,
-            concurrency,
-            time_scale,
-            capability,
-            keep_prompts=keep_prompts,
-            as_in_lab=lab_runs is not None,
-        )
-    )
+    tallies = asyncio.run(_replay(console, wanted))
     curves = [steps(tally, time_scale=scale) for tally in tallies]
     bars = improvements(tallies[0], tallies[1:], time_scale=scale)
     _show(console, curves, bars)
@@ -116,41 +110,30 @@ def run_ttca(
     return exit_status(console, tallies) or (0 if agrees else DISAGREES)
 
 
-async def _replay(
-    console: Console,
-    asked: Sequence[Query],
-    url: str | None,
-    policies: Sequence[str],
-    concurrency: int,
-    time_scale: float,
-    capability: Path | None,
-    *,
-    keep_prompts: bool,
-    as_in_lab: bool,
-) -> list[Tally]:
-    if url is not None:
-        return await compare(console, url, asked, policies=policies, concurrency=concurrency)
+async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
+    as_in_lab = wanted.lab_runs is not None
+    ask = partial(
+        compare,
+        console,
+        asked=wanted.asked,
+        policies=wanted.policies,
+        concurrency=wanted.concurrency,
+    )
+    if wanted.url is not None:
+        return await ask(wanted.url)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-ttca-")))
         with console.status("starting five simulated endpoints, the picker and Envoy"):
             fleet = await stack.enter_async_context(
                 running_fleet(
                     directory,
-                    time_scale=time_scale,
-                    capability=capability,
-                    keep_prompts=keep_prompts,
-                    changes=_lab_settings(time_scale) if as_in_lab else None,
+                    time_scale=wanted.time_scale,
+                    capability=wanted.capability,
+                    keep_prompts=wanted.keep_prompts,
+                    changes=_lab_settings(wanted.time_scale) if as_in_lab else None,
                 )
             )
-        return await compare(
-            console,
-            fleet.url,
-            asked,
-            policies=policies,
-            concurrency=concurrency,
-            models=fleet.models,
-            stream=as_in_lab,
-        )
+        return await ask(fleet.url, models=fleet.models, stream=as_in_lab)
 
 
 def _lab_settings(time_scale: float) -> dict[str, dict[str, object]]:

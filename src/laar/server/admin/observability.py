@@ -61,7 +61,7 @@ class Observability:
     Args:
         settings: all of them.
         director: director of the decisions.
-        metrics: gets the figures of observability.
+        metrics: the picker's, for the page.
         reports: outcomes.
         rules: the gateway's rules, for explaining.
         clock: monotonic seconds.
@@ -132,7 +132,7 @@ class Observability:
             viewers=lambda: self.feed.viewers,
             health=lambda: page.health(clock()),
         )
-        metrics.add(self._figures.collect)
+        self.collect = self._figures.collect
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)

@@ -1,0 +1,82 @@
+"""Envoy's endpoints file as the picker keeps it, and which endpoints Envoy knows by it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.datalayer import split_address
+from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
+from laar.telemetry.problems import Problems
+
+__all__ = ["EnvoyFile"]
+
+WRITE_AGAIN_S = 1.0
+
+
+class EnvoyFile:
+    """Writes the file, and remembers its content.
+
+    Args:
+        path: the file.
+        table: the endpoints in use; while it is empty, no request waits for a newcomer.
+        problems: gets the fault of a file that cannot be written.
+    """
+
+    def __init__(self, path: Path, table: EndpointTable, problems: Problems) -> None:
+        self._path = path
+        self._table = table
+        self._problems = problems
+        self.known: frozenset[str] = frozenset()
+        """Addresses that Envoy knows."""
+        self.again_s: float | None = None
+        """Seconds until it is tried again, after it could not be written: a disk may be full, or a
+        directory be mounted late."""
+
+    async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
+        """Writes the endpoints, by address, and waits until Envoy knows them; whether it does."""
+        known = self.known
+        self.known &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
+        # Thousands of endpoints are tens of milliseconds of writing.
+        fault = await asyncio.to_thread(
+            _write, self._path, list(wanted.values()), known=bool(known)
+        )
+        self._problems.report("eds", fault)
+        self.again_s = None if fault is None else WRITE_AGAIN_S
+        if fault is not None:
+            self.known = known
+            return False
+        if len(self._table) and not known.issuperset(wanted):
+            await asyncio.sleep(ENVOY_LEARNS_S)
+        self.known = frozenset(wanted)
+        return True
+
+
+def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
+    """Writes the file; returns the text of the problem, if any.
+
+    A picker that starts has no endpoint until the first list of its cluster, or the first answer of
+    its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.
+
+    Args:
+        path: the file.
+        specs: the endpoints.
+        known: whether Envoy knows endpoints of this picker, so that none means an empty fleet.
+    """
+    addresses = []
+    for spec in specs:
+        host, port = split_address(spec.address)
+        addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
+    try:
+        if not addresses and not known and path.exists():
+            return None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_eds(path, addresses)
+    except OSError as error:
+        return (
+            f"envoy.eds_file {path} cannot be written ({error.strerror}); Envoy keeps the endpoints"
+            f" it has. Remedy: mkdir -p {path.parent}, writable by this user"
+        )
+    return None
