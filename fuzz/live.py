@@ -93,7 +93,7 @@ async def _at_rest(runner: Runner) -> None:
         await asyncio.sleep(0.01)
     assert not runner.picker.table.in_flight.any()
     assert abs(float(runner.picker.table.queued_tokens.sum())) < 1e-6
-    assert runner.picker.metrics.held_body_bytes() == 0
+    assert runner.picker.held.now_bytes == 0
     bad = runner.picker.director.degraded
     assert not bad, bad
 

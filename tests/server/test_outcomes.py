@@ -405,14 +405,15 @@ async def test_what_was_learned_survives_a_restart(gateway, http):
     runner = await picker(gateway, accuracy=accuracy)
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
     await post(gateway, http, {"outcomes": lies})
+    text = "x1 " * 1333  # 4,000 characters
     for _ in range(200):  # 2 characters a token instead of the artifact's 4
-        ask(runner, model="a", prompt_tokens=2000)
-    before = ask(runner, model="a")
+        ask(runner, text, model="a", prompt_tokens=2000)
+    before = ask(runner, text, model="a")
     runner = await picker(gateway, accuracy=accuracy)
-    after = ask(runner, model="a")
+    after = ask(runner, text, model="a")
     assert believed(before, "a") < 0.9
     assert believed(after, "a") == pytest.approx(believed(before, "a"), rel=1e-3)
-    assert after.tokens == pytest.approx(before.tokens, rel=1e-6)
+    assert after.tokens == pytest.approx(before.tokens, rel=0.02)
     assert after.tokens > 1500
 
 
