@@ -123,3 +123,13 @@ def test_from_file_to_file(tmp_path):
     report = plan_file(source, target, settings=SMALL, capacity_docs=100)
     assert report.capacity_docs == 100
     assert target.read_bytes().splitlines() == plan_lines(lines, settings=SMALL)[0]
+
+
+@pytest.mark.parametrize("least", [50, 100, 200])
+def test_a_batch_moves_what_the_hook_moves(least):
+    """The note about the order counts against the saving."""
+    chosen = ContextSettings(min_saving_bytes=least, holdout_share=0.0)
+    body = chat((3, 1, 2, 5, 4), model="m")
+    here = ContextHook(chosen).apply(body, api="chat", tenant="", route="", now=0.0, mode="on")
+    _, report = plan_lines([body], settings=chosen)
+    assert (here.reason is Reason.TOO_SMALL) == ("too_small" in report.left)

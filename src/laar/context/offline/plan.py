@@ -27,7 +27,7 @@ from laar.context.formats import scan
 from laar.context.formats.jsonspans import TooComplexError, splice
 from laar.context.offline.cluster import MAX_CONTEXTS, build
 from laar.context.offline.schedule import schedule
-from laar.context.rewrite import Change, as_received, rewrite, verified
+from laar.context.rewrite import Change, as_received, is_too_small, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
 from laar.context.surroundings import surroundings
 
@@ -205,7 +205,7 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
                 return Reason.UNCHANGED
             if len(set(keys)) < len(keys):
                 return Reason.REPEATED
-            if sum(map(len, spans)) < settings.min_saving_bytes:
+            if is_too_small(block, sum(map(len, spans)), settings):
                 return Reason.TOO_SMALL
             before = orjson.dumps([body.get("model"), text.value[: block.items[0].start]])
             seed = xxhash.xxh3_64_intdigest(before + said_before(body, text.path))
