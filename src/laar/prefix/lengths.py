@@ -50,6 +50,9 @@ MAX_LOOK = 256
 _WINDOWS, _WINDOW_CHARS = 12, 128
 """Samples of a longer text, and their length: 2 % off, and 20 us whatever the text is."""
 
+_BEGINNINGS = 512
+"""Texts whose beginning is looked at; of more, one in so many counts for all."""
+
 _LEAST, _MOST = 0.05, 5.0  # tokens for a byte
 _MOST_OF_IMAGE = 20_000.0
 _MOST_SPREADS = 3.0  # how far off a report counts as
@@ -117,15 +120,9 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
         texts: the prompt.
         share: how much of it to look at, from its end.
     """
-    size = left = math.ceil(share * sum(map(len, texts)))
-    tail: list[str] = []
-    for text in reversed(texts):
-        if left <= 0:
-            break
-        tail.append(text if len(text) <= left else text[-left:])
-        left -= len(text)
-    text = "".join(reversed(tail))
-    sample = text
+    tail = texts if share == 1.0 else _end_of(texts, share)
+    text = sample = "".join(tail)
+    size = len(text)
     if size > _WINDOWS * _WINDOW_CHARS:
         places = range(0, size - _WINDOW_CHARS, size // _WINDOWS)
         sample = "".join([text[at : at + _WINDOW_CHARS] for at in places])
@@ -135,9 +132,21 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
     if len(classes) > 1:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
-    begins = [text[:1] for text in tail]
-    found[-3:] = share == 1.0, begins.count(MESSAGE), begins.count(DIGEST)
+    nth = len(tail) // _BEGINNINGS | 1  # odd, for messages and their texts alternate
+    begins = [text[:1] for text in tail[::nth]]
+    found[-3:] = share == 1.0, nth * begins.count(MESSAGE), nth * begins.count(DIGEST)
     return found
+
+
+def _end_of(texts: Sequence[str], share: float) -> list[str]:
+    left = math.ceil(share * sum(map(len, texts)))
+    tail: list[str] = []
+    for text in reversed(texts):
+        if left <= 0:
+            break
+        tail.append(text[-left:])
+        left -= len(text)
+    return tail[::-1]
 
 
 class _Weights:
