@@ -22,8 +22,10 @@ bytes of UTF-8, as in `laar.prefix.blocks`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -121,11 +123,13 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
         share: how much of it to look at, from its end.
     """
     tail = texts if share == 1.0 else _end_of(texts, share)
-    text = sample = "".join(tail)
-    size = len(text)
-    if size > _WINDOWS * _WINDOW_CHARS:
+    ends = list(accumulate(map(len, tail)))
+    size = ends[-1] if ends else 0
+    if size <= _WINDOWS * _WINDOW_CHARS:
+        sample = "".join(tail)
+    else:
         places = range(0, size - _WINDOW_CHARS, size // _WINDOWS)
-        sample = "".join([text[at : at + _WINDOW_CHARS] for at in places])
+        sample = "".join([_window(tail, ends, at) for at in places])
     data = sample.encode("utf-8", "surrogatepass").translate(_CLASS_OF)
     classes = np.frombuffer(data, np.uint8)
     found = np.zeros(_COUNT * _COUNT + 3)
@@ -135,6 +139,17 @@ def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
     nth = len(tail) // _BEGINNINGS | 1  # odd, for messages and their texts alternate
     begins = [text[:1] for text in tail[::nth]]
     found[-3:] = share == 1.0, nth * begins.count(MESSAGE), nth * begins.count(DIGEST)
+    return found
+
+
+def _window(texts: Sequence[str], ends: Sequence[int], at: int) -> str:
+    """Some characters from a place of all texts together, which need not be joined for it."""
+    nth = bisect_right(ends, at)
+    start = at - ends[nth] + len(texts[nth])
+    found = texts[nth][start : start + _WINDOW_CHARS]
+    while len(found) < _WINDOW_CHARS and nth + 1 < len(texts):
+        nth += 1
+        found += texts[nth][: _WINDOW_CHARS - len(found)]
     return found
 
 
@@ -267,6 +282,8 @@ class PromptLengths:
     def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
         """The longest part of a prompt whose tokens are known."""
         hashes, known = chain.hashes, self._known
+        if not known:
+            return {}
         for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
             found = known.get(hashes[at])
             if found is not None:
