@@ -29,6 +29,24 @@ def outcomes(guard_, right, *, n=400, seed=1, **arm):
         )
 
 
+def by_chance(seeds, *, n, held_out, right):
+    """Routes that stop where both groups are right alike, looked at after each as served."""
+    stopped = 0
+    for seed in range(seeds):
+        g = guard()
+        rng = random.Random(seed)
+        for _ in range(n):
+            g.record_outcome(
+                "r",
+                next(conversations),
+                held_out=rng.random() < held_out,
+                deduplicated=None,
+                correct=rng.random() < right,
+            )
+        stopped += g.is_off("r")
+    return stopped
+
+
 class TestCorrectness:
     def test_answers_that_are_worse_switch_reordering_off_until_reset(self):
         g = guard()
@@ -49,37 +67,11 @@ class TestCorrectness:
         assert not g.is_off("r")
 
     def test_chance_rarely_looks_like_harm(self):
-        stopped = 0
-        for seed in range(60):
-            g = guard()
-            rng = random.Random(seed)
-            for _ in range(1500):  # looked at after each, as it is served
-                g.record_outcome(
-                    "r",
-                    next(conversations),
-                    held_out=rng.random() < 0.1,
-                    deduplicated=None,
-                    correct=rng.random() < 0.7,
-                )
-            stopped += g.is_off("r")
-        assert stopped <= 6
+        assert by_chance(60, n=1500, held_out=0.1, right=0.7) <= 6
 
     def test_a_small_group_without_a_mistake_proves_nothing(self):
         """50 answers of 50 are right by chance, where 99 of 100 are."""
-        stopped = 0
-        for seed in range(30):
-            g = guard()
-            rng = random.Random(seed)
-            for _ in range(2500):
-                g.record_outcome(
-                    "r",
-                    next(conversations),
-                    held_out=rng.random() < 0.05,
-                    deduplicated=None,
-                    correct=rng.random() < 0.99,
-                )
-            stopped += g.is_off("r")
-        assert stopped <= 2
+        assert by_chance(30, n=2500, held_out=0.05, right=0.99) <= 2
 
     def test_few_outcomes_prove_nothing(self):
         g = guard()

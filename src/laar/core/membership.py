@@ -1,8 +1,8 @@
 """The set of endpoints: as every source describes them, and as they report themselves.
 
 Sources (a file, DNS, Kubernetes) may overlap: the first wins, but an endpoint of two pools is in
-both. An endpoint's own report adds its
-model's other names and adapters, but takes no name that the configuration gives to another model.
+both. An endpoint's own report adds its model's other names and adapters, but takes no name that the
+configuration gives to another model.
 """
 
 from __future__ import annotations
