@@ -151,8 +151,8 @@ class Metrics(Collector):
         yield gauge("laar_streams_open", "ext_proc streams open now.", self.streams_open)
         yield gauge(
             "laar_held_body_bytes",
-            "Bytes of incomplete request bodies held, in the gateway shape; "
-            "bodies.max_held_bytes is the limit.",
+            "Bytes of request bodies held that are incomplete (gateway shape) or wait to be read "
+            "(over 1 MB); bodies.max_held_bytes is the limit.",
             self._held_body_bytes(),
         )
         yield counter("laar_stream_faults", "Streams that failed inside laar.", self.stream_faults)

@@ -24,8 +24,10 @@ from laar.protocol.events import (
     Decided,
     Direction,
     Ended,
+    HasRead,
     Immediate,
     Noted,
+    Read,
     Refused,
     Replied,
     RequestBody,
@@ -39,6 +41,7 @@ from laar.protocol.events import (
     Stored,
     WholeRequest,
 )
+from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
@@ -289,6 +292,26 @@ def test_unfinished_bodies_of_all_streams_share_one_limit():
     assert third.feed(RequestBody(b"x" * 600, False)) == []
     third.feed(Closed())
     assert held.now_bytes == 0
+
+
+def test_whole_bodies_that_wait_to_be_read_share_that_limit():
+    body = BODY[:-1] + b" " * ASIDE_BYTES + b"}"
+    held = HeldBytes(2 * len(body))
+    drivers = [Driver(held=held, max_body_bytes=4 << 20) for _ in range(4)]
+    for driver in drivers:
+        driver.feed(headers(Shape.NATIVE))
+    first, second, third, fourth = drivers
+    for driver in (first, second):
+        (read,) = driver.feed(RequestBody(body, True))
+        assert type(read) is Read
+    (refused,) = third.feed(RequestBody(body, True))
+    assert (refused.status, dict(refused.headers)["x-laar-reason"]) == (503, "bodies-full")
+    (answer,) = first.feed(HasRead(try_read(Api.CHAT, body)))
+    assert answer.destination
+    second.feed(Closed())
+    assert held.now_bytes == 0
+    (read,) = fourth.feed(RequestBody(body, True))
+    assert type(read) is Read
 
 
 def test_an_opaque_upload_passes_while_the_answer_already_comes():

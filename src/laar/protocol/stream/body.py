@@ -12,7 +12,7 @@ and the frame around it needs room."""
 
 
 class HeldBytes:
-    """Bytes of unfinished bodies that all streams together hold.
+    """Bytes of bodies, unfinished or waiting to be read, that all streams together hold.
 
     Args:
         limit_bytes: most bytes held; may be changed.
@@ -70,7 +70,7 @@ class Collected:
             self._data += data
 
     def hold(self, count: int) -> bool:
-        """Counts bytes among those of all streams until the body is whole; False without room."""
+        """Counts bytes among those of all streams until `release`; False without room."""
         if self._held is None:
             return True
         if not self._held.take(count):
@@ -79,7 +79,7 @@ class Collected:
         return True
 
     def release(self) -> None:
-        """Counts this body no longer: it is whole, or not wanted any more."""
+        """Counts this body no longer: it is whole, read, or not wanted any more."""
         if self._held is not None and self._taken_bytes:
             self._held.give_back(self._taken_bytes)
             self._taken_bytes = 0

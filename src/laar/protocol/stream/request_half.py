@@ -219,14 +219,18 @@ class RequestHalf:
         if body.whole:
             return self._read_body(now, out)
         if not body.hold(len(event.data)):
-            error = RequestError(
-                503,
-                "bodies-full",
-                "the picker holds as many unfinished bodies as bodies.max_held_bytes allows",
-                retry_after_s=1,
-            )
-            return self._refuse(error, out)
+            return self._refuse_held(out)
         return RequestPhase.BODY
+
+    def _refuse_held(self, out: list[Action]) -> RequestPhase:
+        """Refuses a body for which there is no room among those of all streams."""
+        error = RequestError(
+            503,
+            "bodies-full",
+            "the picker holds as many bodies as bodies.max_held_bytes allows",
+            retry_after_s=1,
+        )
+        return self._refuse(error, out)
 
     def _request_trailers(
         self, event: RequestTrailers, now: float, out: list[Action]
@@ -240,11 +244,14 @@ class RequestHalf:
     def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
         body = self._body.complete()
         if len(body) > ASIDE_BYTES:
+            if not self._body.hold(len(body)):
+                return self._refuse_held(out)
             out.append(Read(self._shared.api, body))
             return RequestPhase.READING
         return self._has_read(HasRead(try_read(self._shared.api, body)), now, out)
 
     def _has_read(self, event: HasRead, now: float, out: list[Action]) -> RequestPhase:
+        self._body.release()
         read = event.read
         if not isinstance(read, RequestError) and self._hook is not None:
             read = self._reworked(self._hook, read, now)

@@ -142,8 +142,11 @@ class Exchange:
     def _reading(self, action: Read) -> Wait:
         async def read() -> Event:
             loop = asyncio.get_running_loop()
-            reader = self._processor.reader
-            return HasRead(await loop.run_in_executor(reader, try_read, action.api, action.body))
+            processor = self._processor
+            async with processor.reading:  # whose streams end while they wait here keep no body
+                return HasRead(
+                    await loop.run_in_executor(processor.reader, try_read, action.api, action.body)
+                )
 
         return read
 

@@ -5,6 +5,7 @@ The transports are in `over_h2` and `over_grpc`.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import uuid
@@ -108,6 +109,7 @@ class ExternalProcessor:
         self._longest_hold_s = longest_hold_s
         # One thread: they would only take turns, and the loop has to get its own.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
+        self.reading = asyncio.Lock()
 
     # -- for transports ------------------------------------------------------------------------
 
