@@ -290,6 +290,8 @@ def test_a_loss_is_told_and_a_part_of_it_is_no_verdict() -> None:
         (["agents"], "--data"),
         (["conversations", "--data", "."], "conversation-trace.jsonl"),
         (["gorgo-rtt", "--data", "."], "does not take data"),
+        (["gorgo-rtt", "--fleet", "."], "does not take fleet"),
+        (["laar-ttca", "--records", "."], "does not take records"),
     ],
 )
 def test_what_cannot_be_run_is_said(told: list[str], said: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -69,7 +68,7 @@ def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_pat
     )
     for name in ("laar-ablation", "laar-ttca"):
         experiment = find_experiment(name)
-        scope = replace(experiment.scope(2, quick=True), fleet=file)
+        scope = experiment.scope(2, quick=True, fleet=file)
         with placed("loky", 1):
             report = experiment.run(scope)
         experiment.judged(report, scope)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from laar.errors import SettingError
 from laar.lab.claims import Claim, Judged, judge
@@ -60,7 +61,7 @@ class Experiment:
         needs_data: it runs on `--data` alone.
         first_seed: the first of its seeds by default.
         takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
-            `workloads`.
+            `workloads`, `fleet`, `records`.
         has_figure: whether its report has charts for `--plot`.
     """
 
@@ -95,25 +96,27 @@ class Experiment:
         data: Path | None = None,
         policies: Sequence[str] = (),
         workloads: Sequence[str] = (),
+        fleet: Path | None = None,
+        records: Path | None = None,
     ) -> Scope:
         """The scope for a number of seeds, by default the experiment's own.
 
         Raises:
             SettingError: the experiment has no such option.
         """
-        given = {"data": data, "policies": policies, "workloads": workloads}
+        given: dict[str, Any] = {
+            "data": data,
+            "policies": tuple(policies),
+            "workloads": tuple(workloads),
+            "fleet": fleet,
+            "records": records,
+        }
         for option, value in given.items():
             if value and option not in self.takes:
                 raise SettingError(f"experiment `{self.name}` does not take {option}")
         count = seeds or (self.quick_seeds if quick else self.seeds)
         first = self.first_seed if first_seed is None else first_seed
-        return Scope(
-            seeds=tuple(range(first, first + count)),
-            quick=quick,
-            data=data,
-            policies=tuple(policies),
-            workloads=tuple(workloads),
-        )
+        return Scope(seeds=tuple(range(first, first + count)), quick=quick, **given)
 
 
 def spoken_time(hours: float) -> str:

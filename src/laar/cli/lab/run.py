@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,12 +100,9 @@ def run(
             data=data,
             policies=policy or (),
             workloads=workload or (),
+            fleet=fleet,
+            records=records,
         )
-        if fleet is not None and not name.startswith("laar-"):
-            raise SettingError(f"--fleet is for the laar-* experiments, not for {name}")
-        if records is not None and name not in ("laar-ladder", "poisoning"):
-            raise SettingError(f"--records is for laar-ladder and poisoning, not for {name}")
-        scope = replace(scope, fleet=fleet, records=records)
         console = lab_console()
         hours = experiment.hours(len(scope.seeds))
         if hours > 1.0 and not quick and backend == "loky":

@@ -424,6 +424,7 @@ EXPERIMENTS = (
         source="LAAR, section 5",
         run=run,
         claims=CLAIMS,
+        takes=frozenset({"fleet"}),
         seeds=20,
     ),
 )

@@ -385,6 +385,7 @@ EXPERIMENTS = (
         source="LAAR, section 6.2, with fair baselines",
         run=run,
         claims=CLAIMS,
+        takes=frozenset({"fleet", "records"}),
         seeds=10,
         quick_seeds=2,
     ),

@@ -158,6 +158,7 @@ EXPERIMENTS = (
         source=_PAPER,
         run=run,
         claims=CLAIMS,
+        takes=frozenset({"fleet"}),
         seeds=20,
     ),
 )

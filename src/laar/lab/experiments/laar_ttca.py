@@ -378,6 +378,7 @@ EXPERIMENTS = (
         source=f"{_PAPER}; {USERS} users",
         run=run,
         claims=CLAIMS,
+        takes=frozenset({"fleet"}),
         seeds=20,
     ),
 )

@@ -199,6 +199,7 @@ EXPERIMENTS = (
         source="decision 11",
         run=run,
         claims=CLAIMS,
+        takes=frozenset({"records"}),
         seeds=10,
     ),
 )
