@@ -278,3 +278,18 @@ def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
     one = hashed(Said(head + "x" * 10**6 + tail))
     other = hashed(Said(head + "y" * 10**5 + tail))
     assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"task": "a", "question": "Who?", "scores": {}},
+        {"id": "9", "model": "m", "correct": False, "tried_models": ["n"]},
+    ],
+)
+def test_an_entry_without_an_answer_may_stand_among_answers_of_several_lengths(
+    nothing: dict[str, object],
+) -> None:
+    unnamed = [{"model": "m", "correct": True, "tokens": tokens} for tokens in (100, 9000)]
+    read = parse_records([(lines([*unnamed, nothing]), "r")])
+    assert (len(read.outcomes), read.unreadable) == (2, 0)

@@ -177,7 +177,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
                 verdicts.add(*outcomes)
-            else:
+            elif outcomes:  # none of a retry, or of a question that no model has answered yet
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
@@ -404,8 +404,8 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
     apart = len(repeated) >= _MANY_QUESTIONS
     seen: Counter[str] = Counter()
     for entry in chain.from_iterable(files):
-        query_id = entry[0].query_id if entry else ""
-        if entry and (not query_id or query_id in repeated):
+        query_id = entry[0].query_id
+        if not query_id or query_id in repeated:
             first = _place(entry, query_id, 1)
             seen[first] += 1
             place = _place(entry, query_id, seen[first])
