@@ -156,13 +156,13 @@ class OutcomeReports:
             self._link(decision.link, decision_id)
 
     def ended(self, decision_id: str, latency_s: float) -> None:
-        """Notes that the answer is whole, `latency_s` seconds after the decision."""
+        """Notes the end of an answer, `latency_s` seconds after the decision."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
 
     def failed(self, decision_id: str) -> None:
-        """Notes that there was no answer: a retry then shows no wrong one."""
+        """Notes that there was no whole answer: a retry then shows no wrong one."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.answered = False
