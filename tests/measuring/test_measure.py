@@ -104,12 +104,26 @@ def test_mending_keeps_all_that_can_be_read(tmp_path: Path) -> None:
         (line, line + b"\n", 0),
         (line + b"\n" + line[:9], line + b"\n", 9),
         (b"garbage\n" + line + b"\n", b"garbage\n" + line + b"\n", 0),
+        (line + b'\n{"model": "m"}', line + b'\n{"model": "m"}\n', 0),
         (line + b"\n" + failed + b"\n", line + b"\n" + failed + b"\n", 0),
         (b"", b"", 0),
     ]:
         out.write_bytes(content)
         assert mend(out) == (cut, {("q", "m")} if content else set())
         assert out.read_bytes() == kept
+
+
+@pytest.mark.parametrize("content", [b'{"messages": []}\n{"messages": []}', b'{"a": 1}', b"\n7\n"])
+async def test_a_file_of_something_else_is_refused_and_left_alone(
+    serve: Any, tmp_path: Path, content: bytes
+) -> None:
+    """As when the file of questions is named twice: its last line was cut off."""
+    fleet = await serve(echo)
+    out = tmp_path / "questions.jsonl"
+    out.write_bytes(content)
+    with pytest.raises(SettingError, match="no outcomes"):
+        await measure([Target(base_url=fleet.url, model="good")], [question(1)], out)
+    assert out.read_bytes() == content
 
 
 async def test_an_interruption_loses_only_what_was_in_flight(serve: Any, tmp_path: Path) -> None:
