@@ -71,6 +71,20 @@ async def test_writes_one_outcome_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
+async def test_an_outcome_is_of_the_class_of_the_user_s_last_text(
+    serve: Any, tmp_path: Path
+) -> None:
+    """As when an answer is begun for the model, or a document stands before the question."""
+    parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "翻訳: これ"}]
+    fleet = await serve(echo)
+    asked = Question(id="q", ask=lambda: messages, check=CheckSpec(contains="yes"))
+    out = tmp_path / "outcomes.jsonl"
+    await measure([Target(base_url=fleet.url, model="good")], [asked], out)
+    (row,) = outcomes_of(out)
+    assert (row.language, row.task) == ("en", "translation")
+
+
 async def test_goes_on_where_a_torn_file_stopped(serve: Any, tmp_path: Path) -> None:
     fleet = await serve(echo)
     target = [Target(base_url=fleet.url, model="good")]

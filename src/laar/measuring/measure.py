@@ -272,6 +272,9 @@ class _Run:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
+        # As serving sees it: the last text of the user's, whatever stands behind it.
+        users = [message for message in messages if message.get("role") in ("user", None)]
+        asked = ([text for message in users for text in _texts(message)] or [""])[-1]
         completion = reply.completion
         correct, error = None, reply.error
         if completion is not None:
@@ -280,8 +283,8 @@ class _Run:
             query_id=question.id,
             model=target.model,
             correct=correct,
-            language=language_of(texts[-1] if texts else ""),
-            task=question.task or task_of(texts[-1] if texts else ""),
+            language=language_of(asked),
+            task=question.task or task_of(asked),
             prompt_chars=sum(map(len, texts)),
             prompt_tokens=completion.prompt_tokens if completion else None,
             cached_tokens=completion.cached_tokens if completion else None,
