@@ -57,6 +57,8 @@ def tampered(path: str, value: object) -> bytes:
         ("models/a/speed/seconds_per_token", 0),
         ("models/a/speed/seconds_per_token", -1e-4),
         ("models/a/speed/seconds_per_token", 1e300),
+        ("fitted_on", {"held_out": 0.2, "questions": "abc"}),
+        ("fitted_on", {"held_out": 0.2, "questions": "ä"}),
         ("models/a/cells/0/outcomes", -1),
         ("models/a/cells/0/bucket", 2**60),
         ("models/a/cells/0/bucket", 4096.5),
