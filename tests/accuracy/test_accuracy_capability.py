@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,8 @@ def tampered(path: str, value: object) -> bytes:
         ("models/a/speed/seconds_per_token", 0),
         ("models/a/speed/seconds_per_token", -1e-4),
         ("models/a/speed/seconds_per_token", 1e300),
+        ("fitted_on", {"held_out": 0.2, "questions": "abc"}),
+        ("fitted_on", {"held_out": 0.2, "questions": "ä"}),
         ("models/a/cells/0/outcomes", -1),
         ("models/a/cells/0/bucket", 2**60),
         ("models/a/cells/0/bucket", 4096.5),
@@ -188,3 +191,21 @@ def test_the_table_is_capped() -> None:
     for number in range(MAX_CACHED_ROWS + 5):
         capability.probabilities(("a",), Features("en", 4096, f"t{number}"))
     assert len(capability._rows) <= MAX_CACHED_ROWS
+
+
+def test_a_new_kind_of_request_costs_no_sum_over_the_artifact() -> None:
+    """The loop waits for it: so many adapters and tasks once took a fifth of a second."""
+
+    def seconds(tasks: int, adapters: int) -> float:
+        cells = tuple(("en", 4096, f"t{each}", 30) for each in range(tasks))
+        known = CapabilityModel(artifact({f"m{each}": model(cells=cells) for each in range(5)}))
+        models = ["m0", *(f"adapter-{each}" for each in range(adapters))]
+        took_s = []
+        for number in range(5):
+            features = Features("fr", 4096, f"other-{number}")
+            began = perf_counter()
+            known.probabilities(models, features)
+            took_s.append(perf_counter() - began)
+        return min(took_s)
+
+    assert seconds(tasks=100, adapters=50) < 20 * seconds(tasks=1, adapters=1)

@@ -156,6 +156,12 @@ def test_thin_cells_are_marked_on_the_page_and_lean_on_the_mean() -> None:
     assert "Cells with too few outcomes" in page
 
 
+def test_the_page_names_lengths_below_a_thousand_tokens() -> None:
+    short = [outcome(f"q{n}", "m", n % 3 > 0, prompt_tokens=(90, 3000)[n % 2]) for n in range(40)]
+    page = render(fitted(short))
+    assert "<th>512</th><th>4K</th>" in page
+
+
 def test_two_languages_and_one_bucket_will_do() -> None:
     two = [o for o in world(60) if o.prompt_tokens is not None and o.prompt_tokens <= 4096]
     made = fitted(two)

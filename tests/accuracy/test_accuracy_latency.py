@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,3 +98,19 @@ def test_prompts_of_one_length_tell_nothing() -> None:
     (drift,) = latency.report()
     assert drift.seconds_per_token is None
     assert not drift.drifted
+
+
+def test_a_model_that_is_first_seen_during_a_report_does_not_break_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`GET /models` is answered on another thread than the one that serves."""
+    latency = LatencyCheck({})
+    latency.observe("m", 1000.0, 0.0, 0.3)
+    drift = LatencyCheck._drift
+
+    def interrupted(self: LatencyCheck, model: str, sums: Any) -> Drift:
+        self.observe(f"behind {model}", 1000.0, 0.0, 0.3)
+        return drift(self, model, sums)
+
+    monkeypatch.setattr(LatencyCheck, "_drift", interrupted)
+    assert [each.model for each in latency.report()] == ["m"]

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.features import features_of
 from laar.accuracy.fitting.command import run_fit
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.judge import judge
@@ -19,6 +20,7 @@ from laar.accuracy.fitting.questions import questions_of
 from laar.accuracy.fitting.records import parse_records, read_records
 from laar.accuracy.text import Said, hashed
 from laar.errors import SettingError
+from laar.protocol.prompt import Spans
 
 _WORDS = {
     "sums": "add apples plus minus how many coins left total 12 7 dollars price each",
@@ -278,3 +280,34 @@ def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
     one = hashed(Said(head + "x" * 10**6 + tail))
     other = hashed(Said(head + "y" * 10**5 + tail))
     assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"task": "a", "question": "Who?", "scores": {}},
+        {"id": "9", "model": "m", "correct": False, "tried_models": ["n"]},
+    ],
+)
+def test_an_entry_without_an_answer_may_stand_among_answers_of_several_lengths(
+    nothing: dict[str, object],
+) -> None:
+    unnamed = [{"model": "m", "correct": True, "tokens": tokens} for tokens in (100, 9000)]
+    read = parse_records([(lines([*unnamed, nothing]), "r")])
+    assert (len(read.outcomes), read.unreadable) == (2, 0)
+
+
+def test_a_question_in_parts_is_of_the_class_that_serving_sees() -> None:
+    """A document in one language, and behind it the question in another."""
+    parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
+    message = {"role": "user", "content": parts}
+    spans = Spans(b"")
+    spans.message("user", parts)
+    served = features_of(spans.question, 4000)
+    read = parse_records([(lines([{"model": "m", "correct": True, "messages": [message]}]), "r")])
+    (outcome,) = read.outcomes
+    assert (
+        (outcome.language, outcome.task) == (served.language, served.task) == ("en", "translation")
+    )
+    assert outcome.text == spans.question
+    assert outcome.prompt_chars > 500

@@ -141,6 +141,27 @@ def test_names_and_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert online.by_model(0.0)["a"].outcomes == 200 * len(CELLS)
 
 
+def test_reporters_that_left_make_room_for_new_names() -> None:
+    """A checker named by its pod has another name after each deployment."""
+    online = OnlineOutcomes(half_life_s=60.0, cap_per_hour=1e9)
+    for number in range(MAX_REPORTERS):
+        online.observe("a", CELLS[0], number % 2 == 0, 0.0, reporter=f"old-{number}")
+    assert online.observe("a", CELLS[0], True, 1.0, reporter="new")
+    assert "new" not in online.reporter_weights()  # all of the old ones still count
+    for name in ("new", "newer"):
+        online.observe("a", CELLS[0], True, 300.0, reporter=name)
+    assert set(online.reporter_weights()) == {"new", "newer"}
+    (cell,) = online._cells.values()
+    assert sum(s.outcomes for s in cell.shares.values()) == pytest.approx(cell.total.outcomes)
+    assert sum(s.correct for s in cell.shares.values()) == pytest.approx(cell.total.correct)
+
+
+def test_a_named_reporter_counts_under_the_smallest_cap() -> None:
+    online = OnlineOutcomes(cap_per_hour=2)
+    taken = [online.observe("a", CELLS[0], True, 600.0 * at, reporter="x") for at in range(13)]
+    assert 2 <= sum(taken) <= 4
+
+
 @settings(max_examples=30)
 @given(
     st.lists(

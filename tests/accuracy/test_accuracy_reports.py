@@ -6,6 +6,8 @@ import math
 
 import orjson
 import pytest
+from artifacts import artifact
+from artifacts import model as fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,15 @@ from laar.accuracy.reports import Answered
 
 QA = Features("en", 4096, "qa")
 MODELS = ("a", "b", "c", "d")
+
+
+def hard_questions() -> tuple[OutcomeReports, SuccessModel]:
+    """Questions that are hard for all models at once."""
+    made = artifact({"a": fitted(1.4), "b": fitted(0.4)})
+    retry = made.retry.model_copy(update={"difficulty": 2.0})
+    capability = CapabilityModel(made.model_copy(update={"retry": retry}))
+    success = SuccessModel(capability, OnlineOutcomes(cap_per_hour=1e6))
+    return OutcomeReports(success), success
 
 
 def reports(max_pending: int = 100) -> tuple[OutcomeReports, OnlineOutcomes]:
@@ -207,3 +218,23 @@ def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
     told.report("3", True, 0.0)
     assert counted(online).keys() == {"a", "c"}
     assert told.outcome_of("2") is None
+
+
+@pytest.mark.parametrize("before", [(), ("c",)])
+def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
+    before: tuple[str, ...],
+) -> None:
+    learned = []
+    for refused in (False, True):
+        told, success = hard_questions()
+        for number in range(200):
+            tried, asked = before, f"{number}"
+            if refused:  # twice: a retry may come back to the same model
+                for at in range(2):
+                    told.decided(f"{number}.{at}", "a", QA, tried, request=asked)
+                    told.failed(f"{number}.{at}")
+                    tried = (*tried, "a")
+            told.decided(f"{number}.b", "b", QA, tried, request=asked)
+            told.report(f"{number}.b", number % 5 < 3, 0.0)
+        learned.append(float(success.probabilities(("b",), QA, (), 0.0)[0]))
+    assert learned[1] == pytest.approx(learned[0])

@@ -71,6 +71,20 @@ async def test_writes_one_outcome_for_each_model_and_question(
     assert all(h["authorization"] == "Bearer k" for h in fleet.headers)
 
 
+async def test_an_outcome_is_of_the_class_of_the_user_s_last_text(
+    serve: Any, tmp_path: Path
+) -> None:
+    """As when an answer is begun for the model, or a document stands before the question."""
+    parts = [{"type": "text", "text": text} for text in ("Некий документ.", "Translate it.")]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": "翻訳: これ"}]
+    fleet = await serve(echo)
+    asked = Question(id="q", ask=lambda: messages, check=CheckSpec(contains="yes"))
+    out = tmp_path / "outcomes.jsonl"
+    await measure([Target(base_url=fleet.url, model="good")], [asked], out)
+    (row,) = outcomes_of(out)
+    assert (row.language, row.task) == ("en", "translation")
+
+
 async def test_goes_on_where_a_torn_file_stopped(serve: Any, tmp_path: Path) -> None:
     fleet = await serve(echo)
     target = [Target(base_url=fleet.url, model="good")]
@@ -104,12 +118,26 @@ def test_mending_keeps_all_that_can_be_read(tmp_path: Path) -> None:
         (line, line + b"\n", 0),
         (line + b"\n" + line[:9], line + b"\n", 9),
         (b"garbage\n" + line + b"\n", b"garbage\n" + line + b"\n", 0),
+        (line + b'\n{"model": "m"}', line + b'\n{"model": "m"}\n', 0),
         (line + b"\n" + failed + b"\n", line + b"\n" + failed + b"\n", 0),
         (b"", b"", 0),
     ]:
         out.write_bytes(content)
         assert mend(out) == (cut, {("q", "m")} if content else set())
         assert out.read_bytes() == kept
+
+
+@pytest.mark.parametrize("content", [b'{"messages": []}\n{"messages": []}', b'{"a": 1}', b"\n7\n"])
+async def test_a_file_of_something_else_is_refused_and_left_alone(
+    serve: Any, tmp_path: Path, content: bytes
+) -> None:
+    """As when the file of questions is named twice: its last line was cut off."""
+    fleet = await serve(echo)
+    out = tmp_path / "questions.jsonl"
+    out.write_bytes(content)
+    with pytest.raises(SettingError, match="no outcomes"):
+        await measure([Target(base_url=fleet.url, model="good")], [question(1)], out)
+    assert out.read_bytes() == content
 
 
 async def test_an_interruption_loses_only_what_was_in_flight(serve: Any, tmp_path: Path) -> None:

@@ -380,6 +380,20 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
     assert believed(ask(runner, "other"), "a") == pytest.approx(10 * 0.9 / 11, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "end", [{"status": 503}, {"status": None, "cause": "disconnect"}, {"cause": "reset"}]
+)
+async def test_a_retry_behind_an_answer_that_broke_off_shows_no_wrong_one(gateway, http, end):
+    """As of an engine that crashed in the middle of its stream."""
+    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
+    first = ask(runner, "q", **end)
+    second = ask(runner, "q", tried=",".join(first.tried))
+    assert (first.model, second.model) == ("a", "b")
+    await post(gateway, http, {"decision_id": second.id, "correct": True})
+    reported = runner.picker.learning.online.by_model(time.monotonic())
+    assert reported.keys() == {"b"}
+
+
 async def test_another_question_is_no_retry(gateway, http):
     runner = await picker(gateway)
     ask(runner, "one question")

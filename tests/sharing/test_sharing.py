@@ -5,6 +5,7 @@ import orjson
 import pytest
 
 from laar.accuracy.features import Features
+from laar.accuracy.online import HALF_LIFE_S
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
@@ -476,6 +477,20 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index.stats().blocks == 0
+
+
+@pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
+def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
+    p, _, _ = pair()
+    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    fresh.wall_clock = lambda: 1e9 + HALF_LIFE_S
+    told["at_s"] = at_s
+    restore(fresh, fresh._online, told, 1.0)
+    assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
+    p.wall_clock = lambda: 1e9
+    assert read_snapshot(snapshot(p, None, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])

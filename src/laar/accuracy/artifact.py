@@ -225,6 +225,12 @@ class FittedOn(_Part):
     held_out: _Share
     questions: Annotated[str, Field(max_length=8 * 2**20)]
 
+    @field_validator("questions")
+    @classmethod
+    def _readable(cls, questions: str) -> str:
+        b64decode(questions, validate=True)
+        return questions
+
     def fingerprints(self) -> frozenset[bytes]:
         """The questions."""
         data = b64decode(self.questions)

@@ -61,6 +61,9 @@ UNMEASURED_PROBABILITY = 0.5
 UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement, of the order of an 8B model on one large GPU."""
 
+_ANY = ""
+"""In place of a language or a task: all that were measured. None has an empty name."""
+
 _Row = NDArray[np.float64]
 
 
@@ -127,7 +130,7 @@ class CapabilityModel:
             else {}
         )
         cells = [cell for model in self._models.values() for cell in model.cells]
-        self._languages = tuple(sorted({cell.language for cell in cells}))
+        self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
         self._tasks = tuple(sorted({cell.task for cell in cells}))
         self._outcomes = {
@@ -136,6 +139,7 @@ class CapabilityModel:
             for cell in model.cells
         }
         self._base_rates = _base_rates(self._models)
+        self._sums = _summed(self._models, self._outcomes, self._base_rates)
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
@@ -223,7 +227,7 @@ class CapabilityModel:
         if found is None:
             if len(self._rows) >= MAX_CACHED_ROWS:
                 self._rows.clear()
-            found = np.array([self._probability(model, features) for model in models])
+            found = np.array(self._each_probability(models, features))
             found.setflags(write=False)
             self._rows[key] = found
         return found
@@ -280,33 +284,21 @@ class CapabilityModel:
         """Measured outcomes in the cell that reported ones of these features count in."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
-    def _probability(self, name: str, features: Features) -> float:
-        model = self._models.get(name)
-        if model is not None:
-            return self._of_cells(name, model, features)
+    def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
+        """P(correct) of each model; one that was not measured has the mean of those that were."""
         if not self._models:
-            return UNMEASURED_PROBABILITY
-        each = [self._of_cells(known, model, features) for known, model in self._models.items()]
-        return sum(each) / len(each)
+            return [UNMEASURED_PROBABILITY] * len(models)
+        cell = self._standing_for(features)
+        if self._models.keys() >= set(models):
+            return [self._of_cell(model, cell) for model in models]
+        measured = {model: self._of_cell(model, cell) for model in self._models}
+        mean = sum(measured.values()) / len(measured)
+        return [measured.get(model, mean) for model in models]
 
-    def _of_cells(self, name: str, model: ModelCapability, features: Features) -> float:
-        """The mean over the measured cells that stand for these features: one, if measured."""
-        cells = self._standing_for(features)
-        if not cells:
-            return min(max(self._base_rates[name], MIN_PROBABILITY), MAX_PROBABILITY)
-        total = weights = 0.0
-        outcomes = [self._outcomes.get((name, cell), 0) for cell in cells]
-        if not any(outcomes):
-            outcomes = [1] * len(cells)
-        for cell, weight in zip(cells, outcomes, strict=True):
-            if not weight:
-                continue
-            log_odds = model.intercept + sum(model.terms.get(term, 0.0) for term in terms_of(cell))
-            fitted = 1 / (1 + exp(-min(max(log_odds, -50.0), 50.0)))
-            trust = min(self._outcomes.get((name, cell), 0) / MIN_CELL_OUTCOMES, 1.0)
-            total += weight * (trust * fitted + (1 - trust) * self._base_rates[name])
-            weights += weight
-        return min(max(total / weights, MIN_PROBABILITY), MAX_PROBABILITY)
+    def _of_cell(self, model: str, cell: Features) -> float:
+        total, outcomes = self._sums.get((model, cell), (0.0, 0))
+        mean = total / outcomes if outcomes else self._base_rates[model]
+        return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
         """The features with the measured bucket that stands for their length."""
@@ -315,17 +307,39 @@ class CapabilityModel:
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
         return features._replace(bucket=self._buckets[at])
 
-    def _standing_for(self, features: Features) -> list[Features]:
-        if not self._buckets:
-            return []
-        bucket = self._at_measured_length(features).bucket
-        known_language = features.language in self._languages
-        known_task = features.task in self._tasks
-        return [
-            Features(language, bucket, task)
-            for language in ((features.language,) if known_language else self._languages)
-            for task in ((features.task,) if known_task else self._tasks)
-        ]
+    def _standing_for(self, features: Features) -> Features:
+        """The measured cell that stands for these features, or the sum of several."""
+        language, bucket, task = self._at_measured_length(features)
+        return Features(
+            language if language in self._languages else _ANY,
+            bucket,
+            task if task in self._tasks else _ANY,
+        )
+
+
+def _summed(
+    models: Mapping[str, ModelCapability],
+    outcomes: Mapping[tuple[str, Features], int],
+    base_rates: Mapping[str, float],
+) -> dict[tuple[str, Features], tuple[float, int]]:
+    """P(correct) times outcomes, and outcomes, by model and cell; also over languages and tasks.
+
+    Summed here because the request path may wait for no sum over hundreds of cells.
+    """
+    sums: dict[tuple[str, Features], tuple[float, int]] = {}
+    terms = {cell: terms_of(cell) for _, cell in outcomes}
+    for (name, cell), count in outcomes.items():
+        model = models[name]
+        log_odds = model.intercept + sum(model.terms.get(term, 0.0) for term in terms[cell])
+        fitted = 1 / (1 + exp(-min(max(log_odds, -50.0), 50.0)))
+        trust = min(count / MIN_CELL_OUTCOMES, 1.0)
+        p = trust * fitted + (1 - trust) * base_rates[name]
+        for language in (cell.language, _ANY):
+            for task in (cell.task, _ANY):
+                key = name, Features(language, cell.bucket, task)
+                total, counted = sums.get(key, (0.0, 0))
+                sums[key] = total + count * p, counted + count
+    return sums
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:

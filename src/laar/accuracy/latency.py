@@ -126,8 +126,8 @@ class LatencyCheck:
         return True
 
     def report(self) -> list[Drift]:
-        """One entry for each model seen, in order of first sight."""
-        return [self._drift(model, sums) for model, sums in self._sums.items()]
+        """One entry for each model seen, in order of first sight; from any thread."""
+        return [self._drift(model, sums) for model, sums in list(self._sums.items())]
 
     def _drift(self, model: str, sums: _Sums) -> Drift:
         measured = self.measured.get(model)

@@ -61,8 +61,8 @@ CAP_PER_HOUR = 200.0
 of the way); a burst of false ones cannot."""
 
 _HOUR_S = 3600.0
-_SWEEP_S = 60.0  # at the cap, how often forgotten cells are looked for
-_FORGOTTEN = 0.5  # outcomes; a cell with less is dropped
+_SWEEP_S = 60.0  # at a cap, how often forgotten cells and reporters are looked for
+_FORGOTTEN = 0.5  # outcomes; a cell with less is dropped, and a reporter's name in it
 
 
 class ModelOutcomes(NamedTuple):
@@ -112,6 +112,7 @@ class OnlineOutcomes:
         # A leaky bucket of half the cap that drains half the cap an hour passes at most the cap in
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
+        self._burst_of_one = max(cap_per_hour / 4, 1.0)  # of a reporter: no less than one report
         self._cells: dict[tuple[str, Features], Cell] = {}
         self._shares = 0
         self._begun: Counter[str | None] = Counter()
@@ -195,6 +196,7 @@ class OnlineOutcomes:
     def heard(self, outcome: Taken, now: float) -> bool:
         """The same as `observe`, for an outcome of another picker; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
+        reporter = self._admitted(reporter, now)  # first: it may drop cells
         key = (model, learned(features))
         cell = self._cells.get(key)
         if cell is None:
@@ -208,7 +210,7 @@ class OnlineOutcomes:
         share = cell.shares.get(name, cell.total)
         alone = share is cell.total
         if cell.total.level + weight > self._burst or (
-            not alone and share.level + weight > self._burst / 2
+            not alone and share.level + weight > self._burst_of_one
         ):
             self.limited += 1
             return False
@@ -278,7 +280,8 @@ class OnlineOutcomes:
                 continue
             cell = found.setdefault((read.model, read.features), Cell(now - max(away_s, 0.0)))
             cell.prior = read.prior
-            share = cell.shares.get(self._share_of(cell, read.reporter), cell.total)
+            reporter = self._reporters.admitted(read.reporter)
+            share = cell.shares.get(self._share_of(cell, reporter), cell.total)
             for counts in (cell.total,) if share is cell.total else (cell.total, share):
                 counts.correct += read.share.correct
                 counts.outcomes += read.share.outcomes
@@ -299,9 +302,15 @@ class OnlineOutcomes:
         for cell in self._cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
-    def _share_of(self, cell: Cell, reporter: str) -> str:
-        """The name under which a report counts in a cell; it has a part there if any has."""
+    def _admitted(self, reporter: str, now: float) -> str:
+        """The name under which a reporter counts; one whose outcomes are forgotten makes room."""
         name = self._reporters.admitted(reporter)
+        if name != reporter and self._swept(now):
+            name = self._reporters.admitted(reporter)
+        return name
+
+    def _share_of(self, cell: Cell, name: str) -> str:
+        """The name under which a report counts in a cell; it has a part there if any has."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
         if name == UNNAMED and not cell.shares:
@@ -361,7 +370,7 @@ class OnlineOutcomes:
     def _aged(self, cell: Cell, share: Share, now: float) -> Share:
         """A part of a cell as of `now`."""
         kept = self._kept(cell, now)
-        burst = self._burst if share is cell.total else self._burst / 2
+        burst = self._burst if share is cell.total else self._burst_of_one
         drained = burst * max(now - cell.at_s, 0.0) / _HOUR_S
         level = max(share.level - drained, 0.0)
         return Share(kept * share.correct, kept * share.outcomes, level, share.found)
@@ -373,18 +382,34 @@ class OnlineOutcomes:
 
     def _has_room(self, now: float, tenant: str) -> bool:
         is_full = len(self._cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
-        if is_full and now - self._swept_s >= _SWEEP_S:
-            self._swept_s = now
-            self._sweep(now)
+        if is_full:
+            self._swept(now)
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
+    def _swept(self, now: float) -> bool:
+        """Drops what is forgotten; False if that was done a moment ago."""
+        if now - self._swept_s < _SWEEP_S:
+            return False
+        self._swept_s = now
+        self._sweep(now)
+        return True
+
     def _sweep(self, now: float) -> None:
-        """Drops forgotten cells, and their evidence."""
-        self._cells = {
-            key: cell
-            for key, cell in self._cells.items()
-            if cell.total.outcomes * self._kept(cell, now) >= _FORGOTTEN
-        }
+        """Drops forgotten cells, the names of forgotten reporters, and their evidence."""
+        cells: dict[tuple[str, Features], Cell] = {}
+        for key, cell in self._cells.items():
+            kept = self._kept(cell, now)
+            if kept * cell.total.outcomes >= _FORGOTTEN:
+                cells[key] = cell
+                for name, share in list(cell.shares.items()):
+                    if name != UNNAMED and kept * share.outcomes < _FORGOTTEN:
+                        del cell.shares[name]
+                        rest = cell.shares.setdefault(UNNAMED, Share())
+                        rest.correct += share.correct
+                        rest.outcomes += share.outcomes
+                if cell.shares.keys() == {UNNAMED}:
+                    cell.shares = {}
+        self._cells = cells
         self._begun = Counter(cell.tenant for cell in self._cells.values())
         self._shares = sum(len(cell.shares) for cell in self._cells.values())
         self._trust.clear()

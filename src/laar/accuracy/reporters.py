@@ -25,7 +25,7 @@ __all__ = ["MAX_REPORTERS", "UNNAMED", "Likelihood", "ReporterTrust"]
 
 MAX_REPORTERS = 16
 """Reporters that are distinguished; a service that checks answers is one. Those beyond it count as
-unnamed."""
+unnamed, until the outcomes of an earlier one are forgotten."""
 
 UNNAMED = ""
 """All reports without a name, together."""

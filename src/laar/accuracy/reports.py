@@ -21,7 +21,7 @@ two clients ask the same and neither has reported, a retry is chained to neither
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -156,13 +156,13 @@ class OutcomeReports:
             self._link(decision.link, decision_id)
 
     def ended(self, decision_id: str, latency_s: float) -> None:
-        """Notes that the answer is whole, `latency_s` seconds after the decision."""
+        """Notes the end of an answer, `latency_s` seconds after the decision."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
 
     def failed(self, decision_id: str) -> None:
-        """Notes that there was no answer: a retry then shows no wrong one."""
+        """Notes that there was no whole answer: a retry then shows no wrong one."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.answered = False
@@ -200,16 +200,33 @@ class OutcomeReports:
         return verdict
 
     def _answered(self, decision: _Decision, correct: bool) -> Answered:
-        attempts, first = len(decision.tried) + 1, decision
-        for _ in decision.tried:
-            earlier = self._decisions.get(first.previous or "")
-            if earlier is None:
-                break
-            first = earlier
+        attempts = len(decision.tried) + 1
+        *_, first = decision, *self._before(decision)
         seconds = None
         if decision.latency_s is not None and not first.tried:
             seconds = decision.at_s + decision.latency_s - first.at_s
         return Answered(decision.policy, decision.features.task, correct, attempts, seconds)
+
+    def _before(self, decision: _Decision) -> Iterator[_Decision]:
+        """The attempts before this one, the latest first, as far as they are remembered."""
+        for _ in decision.tried:
+            earlier = self._decisions.get(decision.previous or "")
+            if earlier is None:
+                return
+            yield earlier
+            decision = earlier
+
+    def _wrong(self, decision: _Decision) -> list[str]:
+        """The models that were wrong before; one without an answer shows nothing of the question.
+
+        Else a model would look too good once another one is down: as if it had been right where
+        that one was wrong.
+        """
+        wrong = list(decision.tried)
+        for earlier in self._before(decision):
+            if not earlier.answered and earlier.model in wrong:
+                wrong.remove(earlier.model)
+        return wrong
 
     def _judge(self, decision_id: str, correct: bool, now: float, reporter: str) -> Verdict:
         decision = self._decisions.get(decision_id)
@@ -222,7 +239,7 @@ class OutcomeReports:
         taken = self._success.observe(
             decision.model,
             decision.features,
-            decision.tried,
+            self._wrong(decision),
             correct,
             now,
             tenant=decision.tenant,

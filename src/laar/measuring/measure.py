@@ -44,6 +44,7 @@ __all__ = [
 
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0
+_BEGINS = b'{"query_id":'  # as each line that `dump_outcome` makes
 _DISCOVER_S = 10.0
 _MAX_MODELS_BYTES = 4 * 2**20
 _NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for other JSON
@@ -136,7 +137,8 @@ async def measure(
         progress: called after each outcome.
 
     Raises:
-        SettingError: two questions have the same id, or the file can't be written.
+        SettingError: two questions have the same id, or the file can't be written, or holds
+            something else than outcomes.
     """
     asking = asking or Asking()
     asked = list(questions)
@@ -183,31 +185,37 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
     Returns:
         How many bytes were cut, and the answered pairs. A last line that only lacks its newline is
         kept. Other lines that can't be read are left in place: `laar fit` names them.
+
+    Raises:
+        SettingError: the file holds something else than outcomes; it stays as it is.
     """
     answered: set[tuple[str, str]] = set()
     if not out.exists():
         return 0, answered
     with out.open("r+b") as file:
         whole_to = 0
-        last = b""
+        is_ours = is_other = False
         for line in file:
-            last = line
             try:
                 outcome = parse_outcome(line)
             except ValueError:
                 outcome = None
             if outcome is not None and outcome.status == 200:
                 answered.add((outcome.query_id, outcome.model))
-            if line.endswith(b"\n"):
-                whole_to += len(line)
-            elif outcome is not None:
-                file.seek(0, os.SEEK_END)
-                file.write(b"\n")
-                return 0, answered
-        torn = 0 if last.endswith(b"\n") else len(last)
-        if torn:
-            file.truncate(whole_to)
-        return torn, answered
+            ended = line.endswith(b"\n")
+            torn = not ended and outcome is None and line[: len(_BEGINS)] == _BEGINS[: len(line)]
+            is_ours = is_ours or outcome is not None or torn
+            is_other = is_other or bool(line.strip())
+            if torn:
+                file.truncate(whole_to)
+                return len(line), answered
+            whole_to += len(line)
+        if is_other and not is_ours:
+            raise SettingError(f"{out} holds no outcomes: name another file to write them to")
+        if whole_to and not ended:
+            file.seek(0, os.SEEK_END)
+            file.write(b"\n")
+    return 0, answered
 
 
 @asynccontextmanager
@@ -264,6 +272,9 @@ class _Run:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
+        # As serving sees it: the last text of the user's, whatever stands behind it.
+        users = [message for message in messages if message.get("role") in ("user", None)]
+        asked = ([text for message in users for text in _texts(message)] or [""])[-1]
         completion = reply.completion
         correct, error = None, reply.error
         if completion is not None:
@@ -272,8 +283,8 @@ class _Run:
             query_id=question.id,
             model=target.model,
             correct=correct,
-            language=language_of(texts[-1] if texts else ""),
-            task=question.task or task_of(texts[-1] if texts else ""),
+            language=language_of(asked),
+            task=question.task or task_of(asked),
             prompt_chars=sum(map(len, texts)),
             prompt_tokens=completion.prompt_tokens if completion else None,
             cached_tokens=completion.cached_tokens if completion else None,

@@ -128,7 +128,7 @@ class Learning:
         self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
-        else:
+        if not end.ok or end.cause != "complete":
             self.reports.failed(decision.id)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and

@@ -101,7 +101,7 @@ class Sharing:
         self.settings = settings
         self.origin = origin
         self.director = director
-        self._wall_clock = wall_clock
+        self.wall_clock = wall_clock
         self._online = online
         self._reports = reports
         self._on_judged = on_judged
@@ -201,7 +201,7 @@ class Sharing:
             peer.synced = False
             self._ask(now)
         peer.seq, peer.heard_at, peer.gone = batch.seq, now - age_s, False
-        self.age_s = max(0.0, self._wall_clock() - batch.sent_at_s)
+        self.age_s = max(0.0, self.wall_clock() - batch.sent_at_s)
         is_fresh = age_s <= self.settings.lease_s
         same_key = batch.key_id == self.key_id
         if not same_key:

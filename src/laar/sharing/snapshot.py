@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
+from math import isfinite
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -72,6 +73,7 @@ def snapshot(
     addresses = {slot: table.spec(slot).address for slot in table.active.tolist()}
     told: dict[str, Any] = {
         "v": SCHEMA,
+        "at_s": sharing.wall_clock(),
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
@@ -140,8 +142,16 @@ def restore(
         director.stored.heard(response_id, address, session)
     director.engines.restore(told.get("engines"))
     if online is not None and len(online) == 0:
-        online.restore(told.get("outcomes"), now)
+        online.restore(told.get("outcomes"), now, away_s=_age_s(told, sharing.wall_clock()))
     return kept
+
+
+def _age_s(told: dict[str, Any], now_s: float) -> float:
+    """Seconds since it was made: outcomes fade while no picker runs."""
+    made_at_s = told.get("at_s")
+    if not isinstance(made_at_s, float) or not isfinite(made_at_s):
+        return 0.0
+    return max(0.0, now_s - made_at_s)
 
 
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:

@@ -177,7 +177,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
             measured, other = measured or is_measured, other or not is_measured
             if is_measured:
                 verdicts.add(*outcomes)
-            else:
+            elif outcomes:  # none of a retry, or of a question that no model has answered yet
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
@@ -366,9 +366,10 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     language = raw.get("language")
     if isinstance(language, str) and len(language) > _MAX_NAME_CHARS:
         raise ValueError(f"language: must be a name of at most {_MAX_NAME_CHARS} characters")
-    named = _task(task) if task else task_of(question)
+    seen = _last_part(raw) or question
+    named = _task(task) if task else task_of(seen)
     if question:  # as serving sees it: ids may begin again with each task or file
-        query_id, language = f"q:{_hash(question)}", language_of(question)
+        query_id, language = f"q:{_hash(question)}", language_of(seen)
     else:
         query_id = "" if given in (None, "") else f"id:{named}:{given}"
         language = language if isinstance(language, str) and language else language_of("")
@@ -379,7 +380,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
         "told": bool(task),
         "prompt_chars": _prompt_chars(raw, question),
         "prompt_tokens": None if tokens is None else int(tokens),
-        "text": sample_of(question) or None,
+        "text": sample_of(seen) or None,
     }
 
 
@@ -404,8 +405,8 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
     apart = len(repeated) >= _MANY_QUESTIONS
     seen: Counter[str] = Counter()
     for entry in chain.from_iterable(files):
-        query_id = entry[0].query_id if entry else ""
-        if entry and (not query_id or query_id in repeated):
+        query_id = entry[0].query_id
+        if not query_id or query_id in repeated:
             first = _place(entry, query_id, 1)
             seen[first] += 1
             place = _place(entry, query_id, seen[first])
@@ -445,6 +446,16 @@ def _question(raw: Mapping[str, Any]) -> str:
     return ""
 
 
+def _last_part(raw: Mapping[str, Any]) -> str:
+    """The last part of a question in parts: of these serving classifies that one alone."""
+    if any(name in raw for name in _QUESTIONS):
+        return ""
+    for message in reversed(_messages(raw)):
+        if message.get("role") == "user":
+            return next(reversed(_texts(message)), "")
+    return ""
+
+
 def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
     """Characters of the whole prompt; those of the question where no messages stand for it."""
     messages = _messages(raw)
@@ -460,12 +471,16 @@ def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _text(message: Mapping[str, Any]) -> str:
     """The text of a message, in parts or whole."""
+    return "\n".join(_texts(message))
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
     content = message.get("content")
     if isinstance(content, str):
-        return content
+        return [content]
     parts = content if isinstance(content, list) else ()
     texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
+    return [text for text in texts if isinstance(text, str)]
 
 
 def _score(value: object, where: str) -> float | None:

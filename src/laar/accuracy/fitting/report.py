@@ -148,9 +148,13 @@ def _heat_maps(artifact: Capability) -> Iterable[str]:
                         f"<small>{cell.correct} of {cell.outcomes}</small></td>"
                     )
                 rows.append(f"{row}</tr>")
-            head = "".join(f"<th>{bucket // 1024}K</th>" for bucket in buckets)
+            head = "".join(f"<th>{_length(bucket)}</th>" for bucket in buckets)
             caption = f"<caption>{escape(name)}, {escape(task)}</caption>"
             yield f"<table>{caption}<tr><th></th>{head}</tr>{''.join(rows)}</table>"
+
+
+def _length(bucket: int) -> str:
+    return f"{bucket // 1024}K" if bucket >= 1024 else str(bucket)
 
 
 def _thin_cells(artifact: Capability) -> str:
