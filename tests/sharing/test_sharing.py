@@ -14,7 +14,7 @@ from laar.sharing import SharingSettings
 from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from laar.tuning import Observed, Tuner, TunerSettings
-from support.pickers import Network, request, sharing_picker, specs
+from support.pickers import Network, all_batches, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -336,10 +336,39 @@ def test_a_backlog_of_long_prompts_is_read():
     p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
     for entry in range(400):
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(12_000)))
-    for batch in p.batches(1.0):
+    for batch in all_batches(p, 1.0):
         q.take(batch, 1.0)
     assert not q.refused
     assert q.taken["entered"] == 400
+
+
+def test_prompts_of_a_long_backlog_stay_believed():
+    p, q, net = pair()
+    prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
+    decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
+    for decision in decisions:
+        p.director.settle(decision, OK)
+    net.exchange(30.0)  # their ends come in other batches than they
+
+    def believed(picker):
+        table, prefixes = picker.director.table, picker.director.prefixes
+        chains = [prefixes.chain(request(each)) for each in prompts]
+        return sum(prefixes.match(chain, table.capacity).max() > 0.9 for chain in chains)
+
+    assert believed(q) == believed(p) > 400
+
+
+def test_a_long_backlog_goes_out_in_small_pieces():
+    p, _, _ = pair()
+    for entry in range(2000):
+        p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(3_000)))
+    while p.outbox.waiting_bytes:
+        news = []
+        p.outbox.on_news = lambda news=news: news.append(1)
+        sent = p.batches(1.0)
+        assert max(map(len, sent)) < 100_000  # one is taken in one go
+        assert sum(map(len, sent)) < 500_000  # and a slow link carries these in time
+        assert bool(news) == bool(p.outbox.waiting_bytes)
 
 
 def test_a_picker_says_once_that_there_is_something_to_send():

@@ -149,7 +149,10 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """The batches to send now; call it every `flush_ms` while there is a way to send."""
+        """The batches to send now; call it every `flush_ms` while there is a way to send.
+
+        A backlog takes several calls: until `outbox.waiting_bytes` is 0.
+        """
         self._at(now)
         self._expect(now)
         made = self.outbox.batches(now, self.settings.namespace, self.key_id)

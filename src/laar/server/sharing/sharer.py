@@ -182,9 +182,8 @@ class Sharer:
             self.sharing.leaving()
             with contextlib.suppress(Away, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    if self._unsent:  # the batches that were being sent go first
+                    while self._unsent or self.sharing.outbox.waiting_bytes:
                         await self._send()
-                    await self._send()
                     if self.carrier.keeps_file:
                         await self._put_snapshot(self.carrier)
         await self.carrier.close()
