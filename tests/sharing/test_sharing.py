@@ -240,6 +240,20 @@ def test_failures_add_up_and_one_trial_is_enough():
     assert not any(breaker.is_out for breaker in breakers)
 
 
+def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
+    p, q, net = pair()
+    for at in range(6):  # it reaches neither the others nor any endpoint
+        decision = p.director.decide(request(), 2.0 + at)
+        p.director.replied(decision, Reply(status=503), 2.1 + at)
+        p.director.settle(decision, Completion(status=503, cause="complete", latency_s=0.1))
+    assert p.outbox.waiting_bytes
+    net.exchange(30.0)
+    table, health = q.director.table, q.director.health
+    states = [health.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
+    assert states == [State.CLOSED, State.CLOSED]
+    assert q.taken["entered"] == 6  # the rest is news
+
+
 def test_a_stored_answer_is_found_through_any_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
@@ -505,6 +519,23 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     fresh.prefixes.beliefs.index.drop(0)  # nothing is left of what was taken up
     fresh.prefixes.beliefs.index.drop(1)
     assert fresh.prefixes.beliefs.index.stats().blocks == 0
+
+
+def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
+    p, _, net = pair()
+    text = "some words of a long prompt " * 100
+    p.director.settle(p.director.decide(request(text), 1.0), OK)
+    net.exchange(1.01)
+    told = read_snapshot(snapshot(p, None, 2.0, with_key=False)(), "laar")
+    p.director.settle(p.director.decide(request(text + "again " * 200), 2.1), OK)
+    since = p.batches(2.2)
+    fresh = sharing_picker("fresh/1", (A, B))
+    restore(fresh, None, told, 3.0)
+    for batch in since:
+        fresh.take(batch, 3.0)
+    chain = fresh.director.prefixes.chain(request(text + "again " * 200))
+    assert fresh.unknown_prefixes == 0
+    assert fresh.director.prefixes.match(chain, fresh.director.table.capacity).max() > 0.9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])

@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
 from laar.sharing.batches import SCHEMA, Batch
-from laar.sharing.records import NO_LOAD, Entered, Load, Record
+from laar.sharing.records import NO_LOAD, Entered, Heard, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
@@ -22,6 +22,9 @@ _BATCH_BYTES = 32 << 10  # but for its last record and its loads
 AT_ONCE_BYTES = 256 << 10
 """Records that are sent at a time, but for the last batch: a slow link carries them in a second,
 and a backlog does not hold the loop."""
+
+_AWAY_BEATS = 3.0
+"""Signs of life that did not go out, after which there was no way: the lease of this picker."""
 
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
@@ -105,6 +108,8 @@ class Outbox:
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
             return []
+        if now - self._beat_at > _AWAY_BEATS * self._beat_s:
+            self._forget_words()
         self._beat_at = now
         if full:
             self._full_at = now
@@ -143,6 +148,14 @@ class Outbox:
                 self._has_news()
                 return made
             loads, full = {}, False
+
+    def _forget_words(self) -> None:
+        """Drops what was said of the endpoints' health while there was no way to the others.
+
+        It is of the past, and may be the doing of what cut this picker off.
+        """
+        self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
+        self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int) -> None:
         self._changed.add(slot)

@@ -171,6 +171,12 @@ class Sharing:
         if self.prefixes is not None:
             self.prefixes.chains.forget_sent()
 
+    def close(self) -> None:
+        """Sends and remembers nothing for others: there is no way to any, and never will be."""
+        self.outbox.closed = True
+        if self.prefixes is not None:
+            self.prefixes.beliefs.watcher = None
+
     def leaving(self) -> None:
         """Announces the end of this picker, so that the others do not wait for its lease."""
         self._add(Leaving())

@@ -141,7 +141,8 @@ class Sharer:
         self._news = asyncio.Event()
         self.sharing.outbox.on_news = self._news.set
         self._unsent: list[bytes] = []
-        self.sharing.outbox.closed = carrier is None
+        if carrier is None:
+            self.sharing.close()
 
     def shown(self) -> dict[str, object] | None:
         """The state of the sharing, for the page and the doctor; None without a carrier."""
