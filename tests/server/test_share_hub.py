@@ -57,7 +57,7 @@ async def test_a_worker_that_starts_is_sent_much_and_is_not_cut_off_for_it(tmp_p
             await writer.send([batch])
         await eventually(lambda: len(hub._history) == 20, what="the batches at the hub")
         opening = asyncio.create_task(later.open(KEY, starting=True))
-        while len(hub._workers) < 2:
+        while len(hub._workers) < 2:  # noqa: ASYNC110 - before the worker has read anything
             await asyncio.sleep(0)
         hub._pass_on(None, b"now")  # while the worker reads the snapshot
         assert len((await opening).snapshot) == 20 << 20

@@ -8,8 +8,8 @@ Keys, all with the namespace as their hash tag, so that they are on one node of 
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
 Sending, receiving and the rest have a connection each: the client's own, below its commands and its
-pool, which cost more than the batches here. No answer is awaited longer than a second, but for those
-to snapshots.
+pool, which cost more than the batches here. No answer is awaited longer than a second, but for
+those to snapshots.
 """
 
 from __future__ import annotations
