@@ -44,3 +44,26 @@ async def test_a_batch_that_is_sent_while_a_snapshot_is_written_is_kept(tmp_path
         for client in (writer, other, later):
             await client.close()
         await hub.stop()
+
+
+async def test_a_worker_that_starts_is_sent_much_and_is_not_cut_off_for_it(tmp_path):
+    hub = Hub(tmp_path / "hub", history_s=60.0, interval_s=60.0, snapshot=b"s" * (20 << 20))
+    await hub.start()
+    writer, later = (HubClient(tmp_path / "hub") for _ in range(2))
+    try:
+        await writer.open(KEY, starting=False)
+        batches = [bytes(1 << 20)] * 20
+        for batch in batches:
+            await writer.send([batch])
+        await eventually(lambda: len(hub._history) == 20, what="the batches at the hub")
+        opening = asyncio.create_task(later.open(KEY, starting=True))
+        while len(hub._workers) < 2:  # noqa: ASYNC110 - before the worker has read anything
+            await asyncio.sleep(0)
+        hub._pass_on(None, b"now")  # while the worker reads the snapshot
+        assert len((await opening).snapshot) == 20 << 20
+        async with asyncio.timeout(20.0):
+            assert await received(later, 21) == [*batches, b"now"]
+    finally:
+        for client in (writer, later):
+            await client.close()
+        await hub.stop()

@@ -5,6 +5,7 @@ import random
 import re
 import time
 from contextlib import AsyncExitStack, suppress
+from hashlib import blake2b
 
 import pytest
 
@@ -23,7 +24,8 @@ from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing import SharingSettings
-from laar.sharing.snapshot import key_of, read_snapshot
+from laar.sharing.records import Entered
+from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs
 from support.stores import SERVERS, StoreProcess, binary_of
@@ -454,6 +456,73 @@ class Wire:
         self._open.discard(writer)
 
 
+class Slow(Wire):
+    """A link of so many bytes a second each way."""
+
+    bytes_s = 4 << 20
+
+    async def _pass(self, reader, writer):
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await asyncio.sleep(len(data) / self.bytes_s)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        self._open.discard(writer)
+
+
+async def test_a_backlog_comes_through_a_slow_link(server, members, tmp_path):
+    await server.start()
+    wire = Slow(server.socket, tmp_path / "wire")
+    await wire.heal()
+    p, q = await members(1, url=wire.url), await members(2, url=wire.url)
+    await eventually(lambda: p.sharer.connected and q.sharer.connected)
+    await wire.cut()
+    await eventually(lambda: not p.sharer.connected and not q.sharer.connected)
+    for entry in range(1000):  # 8 MB, two seconds of this link
+        p.sharer.sharing.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(6_000)))
+    await wire.heal()
+    await eventually(lambda: q.sharer.sharing.taken["entered"] == 1000, timeout_s=15)
+    assert p.sharer.connected
+    assert p.sharer.interruptions == q.sharer.interruptions == 1
+    for each in (p, q):
+        await each.kill()
+    await wire.cut()
+
+
+@pytest.mark.parametrize(("size_bytes", "is_fetched"), [(8 << 20, True), (40 << 20, False)])
+async def test_a_large_snapshot_keeps_no_picker_from_the_others(
+    server, members, tmp_path, size_bytes, is_fetched
+):
+    await server.start()
+    p = await members(1, snapshot_interval_s=3600)
+    p.settle(p.decide("remember me " * 60))
+    write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False)
+    body = write().partition(b"\n")[2].removesuffix(b"}") + b',"more":"' + b"x" * size_bytes + b'"}'
+    digest = blake2b(body, digest_size=32).hexdigest().encode()
+    await server.ask("SET", "laar:{laar}:snapshot", digest + b"\n" + body)
+    wire = Slow(server.socket, tmp_path / "wire")
+    await wire.heal()
+    q = await members(2, url=wire.url)
+    p.decide()
+    await eventually(lambda: q.in_flight == 1, what="the others' loads")
+    assert (q.sharer.restored == 1) == is_fetched
+    for each in (p, q):
+        await each.kill()
+    await wire.cut()
+
+
+async def test_a_snapshot_takes_its_time_on_a_slow_link(server, members, tmp_path):
+    await server.start()
+    wire = Slow(server.socket, tmp_path / "wire")
+    await wire.heal()
+    p = await members(1, url=wire.url)
+    await p.sharer.carrier.put_snapshot(b"x" * (8 << 20))
+    assert await server.ask("STRLEN", "laar:{laar}:snapshot") == 8 << 20
+    await p.kill()
+    await wire.cut()
+
+
 class Ahead(Wire):
     """A store whose clock was ahead as the picker came, and is right since then."""
 
@@ -521,6 +590,7 @@ async def test_a_picker_without_a_store_starts_from_its_own_snapshot(tmp_path):
     text = "remember me " * 60
     p = await Member(share, 1).start()
     p.settle(p.decide(text))
+    assert not len(p.sharer.sharing.prefixes.chains)  # there are no others to name them to
     await p.sharer.stop()
     await p.kill()
     assert (tmp_path / "snapshot").stat().st_mode & 0o077 == 0

@@ -1,13 +1,16 @@
 """`laar serve --workers`: processes on one port behind a real Envoy, which know the same."""
 
 import asyncio
+import errno
 import os
 import re
 import signal
 import socket
 import sys
+import time
 from contextlib import AsyncExitStack
 from io import BytesIO
+from pathlib import Path
 
 import aiohttp
 import orjson
@@ -18,6 +21,7 @@ import yaml
 from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.errors import LaarError
 from laar.lab.live.processes import LaarProcess
+from laar.server import workers
 from laar.server.workers import run_workers
 from laar.settings import Loaded, Settings
 from support import RecordingUpstream, eventually, free_port
@@ -359,6 +363,71 @@ async def test_a_reload_reaches_workers_that_run_and_ends_none_that_starts(tmp_p
     finally:
         if parent.returncode is None:
             parent.kill()
+
+
+_AGING_WORKER = """
+import pathlib, sys, time
+home, there = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[-1])
+(there / "beat-0").touch()
+(there / "started-0").touch()
+(home / "home").write_text(str(there))
+with open(home / "starts", "a") as starts:
+    starts.write("x")
+while not (home / "die").exists():
+    (there / "beat-0").touch()
+    time.sleep(0.05)
+(home / "die").unlink()
+sys.exit(1)
+"""
+
+
+def clean_up(directory):
+    """Removes files as old as ten days, which pass quickly here."""
+    for path in directory.iterdir():
+        if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
+            path.unlink()
+
+
+async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned_up(tmp_path):
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
+    (tmp_path / "worker.py").write_text(_AGING_WORKER)
+    starts = tmp_path / "starts"
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", _PARENT, str(tmp_path))
+    try:
+        await eventually(starts.exists, what="the worker", timeout_s=60.0)
+        await asyncio.sleep(0.2)
+        clean_up(Path((tmp_path / "home").read_text()))
+        (tmp_path / "die").touch()
+        await eventually(lambda: starts.read_text() == "xx", what="the next one", timeout_s=60.0)
+    finally:
+        parent.kill()
+        await parent.wait()
+
+
+async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_path, monkeypatch):
+    made, start = [], asyncio.create_subprocess_exec
+
+    async def crowded(*command):
+        made.append(command)
+        if len(made) == 2:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return await start(*command)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", crowded)
+    (tmp_path / "worker.py").write_text(_AGING_WORKER)
+    loaded = Loaded(settings=Settings(endpoints_file="endpoints.yaml"))
+    command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
+    (tmp_path / "hub").mkdir()
+    parent = workers._Parent(loaded, 1, command, tmp_path / "hub")
+    running = asyncio.create_task(parent.run())
+    try:
+        await eventually((tmp_path / "starts").exists, what="the worker", timeout_s=60.0)
+        (tmp_path / "die").touch()
+        await eventually(lambda: len(made) == 3 or running.done(), what="more", timeout_s=60.0)
+        assert not running.done()
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def test_a_directory_that_can_hold_no_socket_is_one_clear_error(tmp_path, monkeypatch):

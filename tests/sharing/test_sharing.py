@@ -15,7 +15,7 @@ from laar.sharing import SharingSettings
 from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from laar.tuning import Observed, Tuner, TunerSettings
-from support.pickers import Network, request, sharing_picker, specs
+from support.pickers import Network, all_batches, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -241,6 +241,20 @@ def test_failures_add_up_and_one_trial_is_enough():
     assert not any(breaker.is_out for breaker in breakers)
 
 
+def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
+    p, q, net = pair()
+    for at in range(6):  # it reaches neither the others nor any endpoint
+        decision = p.director.decide(request(), 2.0 + at)
+        p.director.replied(decision, Reply(status=503), 2.1 + at)
+        p.director.settle(decision, Completion(status=503, cause="complete", latency_s=0.1))
+    assert p.outbox.waiting_bytes
+    net.exchange(30.0)
+    table, health = q.director.table, q.director.health
+    states = [health.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
+    assert states == [State.CLOSED, State.CLOSED]
+    assert q.taken["entered"] == 6  # the rest is news
+
+
 def test_a_stored_answer_is_found_through_any_picker():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
@@ -337,10 +351,39 @@ def test_a_backlog_of_long_prompts_is_read():
     p, q = (sharing_picker(name, (A, B)) for name in ("p/1", "q/1"))
     for entry in range(400):
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(12_000)))
-    for batch in p.batches(1.0):
+    for batch in all_batches(p, 1.0):
         q.take(batch, 1.0)
     assert not q.refused
     assert q.taken["entered"] == 400
+
+
+def test_prompts_of_a_long_backlog_stay_believed():
+    p, q, net = pair()
+    prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
+    decisions = [p.director.decide(request(each), 1.0 + n / 1e3) for n, each in enumerate(prompts)]
+    for decision in decisions:
+        p.director.settle(decision, OK)
+    net.exchange(30.0)  # their ends come in other batches than they
+
+    def believed(picker):
+        table, prefixes = picker.director.table, picker.director.prefixes
+        chains = [prefixes.chain(request(each)) for each in prompts]
+        return sum(prefixes.match(chain, table.capacity).max() > 0.9 for chain in chains)
+
+    assert believed(q) == believed(p) > 400
+
+
+def test_a_long_backlog_goes_out_in_small_pieces():
+    p, _, _ = pair()
+    for entry in range(2000):
+        p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(3_000)))
+    while p.outbox.waiting_bytes:
+        news = []
+        p.outbox.on_news = lambda news=news: news.append(1)
+        sent = p.batches(1.0)
+        assert max(map(len, sent)) < 100_000  # one is taken in one go
+        assert sum(map(len, sent)) < 500_000  # and a slow link carries these in time
+        assert bool(news) == bool(p.outbox.waiting_bytes)
 
 
 def test_a_picker_says_once_that_there_is_something_to_send():
@@ -491,6 +534,23 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
     assert read_snapshot(snapshot(p, None, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
+
+
+def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():
+    p, _, net = pair()
+    text = "some words of a long prompt " * 100
+    p.director.settle(p.director.decide(request(text), 1.0), OK)
+    net.exchange(1.01)
+    told = read_snapshot(snapshot(p, None, 2.0, with_key=False)(), "laar")
+    p.director.settle(p.director.decide(request(text + "again " * 200), 2.1), OK)
+    since = p.batches(2.2)
+    fresh = sharing_picker("fresh/1", (A, B))
+    restore(fresh, None, told, 3.0)
+    for batch in since:
+        fresh.take(batch, 3.0)
+    chain = fresh.director.prefixes.chain(request(text + "again " * 200))
+    assert fresh.unknown_prefixes == 0
+    assert fresh.director.prefixes.match(chain, fresh.director.table.capacity).max() > 0.9
 
 
 @pytest.mark.parametrize("damage", [b"", b"x\n{}", "flip", "namespace"])

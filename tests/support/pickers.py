@@ -59,6 +59,14 @@ def sharing_picker(
     )
 
 
+def all_batches(sender, now):
+    """A whole backlog, which takes several calls."""
+    made = sender.batches(now)
+    while sender.outbox.waiting_bytes:
+        made += sender.batches(now)
+    return made
+
+
 class Network:
     """A channel from each picker to each other; nothing arrives by itself."""
 
@@ -69,7 +77,7 @@ class Network:
         }
 
     def flush(self, sender, now):
-        for data in sender.batches(now):
+        for data in all_batches(sender, now):
             for (origin, _), channel in self.channels.items():
                 if origin == sender.origin:
                     channel.append(data)
@@ -99,7 +107,7 @@ class Log:
         self.read = {picker.origin: 0 for picker in pickers}
 
     def flush(self, sender, now):
-        self.entries += sender.batches(now)
+        self.entries += all_batches(sender, now)
 
     def deliver_one(self, picker, now):
         if self.read[picker.origin] < len(self.entries):

@@ -163,7 +163,6 @@ class Runner:
             if started is not None:
                 started.set()
             if self._worker is not None:
-                self._worker.started()
                 self.tasks.spawn("beat", self._worker.keep_beating)
             await self._stopping.wait()
             await self._drain(picking)

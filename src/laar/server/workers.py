@@ -58,12 +58,8 @@ class Worker:
         path = _hub(self.home)
         return path if path.exists() else None
 
-    def started(self) -> None:
-        """Leaves a mark for the parent: no fault of the settings can end this worker now."""
-        _started(self.home, self.index).touch()
-
     async def keep_beating(self) -> None:
-        """Shows the parent that its loop runs, until cancelled."""
+        """Shows the parent that it has started, and that its loop runs, until cancelled."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -71,10 +67,6 @@ class Worker:
 
 def _hub(home: Path) -> Path:
     return home / "hub"
-
-
-def _started(home: Path, index: int) -> Path:
-    return home / f"started-{index}"
 
 
 def _beat(home: Path, index: int) -> Path:
@@ -160,35 +152,49 @@ class _Parent:
         """Keeps one worker running."""
         loop = asyncio.get_running_loop()
         pause_s, most_s = _AGAIN_S
+        has_started = False  # then no fault of the settings ended it
         while not self._stopping.is_set():
             began = loop.time()
-            own = ("--worker-index", str(index), "--worker-home", str(self._home))
-            _beat(self._home, index).unlink(missing_ok=True)
-            command = dying_with_us([*self._command, *own])
-            process = await asyncio.create_subprocess_exec(*command)
-            self._processes[index] = process
-            watching = asyncio.create_task(self._watch(index, process))
-            if self._stopping.is_set():  # while it was being made, so it missed the signal
-                process.terminate()
             try:
-                status = await process.wait()
-            except asyncio.CancelledError:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
-                await process.wait()
-                raise
-            finally:
-                await cancel([watching])
+                status = await self._run_one(index)
+                end = f"ended ({status})"
+            except OSError as fault:  # the machine may have no room for a process at the moment
+                status, end = 1, f"can't be run ({fault.strerror})"
             if self._stopping.is_set():
                 return
             lived_s = loop.time() - began
-            if status > 0 and not _started(self._home, index).exists():
-                raise LaarError(f"worker {index} could not start; its error is above")
+            has_started = has_started or _beat(self._home, index).exists()
+            if status > 0 and not has_started:
+                raise LaarError(f"worker {index} could not start: it {end}; any error is above")
             pause_s = _AGAIN_S[0] if lived_s > _SOUND_S else min(most_s, 2.0 * pause_s)
-            _LOG.warning("worker %d ended (%d); it starts again in %g s", index, status, pause_s)
+            _LOG.warning("worker %d %s; it starts again in %g s", index, end, pause_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
+
+    async def _run_one(self, index: int) -> int:
+        """Runs a worker until it ends; returns its status.
+
+        Raises:
+            OSError: there can be no process now.
+        """
+        own = ("--worker-index", str(index), "--worker-home", str(self._home))
+        _beat(self._home, index).unlink(missing_ok=True)
+        command = dying_with_us([*self._command, *own])
+        process = await asyncio.create_subprocess_exec(*command)
+        self._processes[index] = process
+        watching = asyncio.create_task(self._watch(index, process))
+        if self._stopping.is_set():  # while it was being made, so it missed the signal
+            process.terminate()
+        try:
+            return await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+            raise
+        finally:
+            await cancel([watching])
 
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
         """Kills a worker that hangs.
@@ -211,7 +217,8 @@ class _Parent:
         """Passes SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
         for index, process in self._processes.items():
             if process.returncode is None and _beat(self._home, index).exists():
-                process.send_signal(signal.SIGHUP)
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGHUP)
 
     def _stop(self, number: int) -> None:
         again = self._stopping.is_set()

@@ -9,15 +9,22 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
-from laar.sharing.batches import MAX_BATCH_BYTES, SCHEMA, Batch
-from laar.sharing.records import NO_LOAD, Entered, Load, Record
+from laar.sharing.batches import SCHEMA, Batch
+from laar.sharing.records import NO_LOAD, Entered, Heard, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
-BATCH_RECORDS = 1024
-"""Records in one batch; a backlog becomes several."""
+BATCH_RECORDS = 128
+"""Records in one batch, which a picker takes in one go: some 3 ms."""
 
-_BATCH_BYTES = MAX_BATCH_BYTES // 4  # but for its last record and its loads
+_BATCH_BYTES = 32 << 10  # but for its last record and its loads
+
+AT_ONCE_BYTES = 256 << 10
+"""Records that are sent at a time, but for the last batch: a slow link carries them in a second,
+and a backlog does not hold the loop."""
+
+_AWAY_BEATS = 3.0
+"""Signs of life that did not go out, after which there was no way: the lease of this picker."""
 
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
@@ -92,17 +99,23 @@ class Outbox:
         self._has_news()
 
     def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
-        """The batches to send; empty where nothing changed and no sign of life is due."""
+        """The batches to send; empty where nothing changed and no sign of life is due.
+
+        Of a backlog the first `AT_ONCE_BYTES`; then there is news again.
+        """
         self._is_told = False
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
             return []
+        if now - self._beat_at > _AWAY_BEATS * self._beat_s:
+            self._forget_words()
         self._beat_at = now
         if full:
             self._full_at = now
         made = []
         self.sent["load"] += len(loads)
+        left_bytes = self.waiting_bytes - AT_ONCE_BYTES
         while True:
             records: list[Record] = []
             least_bytes = self.waiting_bytes - _BATCH_BYTES
@@ -122,7 +135,8 @@ class Outbox:
                     self._seq,
                     key_id,
                     self._wall_clock(),
-                    self._oldest_open(),
+                    # An entry whose end still waits is open to the readers.
+                    0 if self._waiting else self._oldest_open(),
                     full,
                     loads,
                     records,
@@ -130,7 +144,18 @@ class Outbox:
             )
             if not self._waiting:
                 return made
+            if self.waiting_bytes <= left_bytes:
+                self._has_news()
+                return made
             loads, full = {}, False
+
+    def _forget_words(self) -> None:
+        """Drops what was said of the endpoints' health while there was no way to the others.
+
+        It is of the past, and may be the doing of what cut this picker off.
+        """
+        self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
+        self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int) -> None:
         self._changed.add(slot)

@@ -108,6 +108,8 @@ class Peers:
             loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
         for address, load in loads.items():
             before = peer.loads.get(address)
+            if load == before and peer.synced:
+                continue  # as most of a full batch
             if load == NO_LOAD:
                 peer.loads.pop(address, None)
             else:

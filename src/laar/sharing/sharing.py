@@ -149,7 +149,10 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """The batches to send now; call it every `flush_ms` while there is a way to send."""
+        """The batches to send now; call it every `flush_ms` while there is a way to send.
+
+        A backlog takes several calls: until `outbox.waiting_bytes` is 0.
+        """
         self._at(now)
         self._expect(now)
         made = self.outbox.batches(now, self.settings.namespace, self.key_id)
@@ -167,6 +170,12 @@ class Sharing:
         self.outbox.send_all_loads()
         if self.prefixes is not None:
             self.prefixes.chains.forget_sent()
+
+    def close(self) -> None:
+        """Sends and remembers nothing for others: there is no way to any, and never will be."""
+        self.outbox.closed = True
+        if self.prefixes is not None:
+            self.prefixes.beliefs.watcher = None
 
     def leaving(self) -> None:
         """Announces the end of this picker, so that the others do not wait for its lease."""

@@ -156,10 +156,14 @@ def _age_s(told: dict[str, Any], now_s: float) -> float:
 
 def _uses(sharing: Sharing, entries: object) -> Iterator[Kept]:
     table = sharing.director.table
+    assert sharing.prefixes is not None
     for use in _valid(entries, _Use):
         slot = table.slot(use.address)
         if slot >= 0 and len(use.hashes) % 8 == 0:
-            yield Kept(slot, use.start, use.proven, from_bytes(use.hashes), use.sizes)
+            hashes = from_bytes(use.hashes)
+            if not use.start and not sharing.outbox.closed:
+                sharing.prefixes.chains.note(hashes)  # prompts since then go on from these
+            yield Kept(slot, use.start, use.proven, hashes, use.sizes)
 
 
 def _valid(entries: object, kind: type[T]) -> Iterator[T]:

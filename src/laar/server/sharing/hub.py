@@ -32,9 +32,11 @@ _HISTORY_BYTES = 32 << 20
 """Batches kept for a worker that starts: more than a minute of 1,000 decisions a second."""
 
 _SLOW_BYTES = 32 << 20
-"""A worker that has so much to read is cut off; it connects again and is sent a snapshot."""
+"""A worker that has so much to read, beside what it was welcomed with, is cut off; it connects
+again, and misses the batches until then."""
 
 _TIMEOUT_S = 2.0
+_OPEN_S = 10.0  # with a snapshot of tens of MB, on a busy machine
 _LAST_S = 1.0
 _LONGEST = max(MAX_BATCH_BYTES, MAX_SNAPSHOT_BYTES)
 
@@ -73,7 +75,8 @@ class Hub:
         self._history: deque[tuple[float, bytes]] = deque()
         self._history_bytes = 0
         self._snapshot = snapshot
-        self._workers: list[asyncio.StreamWriter] = []
+        self._workers: dict[asyncio.StreamWriter, int] = {}
+        """With the bytes that each was welcomed with."""
         self._open: set[asyncio.Task[object]] = set()
         self._server: asyncio.Server | None = None
         self._turns: asyncio.Task[None] | None = None
@@ -103,8 +106,9 @@ class Hub:
             await asyncio.sleep(self._interval_s)
             if self._workers:
                 turn = (turn + 1) % len(self._workers)
-                _write(self._workers[turn], _TURN)
-                self._turn_at[self._workers[turn]] = asyncio.get_running_loop().time()
+                worker = list(self._workers)[turn]
+                _write(worker, _TURN)
+                self._turn_at[worker] = asyncio.get_running_loop().time()
             await self._save()  # that of the turn before
 
     async def _save(self) -> None:
@@ -137,8 +141,7 @@ class Hub:
         finally:
             self._open.discard(task)
             self._turn_at.pop(worker, None)
-            if worker in self._workers:
-                self._workers.remove(worker)
+            self._workers.pop(worker, None)
             worker.close()
 
     def _welcome(self, worker: asyncio.StreamWriter, *, starting: bool) -> None:
@@ -148,19 +151,19 @@ class Hub:
             now = asyncio.get_running_loop().time()
             for at, data in self._history:
                 _write(worker, _BATCH, _age(now - at) + data)
-        self._workers.append(worker)
+        self._workers[worker] = worker.transport.get_write_buffer_size()
 
     def _pass_on(self, sender: asyncio.StreamWriter, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
         self._history.append((now, data))
         self._history_bytes += len(data)
         self._forget()
-        for worker in list(self._workers):
+        for worker, welcome_bytes in list(self._workers.items()):
             if worker is sender:
                 continue
-            if worker.transport.get_write_buffer_size() > _SLOW_BYTES:
+            if worker.transport.get_write_buffer_size() > _SLOW_BYTES + welcome_bytes:
                 _LOG.warning("a worker does not keep up with the others; it is connected again")
-                self._workers.remove(worker)
+                del self._workers[worker]
                 worker.transport.abort()
                 continue
             _write(worker, _BATCH, _age(0.0) + data)
@@ -204,7 +207,7 @@ class HubClient:
         """See `Carrier`."""
         await self.close()
         try:
-            async with asyncio.timeout(_TIMEOUT_S):
+            async with asyncio.timeout(_OPEN_S):
                 reader, writer = await asyncio.open_unix_connection(self._path)
                 self._reader, self._writer = reader, writer
                 _write(writer, _OPEN, b"1" if starting else b"0")

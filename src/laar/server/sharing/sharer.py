@@ -141,7 +141,8 @@ class Sharer:
         self._news = asyncio.Event()
         self.sharing.outbox.on_news = self._news.set
         self._unsent: list[bytes] = []
-        self.sharing.outbox.closed = carrier is None
+        if carrier is None:
+            self.sharing.close()
 
     def shown(self) -> dict[str, object] | None:
         """The state of the sharing, for the page and the doctor; None without a carrier."""
@@ -182,9 +183,8 @@ class Sharer:
             self.sharing.leaving()
             with contextlib.suppress(Away, TimeoutError):
                 async with asyncio.timeout(1.0):
-                    if self._unsent:  # the batches that were being sent go first
+                    while self._unsent or self.sharing.outbox.waiting_bytes:
                         await self._send()
-                    await self._send()
                     if self.carrier.keeps_file:
                         await self._put_snapshot(self.carrier)
         await self.carrier.close()

@@ -8,13 +8,15 @@ Keys, all with the namespace as their hash tag, so that they are on one node of 
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
 Sending, receiving and the rest have a connection each: the client's own, below its commands and its
-pool, which cost more than the batches here. No answer is awaited longer than a second.
+pool, which cost more than the batches here. No answer is awaited longer than a second, but for
+those to snapshots.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -29,9 +31,15 @@ from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
 __all__ = ["Seen", "Store"]
 
+_LOG = logging.getLogger(__name__)
+
 _TIMEOUT_S = 1.0
+_FETCH_S = 5.0
+"""Longest that a picker which starts waits for the snapshot; then it shares without."""
+_SLOWEST_BYTES_S = 1e6
+"""Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
 _BLOCK_MS = 1000
-_AT_ONCE = 200  # entries of one read
+_AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 
@@ -121,8 +129,7 @@ class Store:
         self._used = await self._agreed(self._secret or key)
         snapshot = None
         if starting:
-            if 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
-                snapshot = await self._ask("GET", self._snapshot)
+            snapshot = await self._fetched()
             self.place = self._oldest
         last = await self._last()
         if last is None or last < _number(self.place):
@@ -130,6 +137,18 @@ class Store:
         await self._call(self._reader, ("XREAD", "STREAMS", self._records, "$"))  # whether it may
         self._read_to, self._came, self._behind = self.place, asyncio.Queue(), False
         return Begun(key=self._used, snapshot=snapshot)
+
+    async def _fetched(self) -> bytes | None:
+        """The snapshot, if there is one and it comes in time."""
+        if not 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
+            return None
+        try:
+            (found,) = await self._call(self._other, ("GET", self._snapshot), within_s=_FETCH_S)
+        except Away as fault:
+            _LOG.warning("starting without the others' snapshot: %s", fault)
+            return None
+        data: bytes | None = found
+        return data
 
     async def _agreed(self, key: bytes) -> bytes:
         """The key that all use, which is this one where the store has none."""
@@ -222,7 +241,10 @@ class Store:
 
     async def put_snapshot(self, data: bytes) -> None:
         """See `Carrier`."""
-        await self._ask("SET", self._snapshot, data, "EX", _KEPT_S)
+        within_s = _TIMEOUT_S + len(data) / _SLOWEST_BYTES_S
+        await self._call(
+            self._other, ("SET", self._snapshot, data, "EX", _KEPT_S), within_s=within_s
+        )
         for name in (self._records, self._key):
             await self._ask("EXPIRE", name, _KEPT_S)
 
@@ -247,9 +269,12 @@ class Store:
     async def _ask(self, *command: Any) -> Any:
         return (await self._call(self._other, command))[0]
 
-    async def _call(self, connection: Any, *commands: tuple[Any, ...]) -> list[Any]:
+    async def _call(
+        self, connection: Any, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
+    ) -> list[Any]:
         """Sends commands, opening the connection where it is not; returns their answers."""
-        within_s = _TIMEOUT_S + (_BLOCK_MS / 1e3 if connection is self._reader else 0.0)
+        if connection is self._reader:
+            within_s += _BLOCK_MS / 1e3
         try:
             async with asyncio.timeout(within_s):
                 await connection.send_packed_command(connection.pack_commands(commands))

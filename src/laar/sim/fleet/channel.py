@@ -60,6 +60,8 @@ class Channel:
         for data in self.sharings[number].batches(now):
             self.bytes += len(data)
             self._clock.later(now + self._delay_s, self._deliver, number, data)
+        if self.sharings[number].outbox.waiting_bytes:
+            self.touched(number)
 
     def _deliver(self, sender: int, data: bytes) -> None:
         for number, sharing in enumerate(self.sharings):
