@@ -116,6 +116,16 @@ def test_a_full_lane_does_not_hold_up_another():
     assert [one.id for one, _ in verdicts] == ["b"]
 
 
+def test_lanes_that_share_room_take_turns():
+    queue = filled(*(item(f"{lane}{i}", lane=lane) for i in range(4) for lane in "xyz"))
+    gone = []
+    for room in (1, 1, 2, 1, 1):  # places that become free between two calls
+        places = iter(range(room))
+        verdicts = queue.dispatch(0.0, lambda _one, _, free=places: next(free, None) and "endpoint")
+        gone += [one.lane for one, _ in verdicts]
+    assert gone == list("xyzxyz")
+
+
 def test_a_refusal_closes_the_lane_for_lower_bands_too():
     queue = filled(item("high", band=1), item("low", band=0))
     asked = []

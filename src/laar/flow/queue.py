@@ -5,7 +5,8 @@ of that tenant, the lowest relative slack, or one that shares its context with r
 endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
 Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
-refusal closes the lane for the rest of the call, and a refused long request only for longs.
+refusal closes the lane for the rest of the call, and a refused long request only for longs. Lanes
+may have some endpoints in common, so they take turns, one request each.
 
 The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Generic, TypeVar
@@ -122,13 +123,6 @@ class Queue(Generic[T]):
         """How many requests wait."""
         return len(self._waiting)
 
-    def work_s(self) -> dict[str, float]:
-        """Seconds of work of the waiting requests, by lane."""
-        found: dict[str, float] = {}
-        for entry in self._waiting.values():
-            found[entry.item.lane] = found.get(entry.item.lane, 0.0) + entry.item.work_s
-        return found
-
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 
@@ -188,27 +182,29 @@ class Queue(Generic[T]):
         closed_to_longs: set[str] = set()
         for rank in tuple(self._ranks):
             lanes = self._bands[-rank].lanes
+            turns = deque(lanes if lane is None else (lane,))
             refusals = 0
-            for name in tuple(lanes) if lane is None else (lane,):
-                while name in lanes and name not in closed and refusals < MAX_REFUSALS:
-                    if len(self._verdicts) >= MAX_VERDICTS:
-                        self._more = True
-                        return self._hand_out()
-                    key = lanes[name].pick(
-                        clock, long_may_go=name not in closed_to_longs, near=near
-                    )
-                    if key is None:
-                        break
-                    item = self._waiting[key].item
-                    verdict = admit(item, self._shorts > (not item.is_long))
-                    if verdict is not None:
-                        self._remove(item, charge=True)
-                        self._verdicts.append((item, verdict))
-                        self._note_departure(clock)
-                        continue
-                    refusals += 1
-                    (closed_to_longs if item.is_long else closed).add(name)
-                    lanes[name] = lanes.pop(name)  # last: the next call starts with the others
+            while turns and refusals < MAX_REFUSALS:
+                if len(self._verdicts) >= MAX_VERDICTS:
+                    self._more = True
+                    return self._hand_out()
+                name = turns.popleft()
+                if name not in lanes or name in closed:
+                    continue
+                key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs, near=near)
+                if key is None:
+                    continue
+                turns.append(name)
+                lanes[name] = lanes.pop(name)  # last, in the next call too: others may share room
+                item = self._waiting[key].item
+                verdict = admit(item, self._shorts > (not item.is_long))
+                if verdict is not None:
+                    self._remove(item, charge=True)
+                    self._verdicts.append((item, verdict))
+                    self._note_departure(clock)
+                    continue
+                refusals += 1
+                (closed_to_longs if item.is_long else closed).add(name)
         return self._hand_out()
 
     def cancel(self, item_id: Hashable) -> bool:

@@ -146,8 +146,7 @@ class PoolMetrics:
             self._seen.update(found)
         known = {pool for pools, _ in self._seen.union(found) for pool in pools.split(",")}
         models = {model for _, model in self._seen.union(found)}
-        for lane, held_s in self.admission.queue.work_s().items() if self.admission else ():
-            name, model, *_ = lane.split("\0")
+        for (name, model), held_s in self.admission.work_s().items() if self.admission else ():
             pool = name if name in known else "", model if model in models else ""
             found[pool] = found.get(pool, 0.0) + held_s
         return found
