@@ -273,6 +273,22 @@ def test_a_tenant_that_floods_the_queue_makes_room_for_the_others():
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest first"
 
 
+def test_a_tenant_whose_bodies_fill_the_memory_makes_room_and_not_those_with_small_ones():
+    queue: Queue[str] = Queue(Limits(max_held_bytes=1_000_000))
+    for i in range(20):
+        queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
+    small = [item(f"{t} {i}", tenant=t) for i in range(100) for t in ("a", "b")]
+    assert all(isinstance(queue.enqueue(one, 0.0), Held) for one in small)
+    evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
+    assert evicted == {"big"}
+    # One that is larger than each of theirs gets as much as they have together, and no more.
+    larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
+    held = [isinstance(queue.enqueue(one, 0.0), Held) for one in larger]
+    assert held == [True] * 4 + [False] * 5
+    assert {one.tenant for one, _ in queue.dispatch(0.0, nowhere)} == {"big"}
+    assert queue.held_bytes <= 1_000_000
+
+
 def test_nobody_is_dropped_for_a_body_that_would_not_fit_anyhow():
     queue: Queue[str] = Queue(Limits(max_held_bytes=3000))
     queue.enqueue(item("a"), 0.0)

@@ -15,7 +15,8 @@ request.
 
 A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
 the queue is full, a request of a lower band makes room, else one of the tenant with the most
-waiting; otherwise the newcomer is refused. Nothing a client writes can buy more urgency than no
+waiting (the most bytes, where these are at their limit); otherwise the newcomer is refused. Nothing
+a client writes can buy more urgency than no
 slack at all: an objective shorter than the work itself is raised to it.
 
 Order and bands are exact at every call. What is approximate: equal heights go either way, `is_long`
@@ -29,6 +30,7 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Generic, TypeVar
 
 from laar.core.request import MAX_OBJECTIVE_S
@@ -80,13 +82,14 @@ class _Waiting:
 
 
 class _Band:
-    """One priority: its lanes, and the tenants that crowd it."""
+    """One priority: its lanes, and the tenants that crowd it, by requests and by bytes."""
 
-    __slots__ = ("crowd", "lanes")
+    __slots__ = ("crowd", "held_bytes", "lanes")
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         self.crowd: Crowd[Hashable] = Crowd()
+        self.held_bytes: Counter[str] = Counter()
 
 
 class Queue(Generic[T]):
@@ -257,6 +260,7 @@ class Queue(Generic[T]):
             servers=item.servers,
         )
         band.crowd.add(item.tenant, item.id)
+        band.held_bytes[item.tenant] += max(0, item.body_bytes)
         self._waiting[item.id] = entry
         self._shorts += not item.is_long
         self.held_bytes += max(0, item.body_bytes)
@@ -264,34 +268,47 @@ class Queue(Generic[T]):
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
     def _make_room(self, item: Item, clock: float) -> bool:
-        """Returns whether the item fits, after dropping at most one that should yield to it."""
+        """Returns whether the item fits, after dropping others that should yield to it.
+
+        One yields where their number is at its limit. Where their bytes are, the tenant with the
+        most bytes yields as many as are missing.
+        """
         if self._fits(item):
             return True
         self._expire(clock)
         if self._fits(item):
             return True
-        if not self._ranks:
+        if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
             return False
-        lowest = -self._ranks[-1]
-        crowd = self._bands[lowest].crowd
-        if lowest < item.band:
-            reason = EVICTED_BY_BAND
-        elif lowest == item.band and crowd.largest > crowd.count(item.tenant) + 1:
-            reason = EVICTED_BY_TENANT
+        band = self._bands[lowest]
+        crowd, held = band.crowd, band.held_bytes
+        missing = self.held_bytes + item.body_bytes - self.limits.max_held_bytes
+        if missing > 0:
+            tenant = max(held, key=held.__getitem__)
+            should = held[tenant] > held[item.tenant] + item.body_bytes
         else:
+            tenant = crowd.largest_tenant()
+            should = crowd.largest > crowd.count(item.tenant) + 1
+        if lowest == item.band and not should:
             return False
-        victim = self._waiting[crowd.newest_of_largest()].item
-        if not self._fits(item, without=victim):
+        victims = []
+        for key in islice(crowd.newest(tenant), MAX_VERDICTS):
+            victims.append(self._waiting[key].item)
+            missing -= max(0, victims[-1].body_bytes)
+            if missing <= 0:
+                break
+        if missing > 0 or len(self._waiting) - len(victims) >= self.limits.max_waiting:
             return False
-        self._drop(victim, 429, reason)
+        for victim in victims:
+            self._drop(victim, 429, EVICTED_BY_BAND if lowest < item.band else EVICTED_BY_TENANT)
         return True
 
-    def _fits(self, item: Item, without: Item | None = None) -> bool:
-        waiting, held = len(self._waiting), self.held_bytes
-        if without is not None:
-            waiting, held = waiting - 1, held - max(0, without.body_bytes)
+    def _fits(self, item: Item) -> bool:
         limits = self.limits
-        return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
+        return (
+            len(self._waiting) < limits.max_waiting
+            and self.held_bytes + item.body_bytes <= limits.max_held_bytes
+        )
 
     def _expire(self, clock: float) -> None:
         """Drops expired requests, up to one call's worth of verdicts."""
@@ -315,6 +332,9 @@ class Queue(Generic[T]):
         self.held_bytes -= max(0, item.body_bytes)
         band = self._bands[item.band]
         band.crowd.remove(item.tenant, item.id)
+        band.held_bytes[item.tenant] -= max(0, item.body_bytes)
+        if not band.crowd.count(item.tenant):
+            del band.held_bytes[item.tenant]
         lane = band.lanes[item.lane]
         served = max(1, item.tokens) if charge else 0
         lane.remove(
