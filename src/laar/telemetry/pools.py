@@ -114,7 +114,7 @@ class PoolMetrics:
         )
 
     def _shed(self) -> Counter[_Pool]:
-        """What flow control refused, at once or after a wait, though its client still asked."""
+        """Requests that flow control refused, at once or after a wait, to clients that still asked."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()
