@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from laar.errors import RequestError
 from laar.protocol.events import (
+    Action,
     Ask,
     Event,
     Failed,
@@ -132,8 +133,7 @@ class Exchange:
                 elif kind is Served:
                     processor.note(action, now)
                     pending = Noted()
-                elif (answer := message_of(action)) is not None:
-                    answers.append(answer)
+                elif self._write(action):
                     self.over = kind is Immediate
                 else:
                     processor.note(action, now)
@@ -166,6 +166,14 @@ class Exchange:
         """After an internal error: lets the request go on, or closes the stream where that does."""
         self._processor.fault("a stream failed; its request goes on without the picker", trace=True)
         actions = self._stream.receive(Failed(), self._processor.clock())
-        answers = [message for action in actions if (message := message_of(action))]
-        self.answers += answers
-        self.over = not answers
+        self.over = not any([self._write(action) for action in actions])
+
+    def _write(self, action: Action) -> bool:
+        """Writes an action that is a message; returns whether it is one."""
+        answer = message_of(action)
+        if answer is None:
+            return False
+        if isinstance(action, Immediate):
+            self._processor.answered(action)
+        self.answers.append(answer)
+        return True
