@@ -114,7 +114,7 @@ class PoolMetrics:
         )
 
     def _shed(self) -> Counter[_Pool]:
-        """Requests that flow control refused, at once or after a wait, to clients that still asked."""
+        """Requests of clients that still asked, refused at once or after a wait."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()

@@ -108,7 +108,7 @@ class Exchange:
         self._processor.closed(self, self._stream)
 
     def _take(self, event: Event) -> Wait | None:
-        processor, stream, answers = self._processor, self._stream, self.answers
+        processor, stream = self._processor, self._stream
         now = processor.clock()
         if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
@@ -166,7 +166,8 @@ class Exchange:
         """After an internal error: lets the request go on, or closes the stream where that does."""
         self._processor.fault("a stream failed; its request goes on without the picker", trace=True)
         actions = self._stream.receive(Failed(), self._processor.clock())
-        self.over = not any([self._write(action) for action in actions])
+        written = [self._write(action) for action in actions]
+        self.over = not any(written)
 
     def _write(self, action: Action) -> bool:
         """Writes an action that is a message; returns whether it is one."""
