@@ -109,20 +109,57 @@ def test_a_full_model_does_not_hold_up_a_free_one():
     assert sent(gate.dispatch(0.0)) == ["3"]
 
 
-def short_and_wide():
-    """Two models under one name, of which one takes long prompts."""
+def two_models(*models, **windows):
+    """Two models under one name besides their own; their context windows where they are short."""
     table = EndpointTable()
     specs = [
-        EndpointSpec(address=name, models=(name,), max_model_len=window)
-        for name, window in (("short", 4096), ("wide", 131_072))
+        EndpointSpec(address=name, models=(name,), max_model_len=windows.get(name, 131_072))
+        for name in models
     ]
     table.replace("t", specs)
-    settings = DirectorSettings(aliases={"any": ("short", "wide")})
+    settings = DirectorSettings(aliases={"any": models})
     return Director(table, build_policies(CostWeights()), settings, rng=random.Random(1))
 
 
+def test_a_model_with_many_names_has_one_queue_and_its_tenants_equal_turns():
+    director = fleet(())
+    names = [f"adapter-{number}" for number in range(9)]
+    director.table.replace("t", [EndpointSpec(address="a", models=("m", *names))])
+    gate = admission(director)
+    running = gate.ask(request(0), 0.0)
+    for number in range(20):
+        gate.ask(request(number, model=[*names, "m"][number % 10], tenant="many names"), 0.0)
+        gate.ask(request(number, tenant="one name"), 0.0)
+    turns = []
+    for _ in range(10):
+        end(gate, director, running)
+        (outcome,) = gate.dispatch(0.1)
+        running = outcome.verdict
+        turns.append(running.request.tenant)
+    assert turns.count("one name") == 5
+
+
+@pytest.mark.parametrize("first", ["m", "any"])
+def test_one_name_of_a_model_starves_no_other(first):
+    """Two names, of which one stands for more models; requests for each come faster than served."""
+    director = two_models("m", "n")
+    gate = admission(director)
+    running = [gate.ask(request(0, model=name), 0.0) for name in ("m", "n")]
+    turns = []
+    for number in range(12):
+        for name in (first, "m", "any"):
+            gate.ask(request(number, model=name), 0.0)
+        if running[0].address != "m":
+            running.reverse()
+        end(gate, director, running.pop(0))  # the endpoint of both names
+        (outcome,) = gate.dispatch(0.1)
+        running.append(outcome.verdict)
+        turns.append(outcome.verdict.request.model)
+    assert turns.count("m") == turns.count("any") == 6
+
+
 def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_one_up():
-    gate = admission(short_and_wide())
+    gate = admission(two_models("short", "wide", short=4096))
     assert gate.ask(request(1, 6000, model="any"), 0.0).address == "wide"
     assert not isinstance(gate.ask(request(2, 6000, model="any"), 0.1), Decision)
     gate.ask(request(3, model="any"), 0.2)

@@ -116,6 +116,16 @@ def test_a_full_lane_does_not_hold_up_another():
     assert [one.id for one, _ in verdicts] == ["b"]
 
 
+def test_lanes_that_share_room_take_turns():
+    queue = filled(*(item(f"{lane}{i}", lane=lane) for i in range(4) for lane in "xyz"))
+    gone = []
+    for room in (1, 1, 2, 1, 1):  # places that become free between two calls
+        places = iter(range(room))
+        verdicts = queue.dispatch(0.0, lambda _one, _, free=places: next(free, None) and "endpoint")
+        gone += [one.lane for one, _ in verdicts]
+    assert gone == list("xyzxyz")
+
+
 def test_a_refusal_closes_the_lane_for_lower_bands_too():
     queue = filled(item("high", band=1), item("low", band=0))
     asked = []
@@ -261,6 +271,22 @@ def test_a_tenant_that_floods_the_queue_makes_room_for_the_others():
     assert isinstance(queue.enqueue(item("flood more", tenant="flood"), 0.0), Shed)
     evicted = [one.id for one, _ in queue.dispatch(0.0, nowhere)]
     assert evicted == [f"flood {i}" for i in (9, 8, 7, 6, 5)], "the newest first"
+
+
+def test_a_tenant_whose_bodies_fill_the_memory_makes_room_and_not_those_with_small_ones():
+    queue: Queue[str] = Queue(Limits(max_held_bytes=1_000_000))
+    for i in range(20):
+        queue.enqueue(item(f"big {i}", tenant="big", body_bytes=49_000), 0.0)
+    small = [item(f"{t} {i}", tenant=t) for i in range(100) for t in ("a", "b")]
+    assert all(isinstance(queue.enqueue(one, 0.0), Held) for one in small)
+    evicted = {one.tenant for one, _ in queue.dispatch(0.0, nowhere)}
+    assert evicted == {"big"}
+    # One that is larger than each of theirs gets as much as they have together, and no more.
+    larger = [item(f"c {i}", tenant="c", body_bytes=100_000) for i in range(9)]
+    held = [isinstance(queue.enqueue(one, 0.0), Held) for one in larger]
+    assert held == [True] * 4 + [False] * 5
+    assert {one.tenant for one, _ in queue.dispatch(0.0, nowhere)} == {"big"}
+    assert queue.held_bytes <= 1_000_000
 
 
 def test_nobody_is_dropped_for_a_body_that_would_not_fit_anyhow():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from laar.protocol.headers import read_head, read_subset, retry_after_s
+from laar.protocol.headers import FAIRNESS, read_head, read_subset, retry_after_s
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ def test_a_subset_hint_is_a_list_or_a_string(value, subset):
     [
         ("7", 7.0),
         ("0", 0.0),
+        ("Mon, 99999999999999999999 Jan 2020 00:00:00 GMT", None),
+        ("Mon, 1 Jan 99999999999 00:00:00 GMT", None),
         ("Sun, 06 Nov 1994 08:49:57 GMT", 20.0),
         ("Sunday, 06-Nov-94 08:49:57 GMT", 20.0),
         ("Sun Nov  6 08:49:57 1994", 20.0),
@@ -95,3 +97,13 @@ def test_llm_ds_names_stand_beside_the_old_ones_and_win(given):
 def test_llm_ds_tenant_is_none_where_another_header_names_it():
     assert read_head({**NEW, "x-team": "blue"}, "x-team").tenant == "blue"
     assert read_head(NEW, "x-team").tenant == ""
+
+
+def test_tenants_whose_names_are_no_plain_text_are_tenants_all_the_same():
+    token = "Bearer " + "x" * 900
+    given = ["Müller", "Møller", token + "1", token + "2", "a\tb"]
+    found = [read_head({FAIRNESS: value}).tenant for value in given]
+    assert len(set(found)) == len(given)
+    assert all(value.isalnum() and len(value) == 32 for value in found)
+    assert read_head({FAIRNESS: " Müller "}).tenant == found[0]
+    assert read_head({FAIRNESS: "  "}).tenant == ""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
+from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome
-from laar.flow.item import EXPIRED, Shed
+from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar.telemetry.pools import PoolMetrics
@@ -105,15 +108,30 @@ def test_lateness_is_counted_at_the_decision_and_only_beyond_the_objective() -> 
     assert fleet.shown("laar_pool_requests")["", "m"] == 12
 
 
-def test_what_was_held_too_long_or_shed_is_late() -> None:
+def test_what_was_held_too_long_is_late() -> None:
     fleet = Fleet(endpoint("a:1"))
     decision = fleet.ask(ttft_objective_s=5.0)
     fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=1.0))
     assert fleet.shown("laar_pool_expected_late")["", "m"] == 0
     fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=10.0))
     assert fleet.shown("laar_pool_expected_late")["", "m"] == 1
-    fleet.pools.waited(Outcome(ticket=2, verdict=Shed(503, EXPIRED, 1), waited_s=10.0))
-    assert fleet.shown("laar_pool_expected_late")["", ""] == 1
+
+
+def test_what_flow_control_sheds_at_once_or_after_a_wait_is_late() -> None:
+    fleet = Fleet()
+    settings = FlowSettings(limits=Limits(max_waiting=2, max_hold_s=5.0))
+    fleet.pools.admission = admission = Admission(fleet.director, settings)
+    assert fleet.shown("laar_pool_requests") == {("", ""): 0.0}
+    held, left = (admission.ask(fleet.request(), 0.0) for _ in range(2))
+    assert isinstance(held, int)
+    with pytest.raises(RequestError, match="so is the queue"):
+        admission.ask(fleet.request(), 0.0)
+    assert fleet.shown("laar_pool_expected_late") == {("", ""): 1.0}
+    assert not isinstance(left, Decision)
+    admission.cancel(left)  # its client is gone
+    assert [outcome.ticket for outcome in admission.dispatch(6.0)] == [held]
+    assert fleet.shown("laar_pool_requests") == {("", ""): 2.0}
+    assert fleet.shown("laar_pool_expected_late") == {("", ""): 2.0}
 
 
 def test_work_that_flow_control_holds_counts_although_no_endpoint_is_known() -> None:

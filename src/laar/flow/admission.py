@@ -80,6 +80,7 @@ class Outcome:
 class _Held:
     request: Request
     since_s: float
+    work_s: float
 
 
 class Admission:
@@ -178,7 +179,7 @@ class Admission:
         held = self.queue.enqueue(item, now, endpoints_ready=ready)
         if isinstance(held, Shed):
             raise _error(held)
-        self._held[item.id] = _Held(request, now)
+        self._held[item.id] = _Held(request, now, item.work_s)
         return self._tickets  # the item's id: it was made just before
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
@@ -212,18 +213,27 @@ class Admission:
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         return outcomes
 
+    def work_s(self) -> dict[tuple[str, str], float]:
+        """Seconds of work of the waiting requests, by pool and model as they were asked for."""
+        found: dict[tuple[str, str], float] = {}
+        for held in self._held.values():
+            asked = held.request.pool, held.request.model
+            found[asked] = found.get(asked, 0.0) + held.work_s
+        return found
+
     # -- a request as the queue sees it --------------------------------------------------------
 
     def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
         """Describes a request by the candidate that would finish it first.
 
-        Requests that may go to the same endpoints share a lane: `fits` are the candidates of a
-        request that has to wait, None for one that is only described.
+        Requests that may go to the same endpoints share a lane, by whichever of their names they
+        ask for them: `fits` are the candidates of a request that has to wait, None for one that is
+        only described.
         """
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
-        reach = "" if fits is None else xxh3_64_hexdigest(view.slots[fits].tobytes())
+        reach = "" if fits is None else xxh3_64_hexdigest(np.sort(view.slots[fits]).tobytes())
         return self._described(
             request,
             float(work[best]),
@@ -262,7 +272,7 @@ class Admission:
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
-            lane=f"{request.pool}\0{request.model}{subset}\0{reach}",
+            lane=reach or f"{request.pool}\0{request.model}{subset}",
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
             context=request.context if self._settings.limits.together else (),
             servers=servers,

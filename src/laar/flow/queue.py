@@ -5,7 +5,8 @@ of that tenant, the lowest relative slack, or one that shares its context with r
 endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
 Requests
 that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
-refusal closes the lane for the rest of the call, and a refused long request only for longs.
+refusal closes the lane for the rest of the call, and a refused long request only for longs. Lanes
+may have some endpoints in common, so they take turns, one request each.
 
 The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
@@ -14,7 +15,8 @@ request.
 
 A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
 the queue is full, a request of a lower band makes room, else one of the tenant with the most
-waiting; otherwise the newcomer is refused. Nothing a client writes can buy more urgency than no
+waiting (the most bytes, where these are at their limit); otherwise the newcomer is refused. Nothing
+a client writes can buy more urgency than no
 slack at all: an objective shorter than the work itself is raised to it.
 
 Order and bands are exact at every call. What is approximate: equal heights go either way, `is_long`
@@ -25,9 +27,10 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Generic, TypeVar
 
 from laar.core.request import MAX_OBJECTIVE_S
@@ -79,13 +82,14 @@ class _Waiting:
 
 
 class _Band:
-    """One priority: its lanes, and the tenants that crowd it."""
+    """One priority: its lanes, and the tenants that crowd it, by requests and by bytes."""
 
-    __slots__ = ("crowd", "lanes")
+    __slots__ = ("crowd", "held_bytes", "lanes")
 
     def __init__(self) -> None:
         self.lanes: dict[str, Lane] = {}
         self.crowd: Crowd[Hashable] = Crowd()
+        self.held_bytes: Counter[str] = Counter()
 
 
 class Queue(Generic[T]):
@@ -121,13 +125,6 @@ class Queue(Generic[T]):
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
-
-    def work_s(self) -> dict[str, float]:
-        """Seconds of work of the waiting requests, by lane."""
-        found: dict[str, float] = {}
-        for entry in self._waiting.values():
-            found[entry.item.lane] = found.get(entry.item.lane, 0.0) + entry.item.work_s
-        return found
 
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
@@ -188,27 +185,29 @@ class Queue(Generic[T]):
         closed_to_longs: set[str] = set()
         for rank in tuple(self._ranks):
             lanes = self._bands[-rank].lanes
+            turns = deque(lanes if lane is None else (lane,))
             refusals = 0
-            for name in tuple(lanes) if lane is None else (lane,):
-                while name in lanes and name not in closed and refusals < MAX_REFUSALS:
-                    if len(self._verdicts) >= MAX_VERDICTS:
-                        self._more = True
-                        return self._hand_out()
-                    key = lanes[name].pick(
-                        clock, long_may_go=name not in closed_to_longs, near=near
-                    )
-                    if key is None:
-                        break
-                    item = self._waiting[key].item
-                    verdict = admit(item, self._shorts > (not item.is_long))
-                    if verdict is not None:
-                        self._remove(item, charge=True)
-                        self._verdicts.append((item, verdict))
-                        self._note_departure(clock)
-                        continue
-                    refusals += 1
-                    (closed_to_longs if item.is_long else closed).add(name)
-                    lanes[name] = lanes.pop(name)  # last: the next call starts with the others
+            while turns and refusals < MAX_REFUSALS:
+                if len(self._verdicts) >= MAX_VERDICTS:
+                    self._more = True
+                    return self._hand_out()
+                name = turns.popleft()
+                if name not in lanes or name in closed:
+                    continue
+                key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs, near=near)
+                if key is None:
+                    continue
+                turns.append(name)
+                lanes[name] = lanes.pop(name)  # last, in the next call too: others may share room
+                item = self._waiting[key].item
+                verdict = admit(item, self._shorts > (not item.is_long))
+                if verdict is not None:
+                    self._remove(item, charge=True)
+                    self._verdicts.append((item, verdict))
+                    self._note_departure(clock)
+                    continue
+                refusals += 1
+                (closed_to_longs if item.is_long else closed).add(name)
         return self._hand_out()
 
     def cancel(self, item_id: Hashable) -> bool:
@@ -261,6 +260,7 @@ class Queue(Generic[T]):
             servers=item.servers,
         )
         band.crowd.add(item.tenant, item.id)
+        band.held_bytes[item.tenant] += max(0, item.body_bytes)
         self._waiting[item.id] = entry
         self._shorts += not item.is_long
         self.held_bytes += max(0, item.body_bytes)
@@ -268,34 +268,47 @@ class Queue(Generic[T]):
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
     def _make_room(self, item: Item, clock: float) -> bool:
-        """Returns whether the item fits, after dropping at most one that should yield to it."""
+        """Returns whether the item fits, after dropping others that should yield to it.
+
+        One yields where their number is at its limit. Where their bytes are, the tenant with the
+        most bytes yields as many as are missing.
+        """
         if self._fits(item):
             return True
         self._expire(clock)
         if self._fits(item):
             return True
-        if not self._ranks:
+        if not self._ranks or (lowest := -self._ranks[-1]) > item.band:
             return False
-        lowest = -self._ranks[-1]
-        crowd = self._bands[lowest].crowd
-        if lowest < item.band:
-            reason = EVICTED_BY_BAND
-        elif lowest == item.band and crowd.largest > crowd.count(item.tenant) + 1:
-            reason = EVICTED_BY_TENANT
+        band = self._bands[lowest]
+        crowd, held = band.crowd, band.held_bytes
+        missing = self.held_bytes + item.body_bytes - self.limits.max_held_bytes
+        if missing > 0:
+            tenant = max(held, key=held.__getitem__)
+            should = held[tenant] > held[item.tenant] + item.body_bytes
         else:
+            tenant = crowd.largest_tenant()
+            should = crowd.largest > crowd.count(item.tenant) + 1
+        if lowest == item.band and not should:
             return False
-        victim = self._waiting[crowd.newest_of_largest()].item
-        if not self._fits(item, without=victim):
+        victims = []
+        for key in islice(crowd.newest(tenant), MAX_VERDICTS):
+            victims.append(self._waiting[key].item)
+            missing -= max(0, victims[-1].body_bytes)
+            if missing <= 0:
+                break
+        if missing > 0 or len(self._waiting) - len(victims) >= self.limits.max_waiting:
             return False
-        self._drop(victim, 429, reason)
+        for victim in victims:
+            self._drop(victim, 429, EVICTED_BY_BAND if lowest < item.band else EVICTED_BY_TENANT)
         return True
 
-    def _fits(self, item: Item, without: Item | None = None) -> bool:
-        waiting, held = len(self._waiting), self.held_bytes
-        if without is not None:
-            waiting, held = waiting - 1, held - max(0, without.body_bytes)
+    def _fits(self, item: Item) -> bool:
         limits = self.limits
-        return waiting < limits.max_waiting and held + item.body_bytes <= limits.max_held_bytes
+        return (
+            len(self._waiting) < limits.max_waiting
+            and self.held_bytes + item.body_bytes <= limits.max_held_bytes
+        )
 
     def _expire(self, clock: float) -> None:
         """Drops expired requests, up to one call's worth of verdicts."""
@@ -319,6 +332,9 @@ class Queue(Generic[T]):
         self.held_bytes -= max(0, item.body_bytes)
         band = self._bands[item.band]
         band.crowd.remove(item.tenant, item.id)
+        band.held_bytes[item.tenant] -= max(0, item.body_bytes)
+        if not band.crowd.count(item.tenant):
+            del band.held_bytes[item.tenant]
         lane = band.lanes[item.lane]
         served = max(1, item.tokens) if charge else 0
         lane.remove(

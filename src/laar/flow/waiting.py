@@ -12,7 +12,7 @@ prompt of a million tokens). Tenancy is only as honest as the header it comes fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -130,10 +130,13 @@ class Crowd(Generic[K]):
         if not keys:
             del self._keys[tenant]
 
-    def newest_of_largest(self) -> K:
-        """Returns the last arrival of a tenant with the most waiting; KeyError when none waits."""
-        tenant = next(iter(self._by_count[self.largest]))
-        return next(reversed(self._keys[tenant]))
+    def largest_tenant(self) -> str:
+        """Returns a tenant with the most waiting; KeyError when none waits."""
+        return next(iter(self._by_count[self.largest]))
+
+    def newest(self, tenant: str) -> Iterator[K]:
+        """Returns the requests of a tenant that waits, the last arrival first."""
+        return reversed(self._keys[tenant])
 
     def _move(self, tenant: str, before: int, after: int) -> None:
         if before:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
 from laar.protocol.sessions import AGENT_HEADERS, NAME, SESSION, SESSION_HEADERS, session_of_headers
@@ -244,7 +245,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         method=method,
         id=_request_id(get(REQUEST_ID, "")),
         session=session_of_headers(headers),
-        tenant=_name(either(tenant_header)),
+        tenant=_tenant(either(tenant_header)),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),
@@ -292,7 +293,7 @@ def retry_after_s(value: str, now: float) -> float | None:
         return float(value[:9])  # past all bounds, and finite
     try:
         until = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return max(0.0, until.replace(tzinfo=until.tzinfo or UTC).timestamp() - now)
 
@@ -302,6 +303,15 @@ def _name(value: str) -> str:
         return ""
     value = value.strip()
     return value if len(value) <= MAX_VALUE_CHARS and NAME.fullmatch(value) else ""
+
+
+def _tenant(value: str) -> str:
+    """The tenant's name, or a digest of one that is no `_name`: a long token, letters with accents.
+
+    Counted as absent, such tenants would be one: with one turn, and each other's prefixes.
+    """
+    value = value.strip()
+    return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")
 
 
 def _request_id(value: str) -> str:

@@ -46,7 +46,8 @@ class Bodies(Section):
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
     """Bytes of all request bodies that are incomplete (gateway shape) or wait to be read (over
-    1 MB); 503 beyond. Without a limit, many slow uploads could take all memory."""
+    1 MB); 503 beyond. Without a limit, many slow uploads could take all memory. At the limit those
+    that come at less than 16 KiB/s give way to others."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
     """Share of answers that are read as they pass (native shape), for the time to first token,
     usage and the pace of prefills (`flow`). Reading costs about 50 us a chunk, hence 1 in 100. 0

@@ -123,7 +123,7 @@ class Metrics(Collector):
         )
         yield counter(
             "laar_refusals",
-            "Requests answered by laar itself.",
+            "Requests answered by laar itself, lists of models aside.",
             self._refusals.items(),
             ("status", "reason"),
         )

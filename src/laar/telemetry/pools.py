@@ -27,7 +27,7 @@ from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL
 from laar.core.traffic import seconds_ahead
 from laar.flow.admission import Admission, Outcome
-from laar.flow.item import CANCELLED, SHUTTING_DOWN, Shed
+from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
 from laar.telemetry.families import counter, gauge
 
@@ -35,6 +35,9 @@ __all__ = ["PoolMetrics"]
 
 MAX_POOLS = 1024
 """Pairs of pool and model that are counted; names are of endpoints, and change with them."""
+
+_CLIENTS_OR_OURS = (CANCELLED, SHUTTING_DOWN)
+"""Reasons to shed a request that show no shortage."""
 
 _Pool = tuple[str, str]
 
@@ -78,12 +81,7 @@ class PoolMetrics:
     def waited(self, outcome: Outcome) -> None:
         """Counts a request that was held: its decision counted it without that time."""
         decision = outcome.verdict
-        if isinstance(decision, Shed):
-            if decision.reason in (CANCELLED, SHUTTING_DOWN):
-                return
-            self._requests["", ""] += 1
-            self._late["", ""] += 1
-        elif isinstance(decision, Decision):
+        if isinstance(decision, Decision):
             expected = self._expected(decision)
             if expected is not None and expected[0] <= expected[1] < expected[0] + outcome.waited_s:
                 self._count(decision, self._late)
@@ -91,6 +89,8 @@ class PoolMetrics:
     def collect(self) -> Iterator[Metric]:
         """Makes the metric families; called for each scrape."""
         labels = ("pool", "model")
+        shed, requests = self._shed(), self._requests.copy()
+        requests.update(shed)
         yield gauge(
             "laar_pool_work_seconds",
             "Seconds of engine time that the waiting prompts need: at endpoints and in "
@@ -102,16 +102,23 @@ class PoolMetrics:
             "laar_pool_requests",
             "Requests with an expected time to first token, and requests shed; shed "
             "requests have an empty `model`.",
-            self._requests.items(),
+            requests.items(),
             labels,
         )
         yield counter(
             "laar_pool_expected_late",
             "Requests whose first token is expected after their objective; shed requests "
             "have an empty `model`.",
-            ((pool, self._late[pool]) for pool in self._requests),
+            ((pool, self._late[pool] + shed[pool]) for pool in requests),
             labels,
         )
+
+    def _shed(self) -> Counter[_Pool]:
+        """Requests of clients that still asked, refused at once or after a wait."""
+        if self.admission is None:
+            return Counter()
+        sheds = self.admission.queue.sheds.items()
+        return Counter({("", ""): sum(n for why, n in sheds if why not in _CLIENTS_OR_OURS)})
 
     def _expected(self, decision: Decision) -> tuple[float, float] | None:
         """Seconds to the first token, expected and wanted."""
@@ -146,8 +153,7 @@ class PoolMetrics:
             self._seen.update(found)
         known = {pool for pools, _ in self._seen.union(found) for pool in pools.split(",")}
         models = {model for _, model in self._seen.union(found)}
-        for lane, held_s in self.admission.queue.work_s().items() if self.admission else ():
-            name, model, *_ = lane.split("\0")
+        for (name, model), held_s in self.admission.work_s().items() if self.admission else ():
             pool = name if name in known else "", model if model in models else ""
             found[pool] = found.get(pool, 0.0) + held_s
         return found

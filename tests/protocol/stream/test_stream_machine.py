@@ -24,6 +24,7 @@ from laar.protocol.events import (
     Decided,
     Direction,
     Ended,
+    Failed,
     HasRead,
     Immediate,
     Noted,
@@ -43,6 +44,7 @@ from laar.protocol.events import (
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
+from laar.protocol.stream.phases import RequestPhase
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -292,6 +294,48 @@ def test_unfinished_bodies_of_all_streams_share_one_limit():
     assert third.feed(RequestBody(b"x" * 600, False)) == []
     third.feed(Closed())
     assert held.now_bytes == 0
+
+
+def upload(held, at, count, body=b"x"):
+    """A client that begins to send a body."""
+    driver = Driver(held=held)
+    driver.now = at
+    driver.feed(headers(Shape.GATEWAY))
+    assert driver.feed(RequestBody(body * count, False)) == []
+    return driver
+
+
+@pytest.mark.parametrize("event", [RequestBody(b"x", True), RequestTrailers(), Failed()])
+def test_uploads_that_hardly_go_on_give_way_the_largest_first(event):
+    held = HeldBytes(1_000_000)
+    large, small, other = (upload(held, 0.0, n) for n in (500_000, 300_000, 190_000))
+    for at in range(2, 30):  # one goes on as slowly as a poor link
+        other.now = at
+        assert other.feed(RequestBody(b" ", False)) == []
+        large.now = small.now = at
+        small.feed(RequestBody(b"", False))
+    assert held.now_bytes == 990_028
+    late = upload(held, 30.0, 60_000)
+    assert held.now_bytes == 550_028  # only the largest is gone
+    (refused,) = large.feed(event)
+    assert dict(refused.headers)["x-laar-reason"] == "bodies-full"
+    for driver in (large, small, other, late):
+        driver.feed(Closed())
+    assert held.now_bytes == 0
+
+
+def test_uploads_that_go_on_and_those_that_just_began_do_not_give_way():
+    held = HeldBytes(1_000_000)
+    steady, fresh = upload(held, 0.0, 100_000), upload(held, 25.0, 250_000)
+    for at in range(2, 30):
+        steady.now = at
+        steady.feed(RequestBody(b"x" * 22_000, False))
+    late = Driver(held=held)
+    late.now = 28.0
+    late.feed(headers(Shape.GATEWAY))
+    (refused,) = late.feed(RequestBody(b"x" * 60_000, False))
+    assert refused.status == 503
+    assert fresh.stream.phases[0] is steady.stream.phases[0] is RequestPhase.BODY
 
 
 def test_whole_bodies_that_wait_to_be_read_share_that_limit():

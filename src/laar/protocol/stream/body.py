@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from laar.protocol.events import Action, AnswerBody, Direction
 
 __all__ = ["PIECE_BYTES", "Collected", "HeldBytes", "send_pieces"]
@@ -11,8 +13,21 @@ PIECE_BYTES = 62_000
 and the frame around it needs room."""
 
 
+_SLOW_BYTES_PER_S = 16 << 10
+"""A body that comes more slowly gives way: a poor mobile link is faster, and 32 MB would take half
+an hour."""
+
+_WINDOW_S = 10.0
+"""Time over which a body's speed is taken."""
+
+_LOOK_EVERY_S = 1.0
+
+
 class HeldBytes:
     """Bytes of bodies, unfinished or waiting to be read, that all streams together hold.
+
+    Where they are at their limit, unfinished bodies that hardly grow give way, the largest first: a
+    few clients that send a body but for its end would have all others refused.
 
     Args:
         limit_bytes: most bytes held; may be changed.
@@ -21,17 +36,28 @@ class HeldBytes:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.now_bytes = 0
+        self._growing: dict[Collected, None] = {}
+        self._look_at = -math.inf
 
-    def take(self, count: int) -> bool:
-        """Takes `count` more bytes; False, and nothing is taken, where there is no room."""
-        if self.now_bytes + count > self.limit_bytes:
-            return False
+    def take(self, body: Collected, count: int, now: float) -> bool:
+        """Takes `count` more bytes for a body; False, and nothing is taken, without room."""
+        while self.now_bytes + count > self.limit_bytes:
+            if now < self._look_at:
+                return False
+            slow = [one for one in self._growing if one is not body and one.is_slow(now)]
+            if not slow:
+                self._look_at = now + _LOOK_EVERY_S
+                return False
+            max(slow, key=lambda one: one.held_bytes).give_way()
         self.now_bytes += count
+        if not (body.whole or body.stays):
+            self._growing[body] = None
         return True
 
-    def give_back(self, count: int) -> None:
-        """Gives back bytes that were taken."""
-        self.now_bytes -= count
+    def give_back(self, body: Collected) -> None:
+        """Gives back what was taken for a body."""
+        self.now_bytes -= body.held_bytes
+        self._growing.pop(body, None)
 
 
 class Collected:
@@ -43,7 +69,9 @@ class Collected:
 
     def __init__(self, held: HeldBytes | None) -> None:
         self._held = held
-        self._taken_bytes = 0
+        self._window_at = math.nan
+        self._window_bytes = 0
+        self._speed = math.inf
         self._data: bytes | bytearray | None = None
         self.size_bytes = 0
         """Bytes of all that came, dropped or not; of the changed body once there is one."""
@@ -53,6 +81,12 @@ class Collected:
         """Whether trailers follow the body."""
         self.changed = False
         """Whether the body differs from the client's."""
+        self.held_bytes = 0
+        """Bytes counted among those of all streams."""
+        self.stays = False
+        """Whether it never gives way: it is to pass, whatever becomes of the decision."""
+        self.gave_way = False
+        """Whether its bytes are gone, since they were needed for others."""
 
     @property
     def data(self) -> bytes | None:
@@ -69,20 +103,37 @@ class Collected:
                 self._data = bytearray(self._data)
             self._data += data
 
-    def hold(self, count: int) -> bool:
+    def hold(self, count: int, now: float) -> bool:
         """Counts bytes among those of all streams until `release`; False without room."""
+        if not now - self._window_at < _WINDOW_S:
+            if self.held_bytes:
+                self._speed = self._speed_at(now)
+            self._window_at, self._window_bytes = now, self.size_bytes
         if self._held is None:
             return True
-        if not self._held.take(count):
+        if not self._held.take(self, count, now):
             return False
-        self._taken_bytes += count
+        self.held_bytes += count
         return True
+
+    def is_slow(self, now: float) -> bool:
+        """Whether less has come recently than any client with a body to send would send."""
+        full = now - self._window_at >= _WINDOW_S
+        return (self._speed_at(now) if full else self._speed) < _SLOW_BYTES_PER_S
+
+    def _speed_at(self, now: float) -> float:
+        return (self.size_bytes - self._window_bytes) / (now - self._window_at)
+
+    def give_way(self) -> None:
+        """Drops what has come, for other bodies; the stream is to be refused at its next event."""
+        self.gave_way = True
+        self.take()
 
     def release(self) -> None:
         """Counts this body no longer: it is whole, read, or not wanted any more."""
-        if self._held is not None and self._taken_bytes:
-            self._held.give_back(self._taken_bytes)
-            self._taken_bytes = 0
+        if self._held is not None and self.held_bytes:
+            self._held.give_back(self)
+            self.held_bytes = 0
 
     def complete(self) -> bytes:
         """The whole body; an empty one where none came."""

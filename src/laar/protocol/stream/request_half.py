@@ -208,6 +208,8 @@ class RequestHalf:
         if self.phase is RequestPhase.PASSING:
             self._shared.dialect.pass_on(Direction.REQUEST, event.data, out, end=event.end)
             return RequestPhase.SENT if event.end else RequestPhase.PASSING
+        if body.gave_way:
+            return self._refuse_held(out)
         if self._subset is None:
             self._subset = event.subset
         body.add(event.data)
@@ -218,7 +220,8 @@ class RequestHalf:
             return self._refuse(error, out)
         if body.whole:
             return self._read_body(now, out)
-        if not body.hold(len(event.data)):
+        body.stays = self._shared.shadow
+        if not body.hold(len(event.data), now):
             return self._refuse_held(out)
         return RequestPhase.BODY
 
@@ -238,13 +241,15 @@ class RequestHalf:
         if self.phase is RequestPhase.PASSING:
             out.append(AnswerTrailers(Direction.REQUEST))
             return RequestPhase.SENT
+        if self._body.gave_way:
+            return self._refuse_held(out)
         self._body.trailers = True
         return self._read_body(now, out)
 
     def _read_body(self, now: float, out: list[Action]) -> RequestPhase:
         body = self._body.complete()
         if len(body) > ASIDE_BYTES:
-            if not self._body.hold(len(body)):
+            if not self._body.hold(len(body), now):
                 return self._refuse_held(out)
             out.append(Read(self._shared.api, body))
             return RequestPhase.READING
@@ -383,6 +388,8 @@ class RequestHalf:
         """
         if not self._begun or self.phase not in _UNANSWERED:
             return self.phase
+        if self._body.gave_way:
+            return self._refuse_held(out)
         if (self._pool or self._subset is not None) and not self._shared.shadow:
             error = RequestError(
                 503,

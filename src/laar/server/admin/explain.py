@@ -152,7 +152,11 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
     async def explain(request: Request) -> Response:
         try:
             body = await body_of(request, max_bytes)
-            headers = {k: v for k, v in request.headers.items() if k not in _FOR_THIS_PORT}
+            headers = {
+                name: value.encode("latin-1").decode("utf-8", "replace")  # as on the data path
+                for name, value in request.headers.items()
+                if name not in _FOR_THIS_PORT
+            }
             if path := request.query_params.get("path"):
                 headers[":path"] = path
             if len(body) > ASIDE_BYTES:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from laar.errors import RequestError
 from laar.protocol.events import (
+    Action,
     Ask,
     Event,
     Failed,
@@ -107,7 +108,7 @@ class Exchange:
         self._processor.closed(self, self._stream)
 
     def _take(self, event: Event) -> Wait | None:
-        processor, stream, answers = self._processor, self._stream, self.answers
+        processor, stream = self._processor, self._stream
         now = processor.clock()
         if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
@@ -132,8 +133,7 @@ class Exchange:
                 elif kind is Served:
                     processor.note(action, now)
                     pending = Noted()
-                elif (answer := message_of(action)) is not None:
-                    answers.append(answer)
+                elif self._write(action):
                     self.over = kind is Immediate
                 else:
                     processor.note(action, now)
@@ -166,6 +166,15 @@ class Exchange:
         """After an internal error: lets the request go on, or closes the stream where that does."""
         self._processor.fault("a stream failed; its request goes on without the picker", trace=True)
         actions = self._stream.receive(Failed(), self._processor.clock())
-        answers = [message for action in actions if (message := message_of(action))]
-        self.answers += answers
-        self.over = not answers
+        written = [self._write(action) for action in actions]
+        self.over = not any(written)
+
+    def _write(self, action: Action) -> bool:
+        """Writes an action that is a message; returns whether it is one."""
+        answer = message_of(action)
+        if answer is None:
+            return False
+        if isinstance(action, Immediate):
+            self._processor.answered(action)
+        self.answers.append(answer)
+        return True

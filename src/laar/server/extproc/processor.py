@@ -20,6 +20,7 @@ from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.request import Request, Trace
 from laar.errors import RequestError
+from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import (
     Action,
@@ -29,6 +30,7 @@ from laar.protocol.events import (
     Closed,
     Decided,
     Ended,
+    Immediate,
     Refused,
     Replied,
     Served,
@@ -209,13 +211,18 @@ class ExternalProcessor:
         return Decided(decision, round(overhead_s * 1e6))
 
     def refused(self, request: Request, error: RequestError) -> Refused:
-        """Counts a refusal."""
-        self._metrics.refused(error.status, error.reason)
+        """Takes a refusal to decide."""
         if error.reason == "unknown-model":
             self._unknown_model()
         if self._spans is not None:
             self._spans.refused(request, error)
         return Refused(error)
+
+    def answered(self, answer: Immediate) -> None:
+        """Counts an answer of laar's own, unless it is a list of models."""
+        reason = dict(answer.headers).get(names.REASON)
+        if reason is not None:
+            self._metrics.refused(answer.status, reason)
 
     @staticmethod
     def _joining(

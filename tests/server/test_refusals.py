@@ -1,0 +1,84 @@
+"""The counter of what laar answers itself: each answer once, whichever part refused."""
+
+import random
+
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.policies import build_policies
+from laar.protocol.ports import NoRules
+from laar.protocol.sampling import Sampler
+from laar.protocol.stream import StreamSettings
+from laar.server.extproc.exchange import Exchange
+from laar.server.extproc.processor import ExternalProcessor
+from laar.telemetry.metrics import Metrics
+from laar.wire import ext_proc_pb2 as pb
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+async def processor():
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address="a:1", models=("m",))])
+    rng = random.Random(1)
+    made = ExternalProcessor(
+        Director(table, build_policies(CostWeights()), DirectorSettings(), rng=rng),
+        StreamSettings(),
+        sampler=Sampler(0.0, every_s=1e9, rng=rng),
+        clock=lambda: 1.0,
+        metrics=Metrics(),
+        rules=NoRules(),
+    )
+    yield made
+    made.reader.shutdown()
+
+
+def opened(processor, enforced=True):
+    processor._enforced = lambda _key: enforced
+    return processor.open(tuple, lambda: None)
+
+
+def begin(exchange: Exchange, path: str, method="POST", *, end=False, pool="") -> None:
+    message = pb.ProcessingRequest()
+    message.protocol_config.request_body_mode = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+    message.request_headers.end_of_stream = end
+    for name, value in ((":path", path), (":method", method)):
+        message.request_headers.headers.headers.add(key=name, raw_value=value.encode())
+    if pool:
+        fields = message.attributes["envoy.filters.http.ext_proc"].fields
+        fields["xds.route_metadata.filter_metadata.laar.pool"].string_value = pool.encode()
+    exchange.receive(message.SerializeToString())
+
+
+def send(exchange: Exchange, body: bytes) -> None:
+    message = pb.ProcessingRequest()
+    message.request_body.body = body
+    message.request_body.end_of_stream = True
+    exchange.receive(message.SerializeToString())
+
+
+async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor):
+    begin(opened(processor), "/sleep")
+    for body in (b"no JSON", b'{"model": "unknown"}', b'{"model": "m"}'):
+        exchange = opened(processor)
+        begin(exchange, CHAT)
+        send(exchange, body)
+    begin(opened(processor), "/v1/models", "GET", end=True)
+    shadow = opened(processor, enforced=False)
+    begin(shadow, CHAT)
+    send(shadow, b'{"model": "unknown"}')  # passes
+    broken = opened(processor)
+    begin(broken, CHAT, pool="p")
+    processor._director = None
+    send(broken, b'{"model": "m"}')  # may not pass: any endpoint of any pool would get it
+    assert broken.answers
+    assert dict(processor._metrics._refusals) == {
+        ("403", "denied-path"): 1,
+        ("400", "bad-request"): 1,
+        ("404", "unknown-model"): 1,
+        ("503", "picker-fault"): 1,
+    }
