@@ -7,7 +7,9 @@ import pytest
 from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
-from laar.errors import SettingError
+from laar.cli.remote import explain_live
+from laar.core.endpoints import POOL_LABEL, EndpointSpec
+from laar.errors import LaarError, SettingError
 from laar.server.admin.auth import Attempts
 from laar.server.token_file import read_token_file
 from support import eventually
@@ -43,6 +45,18 @@ async def test_explain_shows_every_candidate_and_changes_nothing(tmp_path, http)
         assert PROMPT.strip() not in json.dumps(shown)
         assert not runner.picker.table.in_flight.any()
         assert len(runner.picker.observability.memory) == 0
+
+
+async def test_explain_decides_for_the_pool_that_the_query_names(tmp_path, http):
+    async with watched_picker(tmp_path) as (runner, url):
+        pooled = EndpointSpec(
+            address="10.9.0.9:8000", models=("large",), labels={POOL_LABEL: "team/p"}
+        )
+        runner.picker.table.replace("pools", [pooled])
+        shown = await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/p"}, None)
+        assert [row["endpoint"] for row in shown["candidates"]] == [pooled.address]
+        with pytest.raises(LaarError, match="503"):
+            await explain_live(url, json.dumps(CHAT).encode(), {":pool": "team/none"}, None)
 
 
 async def test_explain_reads_the_path_from_the_body_or_the_query(tmp_path, http):

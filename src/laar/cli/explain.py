@@ -49,6 +49,10 @@ def explain(
     path: Annotated[
         str | None, typer.Option(help="Path of the request. Default: inferred from the body.")
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Pool that the gateway sends the request to, with --url. Default: none."),
+    ] = None,
     token_file: TokenFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
@@ -64,6 +68,8 @@ def explain(
         body, headers = read_file(request), read_headers(header or [])
         if path:
             headers[":path"] = path
+        if pool:
+            headers[":pool"] = pool
         if url is not None:
             shown = asyncio.run(explain_live(url, body, headers, read_token(token_file)))
         else:

@@ -30,7 +30,7 @@ async def explain_live(
         LaarError: the picker can't be reached, or refuses; with its message.
     """
     sent = {**headers, "content-type": "application/json"}
-    params = {"path": sent.pop(":path")} if ":path" in sent else {}
+    params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
     if token:
         sent["authorization"] = f"Bearer {token}"
     try:

@@ -59,6 +59,9 @@ _PATHS = (
     ("input", "/v1/responses"),
 )
 
+POOL = ":pool"
+"""Key of a request's pool beside its headers. No header has such a name."""
+
 
 def path_of(body: bytes) -> str:
     """The path a body belongs to, by the member that only its format has; chat when none says."""
@@ -97,7 +100,8 @@ class Explainer:
 
         Args:
             body: the request's.
-            headers: the request's, in lower case; ``:path`` is worked out when it is missing.
+            headers: the request's, in lower case; ``:path`` is worked out when it is missing, and
+                `POOL` names the pool that the gateway sends it to.
 
         Raises:
             RequestError: the request would be refused; with the status and reason it would get.
@@ -125,9 +129,9 @@ class Explainer:
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
         """Takes the request through a stream machine of its own, up to the question it asks."""
         stream = Stream(self.settings, new_id=lambda: "explain", rules=self._rules)
-        subset = names.read_subset(headers.get(names.SUBSET))
+        subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
         events: list[Event] = [
-            RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset),
+            RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset, pool=pool),
             RequestBody(body, end=True),
         ]
         for event in events:
@@ -157,8 +161,9 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
                 for name, value in request.headers.items()
                 if name not in _FOR_THIS_PORT
             }
-            if path := request.query_params.get("path"):
-                headers[":path"] = path
+            for name in (":path", POOL):
+                if value := request.query_params.get(name[1:]):
+                    headers[name] = value
             if len(body) > ASIDE_BYTES:
                 return as_json(
                     explainer.decide(await asyncio.to_thread(explainer.read, body, headers))
