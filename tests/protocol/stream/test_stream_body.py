@@ -16,7 +16,7 @@ def test_pieces_add_up_and_are_counted_while_they_are_held(pieces, limit_bytes):
     for piece in pieces:
         body.add(piece)
         room = counted + len(piece) <= limit_bytes
-        assert body.hold(len(piece)) is room
+        assert body.hold(len(piece), 0.0) is room
         counted += len(piece) * room
         assert held.now_bytes == counted
     assert body.complete() == b"".join(pieces)
