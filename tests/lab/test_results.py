@@ -148,7 +148,7 @@ def test_what_the_page_on_the_client_says_of_hedging_is_stored() -> None:
     ],
 )
 def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
-    page = (RESULTS.parent / "performance.md").read_text("utf-8")
+    page = (RESULTS.parent / "performance.md").read_text("utf-8").partition("### A day of")[2]
     (line,) = [line for line in page.splitlines() if line.startswith(f"| {row} | ")]
     seen = STORED["day"].evidence
     shown = [
@@ -164,6 +164,28 @@ def test_the_table_of_a_day_is_stored(row: str, rival: str) -> None:
         one = seen[claim][rival]
         values = one.ours if row == "laar" else one.theirs
         assert cell == f"{unit * mean(values):.{digits}f}", claim
+
+
+def test_what_the_pages_say_of_no_regret_is_stored() -> None:
+    page = (RESULTS.parent / "decisions" / "0013-how-no-regret-is-judged.md").read_text("utf-8")
+    seen = STORED["no-regret"].evidence
+
+    def ratio(each: Seen) -> float:
+        return geometric_mean(map(truediv, each.ours, each.theirs))
+
+    within = of = 0
+    for claim, cells in seen.items():
+        if claim.startswith(("choose-", "judge-")):
+            most = 1.10 if claim.endswith("p50-ttft") else 1.03
+            within += sum(ratio(each) <= most for each in cells.values())
+            of += len(cells)
+    docs = RESULTS.parent
+    others = [docs.parent / "README.md", docs / "performance.md"]
+    for where in (page, *(other.read_text("utf-8") for other in others)):
+        assert f"{within} of {of}" in where
+    for claim, name in (("p95-ttft", "p95 TTFT"), ("mean-e2e", "mean E2E"), ("p95-e2e", "p95 E2E")):
+        (lead,) = seen[f"lead-{claim}"].values()
+        assert f"{name} {ratio(lead):.3f} (" in page
 
 
 def test_all_of_it_takes_no_more_than_half_a_day_on_two_cores() -> None:
