@@ -18,15 +18,16 @@ def guard(**changes):
     return GainGuard(**{"share": 0.05, "min_gain": 0.01, "requests": 40, "outcomes": 50} | changes)
 
 
+def outcome(guard_, **arm):
+    guard_.record_outcome(
+        "r", next(conversations), **{"held_out": False, "deduplicated": None} | arm
+    )
+
+
 def outcomes(guard_, right, *, n=400, seed=1, **arm):
     rng = random.Random(seed)
     for _ in range(n):
-        guard_.record_outcome(
-            "r",
-            next(conversations),
-            **{"held_out": False, "deduplicated": None} | arm,
-            correct=rng.random() < right,
-        )
+        outcome(guard_, correct=rng.random() < right, **arm)
 
 
 def by_chance(seeds, *, n, held_out, right):
@@ -36,13 +37,7 @@ def by_chance(seeds, *, n, held_out, right):
         g = guard()
         rng = random.Random(seed)
         for _ in range(n):
-            g.record_outcome(
-                "r",
-                next(conversations),
-                held_out=rng.random() < held_out,
-                deduplicated=None,
-                correct=rng.random() < right,
-            )
+            outcome(g, held_out=rng.random() < held_out, correct=rng.random() < right)
         stopped += g.is_off("r")
     return stopped
 

@@ -3,10 +3,9 @@
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
 of that tenant, the lowest relative slack, or one that shares its context with requests that the
 endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
-Requests
-that compete for the same endpoints share a lane, so a full model does not hold up a free one: a
-refusal closes the lane for the rest of the call, and a refused long request only for longs. Lanes
-may have some endpoints in common, so they take turns, one request each.
+Requests that compete for the same endpoints share a lane, so a full model does not hold up a free
+one: a refusal closes the lane for the rest of the call, and a refused long request only for longs.
+Lanes may have some endpoints in common, so they take turns, one request each.
 
 The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
@@ -16,8 +15,8 @@ request.
 A request waits at most `patience` times its objective, inside [`min_hold_s`, `max_hold_s`]. When
 the queue is full, a request of a lower band makes room, else one of the tenant with the most
 waiting (the most bytes, where these are at their limit); otherwise the newcomer is refused. Nothing
-a client writes can buy more urgency than no
-slack at all: an objective shorter than the work itself is raised to it.
+a client writes can buy more urgency than no slack at all: an objective shorter than the work itself
+is raised to it.
 
 Order and bands are exact at every call. What is approximate: equal heights go either way, `is_long`
 and tokens are the caller's estimates, and `retry_after_s` follows the recent speed of the queue.
