@@ -203,6 +203,11 @@ class Weighed(NamedTuple):
     known: Mapping[str, _Known]
     counts: Mapping[int, Floats]
 
+    def part_of(self, model: str, total_bytes: int) -> tuple[_Known | None, int]:
+        """A model's known part, if there is one, and how much of so long a prompt it is."""
+        own = self.known.get(model)
+        return own, 0 if own is None else min(own.total_bytes, total_bytes)
+
 
 class PromptLengths:
     """Learns the tokens of prompts."""
@@ -242,8 +247,7 @@ class PromptLengths:
             weights = self._models.get(model)
             if weights is None:
                 continue
-            own = weighed.known.get(model)
-            known_bytes = min(own.total_bytes, total) if own is not None else 0
+            own, known_bytes = weighed.part_of(model, total)
             tokens = float(weights.of_counts @ weighed.counts[known_bytes])
             if own is not None:
                 tokens *= 1.0 + known_bytes / total * (own.tokens / own.expected - 1.0)
@@ -254,8 +258,7 @@ class PromptLengths:
     def learn(self, chain: Chain, weighed: Weighed, model: str, tokens: int) -> None:
         """An answer reported the tokens of its prompt."""
         total = chain.total_bytes
-        own = weighed.known.get(model)
-        known_bytes = min(own.total_bytes, total) if own is not None else 0
+        own, known_bytes = weighed.part_of(model, total)
         counts = weighed.counts.get(known_bytes)
         if tokens <= 0 or counts is None:
             return
