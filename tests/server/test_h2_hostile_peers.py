@@ -75,12 +75,13 @@ async def test_what_is_no_http2_is_closed(served, data):
     await ends(served, data, greet=False)
 
 
-async def test_a_peer_that_says_nothing_is_closed(monkeypatch):
+async def test_a_peer_that_says_nothing_is_closed(monkeypatch, caplog):
     monkeypatch.setattr(connection, "GREETING_S", 0.1)
     async with serving() as served, Peer.to(served, greet=False) as peer:
         await peer.send(PREFACE[:10])
         await peer.closed()
         await nothing_left(served)
+    assert "has not greeted within 0.1 s" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ async def test_a_peer_that_pings_and_never_reads_is_cut(served):
         await is_well(served)
 
 
-async def test_a_silent_peer_is_asked_and_given_up(monkeypatch):
+async def test_a_silent_peer_is_asked_and_given_up(monkeypatch, caplog):
     monkeypatch.setattr(connection, "KEEPALIVE_S", 0.05)
     monkeypatch.setattr(connection, "ALIVE_S", 0.3)
     async with serving() as served:
@@ -286,6 +287,7 @@ async def test_a_silent_peer_is_asked_and_given_up(monkeypatch):
             assert len(served.server.connections) == 1
             assert not reading.done()
         await reading
+    assert "the peer is silent" in caplog.text
 
 
 async def test_a_goaway_lets_open_calls_finish(served):

@@ -103,8 +103,7 @@ class Connection(asyncio.Protocol):
         self._server.connections.add(self)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
-            self._server.complain("the peer does not offer h2 in its TLS handshake (ALPN)")
-            self._transport.abort()
+            self._abort("the peer does not offer h2 in its TLS handshake (ALPN)")
             return
         self._transport.set_write_buffer_limits(high=_UNSENT_BYTES)
         greet(self.h2)
@@ -333,7 +332,7 @@ class Connection(asyncio.Protocol):
         if data := self.h2.data_to_send():
             transport.write(data)
         if self._unwritable and transport.get_write_buffer_size() > _FLOODED_BYTES:
-            transport.abort()
+            self._abort("the peer does not read its answers")
         elif not self._calls and (self._refusing or self.guard.leaving):
             transport.close()
 
@@ -398,8 +397,8 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_later(LINGER_S, self._transport.abort)
 
     def _greeting_is_late(self) -> None:
-        if self._transport is not None and not self._greeted:
-            self._transport.abort()
+        if not self._greeted:
+            self._abort(f"the peer has not greeted within {GREETING_S:g} s")
 
     def _keep_alive(self) -> None:
         if self._timer is not None:
@@ -415,8 +414,13 @@ class Connection(asyncio.Protocol):
     def _is_alive(self) -> None:
         if self._heard:
             self._keep_alive()
-        elif self._transport is not None:
-            self._transport.abort()
+        else:
+            self._abort("the peer is silent")
+
+    def _abort(self, why: str) -> None:
+        assert self._transport is not None
+        self._server.complain(why)
+        self._transport.abort()
 
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
