@@ -214,8 +214,8 @@ def test_a_huge_objective_waits_for_the_longest_hold_and_no_longer():
     assert queue.dispatch(600.0, nowhere)[0][1].reason == "rejected-ttl-expired"
 
 
-def test_negative_sizes_give_nothing_back():
-    queue = filled(item("a", body_bytes=-(10**9), tokens=-5), item("b", body_bytes=10))
+def test_bytes_are_held_while_a_request_waits():
+    queue = filled(item("a", body_bytes=0), item("b", body_bytes=10))
     assert queue.held_bytes == 10
     order(queue, 0.0)
     assert queue.held_bytes == 0

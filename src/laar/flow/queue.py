@@ -259,10 +259,10 @@ class Queue(Generic[T]):
             servers=item.servers,
         )
         band.crowd.add(item.tenant, item.id)
-        band.held_bytes[item.tenant] += max(0, item.body_bytes)
+        band.held_bytes[item.tenant] += item.body_bytes
         self._waiting[item.id] = entry
         self._shorts += not item.is_long
-        self.held_bytes += max(0, item.body_bytes)
+        self.held_bytes += item.body_bytes
         self._serial += 1
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
@@ -293,7 +293,7 @@ class Queue(Generic[T]):
         victims = []
         for key in islice(crowd.newest(tenant), MAX_VERDICTS):
             victims.append(self._waiting[key].item)
-            missing -= max(0, victims[-1].body_bytes)
+            missing -= victims[-1].body_bytes
             if missing <= 0:
                 break
         if missing > 0 or len(self._waiting) - len(victims) >= self.limits.max_waiting:
@@ -328,10 +328,10 @@ class Queue(Generic[T]):
         entry = self._waiting.pop(item.id)
         entry.alive = False
         self._shorts -= not item.is_long
-        self.held_bytes -= max(0, item.body_bytes)
+        self.held_bytes -= item.body_bytes
         band = self._bands[item.band]
         band.crowd.remove(item.tenant, item.id)
-        band.held_bytes[item.tenant] -= max(0, item.body_bytes)
+        band.held_bytes[item.tenant] -= item.body_bytes
         if not band.crowd.count(item.tenant):
             del band.held_bytes[item.tenant]
         lane = band.lanes[item.lane]
