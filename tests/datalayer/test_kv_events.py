@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -87,9 +90,29 @@ def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
     assert decode_batch(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
 
 
+def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict[str, Any]:
+    return {**event, "group_idx": group} | ({"kv_cache_spec_kind": kind} if kind else {})
+
+
+@pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
+def test_the_group_that_attends_to_the_whole_prompt_counts_wherever_it_stands(kind: str) -> None:
+    # As vLLM numbers Gemma 3's and gpt-oss's: by their first layer, which has a window.
+    windows = [of_group(STORED, group, "sliding_window") for group in (0, 1)]
+    whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
+    further = of_group({**STORED, "block_hashes": [3, 4]}, 3, kind)
+    removed = [of_group({**REMOVED, "block_hashes": [g]}, g) for g in range(4)]
+    read = decode_batch(batch(*windows, whole, further, *removed))
+    assert [list(event.hashes) for event in read] == [[1, 2], [2]]
+
+
+def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
+    assert decode_batch(batch(of_group(STORED, 0, "sliding_window"))) == []
+
+
 def test_other_media_and_unknown_kinds_are_no_news() -> None:
     sglang = ["BlockRemoved", [1], "CPU_PINNED"]
     assert decode_batch(batch({**REMOVED, "medium": "CPU"}, sglang)) == []
+    assert len(decode_batch(batch({**REMOVED, "medium": "gpu"}))) == 1
     assert decode_batch(batch({"type": "New"}, ["Newer", 1])) == []
 
 
@@ -203,12 +226,38 @@ async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
     await until(engine.subscribed)
     engine.publish_bytes(b"\xc1garbage")
     engine.socket.send_multipart([b"one frame"])
-    await until(lambda: len(recorder.kv_events) == 3)
+    await until(lambda: len(recorder.kv_events) == 4)
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
-    await until(lambda: len(recorder.kv_events) == 4)
-    assert kinds(recorder) == ["lost", "lost", "lost", "removed"]
+    await until(lambda: len(recorder.kv_events) == 5)
+    # Number 0 begins a cache, readable or not.
+    assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
+
+
+@pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
+async def test_a_number_of_another_length_is_garbage_and_ends_nothing(
+    engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    for longer in (number, number + b"\x03"):
+        engine.socket.send_multipart([b"kv@pod@tiny", longer, batch(REMOVED)])
+    engine.publish(REMOVED)
+    await until(lambda: kinds(recorder).count("removed") == 2)
+    assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
+
+
+async def test_an_engine_that_restarts_with_other_layers_is_followed(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(of_group(STORED, 3, "full_attention"))
+    engine.number = 0
+    engine.publish(of_group(STORED, 0, "full_attention"))
+    await until(lambda: kinds(recorder) == ["lost", *["cleared", "stored"] * 2])
 
 
 async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, until: Any) -> None:
@@ -368,3 +417,55 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
     engine.publish_bytes(removal(4))
     await until(lambda: removals() == 4)
     assert recorder.problems == {}
+
+
+async def test_a_batch_that_cannot_be_read_costs_no_replay_of_all(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    for _ in range(3):
+        engine.publish({**REMOVED, "block_hashes": ["x"]})
+        engine.publish(REMOVED)
+    await until(lambda: kinds(recorder).count("removed") == 4)
+    assert not replay.socket.poll(0)
+    assert kinds(recorder) == ["lost", "cleared", "removed", *["lost", "removed"] * 3]
+
+
+async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    replay.kept = [(0, removal(0)), (1, b"\xc1garbage"), (2, removal(2))]
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 3
+    engine.publish_bytes(removal(3))
+
+    def seen() -> list[str]:
+        replay.answer()
+        return kinds(recorder)
+
+    expected = ["lost", "cleared", "removed", "lost", "removed", "removed"]
+    await until(lambda: seen() == expected)
+    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+
+
+async def test_other_tasks_run_while_batches_that_waited_are_taken(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    """Receiving does not pause by itself while messages wait."""
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    for _ in range(800):
+        engine.publish(REMOVED)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still, and the messages arrive
+    at = [0]
+    while at[-1] < 802:
+        at.append(len(recorder.kv_events))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in itertools.pairwise(at)) < 20

@@ -11,8 +11,9 @@ were lost. So it does where listening begins: an earlier listener may have stopp
 number that is not above the last one is a restart. A stream that is followed from number 0 on is
 known to begin with an empty cache.
 
-Only the cache that prefills read from counts: blocks that move to another medium, or that are of a
-further group of a hybrid model's layers, are no news.
+Only the cache that prefills read from counts: blocks that move to another medium are no news. Of
+the groups of a hybrid model's layers one counts, the first that attends to the whole prompt: a
+sliding window lets go of a prompt's beginning while the prompt is still of use.
 
 Needs the package pyzmq.
 """
@@ -20,8 +21,9 @@ Needs the package pyzmq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import msgspec
@@ -47,7 +49,10 @@ MAX_BATCH_BYTES = 16 << 20
 MAX_BATCHES_WAITING = 1000
 """Batches that may wait for each endpoint. Further ones are dropped, which then shows as a gap."""
 
-_END = b"\xff" * 8
+_NUMBER_BYTES = 8
+_END = b"\xff" * _NUMBER_BYTES
+_MEDIUM = "GPU"
+"""vLLM's name for the memory that prefills read from, on CPUs as well."""
 
 
 class Removed(NamedTuple):
@@ -125,28 +130,37 @@ class KvEvents:
                 return
             self._sink.lost(address)  # whatever came before was not heard here
             expected: int | None = None
+            groups = _Groups()
             while True:
                 frames = await socket.recv_multipart()
+                await asyncio.sleep(0)  # receiving does not pause while more messages wait
                 try:
-                    number, events = _read(frames)
+                    number, payload = _read(frames)
                 except ValueError as error:
-                    self._sink.problem(source, f"a batch of events can't be read: {error}")
-                    self._sink.lost(address)
-                    expected = None
-                    continue
-                if number == 0:
+                    self._lost_by(source, address, error)
+                    continue  # the next number shows whether it was one of the batches
+                begins = number == 0 or (expected is not None and number < expected)
+                if begins:  # a restart
+                    groups = _Groups()
                     self._sink.cleared(address)
-                elif number != expected:
-                    gap = expected is not None and expected < number
-                    if expected is not None and not gap:  # a restart whose beginning is lost
-                        self._sink.cleared(address)
+                if number not in (0, expected):
+                    if begins:  # its first events are lost
                         self._sink.lost(address)
-                    start = expected if gap else None
-                    await self._catch_up(context, address, replay, start, number)
+                    start = None if begins else expected
+                    await self._catch_up(context, address, replay, start, number, groups)
+                expected = number + 1
+                try:
+                    events = _decode(payload, groups)
+                except ValueError as error:
+                    self._lost_by(source, address, error)
+                    continue
                 for event in events:
                     self._pass_on(address, event)
                 self._sink.problem(source, None)
-                expected = number + 1
+
+    def _lost_by(self, source: str, address: str, fault: ValueError) -> None:
+        self._sink.problem(source, f"a batch of events can't be read: {fault}")
+        self._sink.lost(address)
 
     async def _catch_up(
         self,
@@ -155,33 +169,42 @@ class KvEvents:
         replay: str,
         start: int | None,
         until: int,
+        groups: _Groups,
     ) -> None:
         """Takes the batches from `start` on and before `until`, or reports that some are lost.
 
         Without a start all that the engine keeps; the first of those may have any number.
         """
         following, history = start, start is None
+        fault: ValueError | None = None
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
                 aclosing(_again(context, replay, start or 0)) as kept,
             ):
-                async for number, events in kept:
+                async for number, payload in kept:
+                    await asyncio.sleep(0)
                     if number >= until:
                         break
                     if number == 0:
                         self._sink.cleared(address, past=history)
                     elif following not in (None, number):
                         self._sink.lost(address)
+                    following = number + 1
+                    try:
+                        events = _decode(payload, groups)
+                    except ValueError as error:
+                        fault = error
+                        self._sink.lost(address)
+                        continue
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
-                    following = number + 1
-            self._sink.problem(f"kv-events-replay {address}", None)
         except ValueError as error:
-            problem = f"a batch of events that was sent again can't be read: {error}"
-            self._sink.problem(f"kv-events-replay {address}", problem)
+            fault = error
         except (TimeoutError, zmq.ZMQError):
             pass  # missing batches show below
+        problem = f"a batch of events that was sent again can't be read: {fault}"
+        self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):
             self._sink.lost(address)
 
@@ -198,7 +221,7 @@ class KvEvents:
 
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
-) -> AsyncGenerator[tuple[int, list[Event]], None]:
+) -> AsyncGenerator[tuple[int, bytes], None]:
     """The batches that an engine keeps, from a number on; none without a URL."""
     if not url:
         return
@@ -228,25 +251,55 @@ def _url(address: str, label: str) -> str:
     return label
 
 
-def _read(frames: Sequence[bytes]) -> tuple[int, list[Event]]:
-    """Read one message: its number and its events.
+def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
+    """Read one message: its number, and the batch.
 
     Raises:
         ValueError: it is none.
     """
-    _, number_bytes, payload = frames
-    return int.from_bytes(number_bytes, "big"), decode_batch(payload)
+    _, number, payload = frames
+    if len(number) != _NUMBER_BYTES:
+        raise ValueError(f"a number of {len(number)} bytes")
+    return int.from_bytes(number, "big"), payload
+
+
+@dataclass(slots=True)
+class _Groups:
+    """Which of a hybrid model's groups of layers counts, by the blocks that were stored.
+
+    Events of removed blocks name the group and not its kind, and all groups give a block one name.
+    """
+
+    counted: int = 0
+    attends_to_all: bool = False
+
+    def counts(self, raw: Mapping[str, Any]) -> bool:
+        """Whether an event is of the group that counts."""
+        group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
+        if kind in _WHOLE and not self.attends_to_all:
+            self.counted, self.attends_to_all = group, True
+        return bool(group == self.counted) and kind in (*_WHOLE, *_ANY)
+
+
+_WHOLE = ("full_attention", "mla_attention", "sink_full_attention")
+"""vLLM's kinds of groups that attend to the whole prompt."""
+_ANY = (None, "unknown")
+"""Older releases, removed blocks, and groups of several kinds."""
 
 
 def decode_batch(payload: bytes) -> list[Event]:
-    """Decode one message: its time, its events, and more that is not needed.
+    """Decode the first message of an engine: its time, its events, and more that is not needed.
 
     Raises:
         ValueError: it is none.
     """
+    return _decode(payload, _Groups())
+
+
+def _decode(payload: bytes, groups: _Groups) -> list[Event]:
     try:
         _, events, *_ = msgspec.msgpack.decode(payload)
-        return [event for raw in events if (event := _event(raw)) is not None]
+        return [event for raw in events if (event := _event(raw, groups)) is not None]
     except (
         *(msgspec.MsgspecError, TypeError, KeyError, IndexError),
         *(RecursionError, OverflowError),
@@ -256,13 +309,13 @@ def decode_batch(payload: bytes) -> list[Event]:
 
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
-    *("medium", "lora_name", "extra_keys", "group_idx"),
+    *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
 )
 _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 """The places of arrays."""
 
 
-def _event(raw: Any) -> Event | None:
+def _event(raw: Any, groups: _Groups) -> Event | None:
     """Read one event in either form; None for an unknown kind."""
     if not isinstance(raw, dict):
         places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
@@ -272,7 +325,7 @@ def _event(raw: Any) -> Event | None:
         return Cleared()
     if kind not in ("BlockStored", "BlockRemoved"):
         return None
-    if raw.get("medium") not in (None, "GPU") or raw.get("group_idx") not in (None, 0):
+    if str(raw.get("medium") or _MEDIUM).upper() != _MEDIUM or not groups.counts(raw):
         return None
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
     if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
