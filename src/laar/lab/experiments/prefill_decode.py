@@ -40,6 +40,7 @@ from laar.sim.fleet.link import generator
 
 __all__ = ["EXPERIMENTS", "LOADS", "RULES", "Load", "run_one"]
 
+SEEDS = 30
 SECONDS = 60.0
 UNCOUNTED_SHARE = 0.2
 MARGIN = 1.05
@@ -210,7 +211,7 @@ CLAIMS = tuple(
             effect="ratio",
             direction="below",
             bound=MARGIN,
-            seeds=5,
+            seeds=SEEDS,
             why=_WHY.get(slug, ""),
         ),
         Claim(
@@ -220,7 +221,7 @@ CLAIMS = tuple(
             effect="ratio",
             direction="below",
             bound=MUCH,
-            seeds=5,
+            seeds=SEEDS,
             parts="any",
         ),
     )
@@ -229,11 +230,12 @@ CLAIMS = tuple(
 EXPERIMENTS = (
     Experiment(
         name="prefill-decode",
-        minutes=2.0,
+        minutes=0.4,
         about="By cost, prompts are read where that is best: beside the answers or apart",
         source="no paper; thresholds as in llm-d",
         run=run,
         claims=CLAIMS,
-        seeds=5,
+        seeds=SEEDS,
+        first_seed=61_000,
     ),
 )
