@@ -306,6 +306,35 @@ def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> Non
     assert beliefs.index.held_bytes[0] == 0
 
 
+def test_a_restart_that_the_page_shows_first_empties_the_cache() -> None:
+    """The first event of an engine comes with its first request, which is chosen before that."""
+    beliefs = beliefs_of(1)  # as it first started, number 0 was heard
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    served(beliefs, text)
+    engine.run(text)
+    known(beliefs, text)
+    beliefs.ran_on(0)
+    assert share(beliefs, text) > 0.95
+    beliefs.restarted(0)
+    assert share(beliefs, text) == 0.0
+
+
+def test_a_restart_that_events_showed_first_takes_nothing_of_what_came_since() -> None:
+    beliefs = beliefs_of(1)
+    beliefs.ran_on(0)
+    exact, text = text_of(1, 640), text_of(2, 640)
+    beliefs.emptied(0, "m")
+    served(beliefs, exact)
+    Engine(beliefs, 0).run(exact)
+    known(beliefs, exact)
+    served(beliefs, text)
+    beliefs.restarted(0)  # the page is read a second later
+    assert share(beliefs, exact) > 0.95
+    assert share(beliefs, text) > 0.95
+    beliefs.restarted(0)
+    assert share(beliefs, exact) == share(beliefs, text) == 0.0
+
+
 def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:
     beliefs = beliefs_of(1)
     engine, old, text = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)

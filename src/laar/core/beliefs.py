@@ -343,9 +343,14 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int) -> None:
         """A slot's engine was seen to have restarted."""
-        self.blocks_held.restarted(slot)
+        if self.blocks_held.restarted(slot):
+            return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
+
+    def ran_on(self, slot: int) -> None:
+        """A slot's engine was seen not to have restarted."""
+        self.blocks_held.ran_on(slot)
 
     def lost(self, slot: int) -> None:
         """Events of a slot were lost. The text index stays: its misses correct it."""

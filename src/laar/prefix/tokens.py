@@ -126,7 +126,7 @@ class _Held:
     size: int = 0
     whole: bool = False
     left_out: bool = False  # too many blocks: until it is empty
-    fresh: bool = False  # it was emptied since a restart was seen
+    fresh: bool = False  # it was emptied since its engine was last seen to run on
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
     namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
@@ -203,12 +203,19 @@ class TokenBlocks:
         before = self._slots.get(slot)
         self._slots[slot] = _Held(model, before.size if before else 0, whole=True, fresh=True)
 
-    def restarted(self, slot: int) -> None:
-        """An engine was seen to have restarted; its events may have shown that already."""
+    def restarted(self, slot: int) -> bool:
+        """An engine was seen to have restarted; returns whether its events have shown that."""
         held = self._slots.get(slot)
         if held is None or not held.fresh:
             self.lost(slot)
-        else:
+            return False
+        held.fresh = False
+        return True
+
+    def ran_on(self, slot: int) -> None:
+        """An engine was seen not to have restarted: a cache emptied before this was its own."""
+        held = self._slots.get(slot)
+        if held is not None:
             held.fresh = False
 
     def lost(self, slot: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -188,6 +189,8 @@ class FleetState:
                 if self._beliefs is not None:
                     self._beliefs.restarted(slot)
                 self._on_empty(address)
+            elif self._beliefs is not None and not math.isnan(reading.prefix_queries_tokens):
+                self._beliefs.ran_on(slot)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 
