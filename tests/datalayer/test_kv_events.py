@@ -469,3 +469,45 @@ async def test_other_tasks_run_while_batches_that_waited_are_taken(
         at.append(len(recorder.kv_events))
         await asyncio.sleep(0)
     assert max(after - before for before, after in itertools.pairwise(at)) < 20
+
+
+async def test_an_engine_is_heard_again_after_its_connection_went_dead(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end of the connection is seen where a host goes down: its bytes just stop."""
+    monkeypatch.setattr(kv_events, "PING_S", 0.5)
+    open_pipes: list[asyncio.Event] = []
+    ends: list[asyncio.StreamWriter] = []
+
+    async def pipe(reader: Any, writer: Any, is_open: asyncio.Event) -> None:
+        while data := await reader.read(65536):
+            if is_open.is_set():
+                writer.write(data)
+
+    async def between(reader: Any, writer: Any) -> None:
+        open_pipes.append(asyncio.Event())
+        open_pipes[-1].set()
+        reader_there, writer_there = await asyncio.open_connection("127.0.0.1", engine.port)
+        ends.extend((writer, writer_there))
+        start(pipe(reader, writer_there, open_pipes[-1]))
+        start(pipe(reader_there, writer, open_pipes[-1]))
+
+    async with await asyncio.start_server(between, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
+        await until(engine.subscribed)
+        engine.publish(REMOVED)
+        await until(lambda: "removed" in kinds(recorder))
+        open_pipes[0].clear()
+        engine.number += 1  # one went into the dead connection
+
+        def heard_again() -> bool:
+            engine.publish(REMOVED)
+            return kinds(recorder).count("removed") > 1
+
+        await until(heard_again)
+        assert kinds(recorder)[:5] == ["lost", "cleared", "removed", "lost", "removed"]
+        for end in ends:
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()

@@ -42,6 +42,9 @@ LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
 """Time-out for all batches of a gap together; what takes longer is lost."""
+PING_S = 10.0
+"""An engine that does not answer a ping for as long is connected to again: a host that went down,
+or a forgotten connection, says nothing."""
 MAX_ENDPOINTS = 1000
 """ZeroMQ's own cap on the sockets of a process is 1,023."""
 MAX_BATCH_BYTES = 16 << 20
@@ -123,6 +126,7 @@ class KvEvents:
                 for each in (url, replay) if replay else (url,):
                     split_address(each.removeprefix("tcp://"))
                 _limit(socket)
+                socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
