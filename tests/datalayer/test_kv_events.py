@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,10 +19,11 @@ from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
 from laar.datalayer.kv_events import (  # noqa: E402
+    Event,
     KvEvents,
     decode_batch,
 )
-from laar.prefix.tokens import Stored  # noqa: E402
+from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
 
 HASH = 632339284846874487
 STORED = {
@@ -127,6 +129,62 @@ def test_other_media_and_unknown_kinds_are_no_news() -> None:
 def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
         decode_batch(payload)
+
+
+def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
+    """The blocks of a prompt as SGLang stores them, each by itself."""
+    names = range(first, first + count)
+    parents = [parent, *names]
+    return [
+        ["BlockStored", [name], parents[at], [name % 7] * size, size, None, "GPU"]
+        for at, name in enumerate(names)
+    ]
+
+
+def test_pages_that_follow_one_another_are_one_event() -> None:
+    prompt, further = pages(100, 500), pages(900, 3, parent=599)
+    read = decode_batch(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
+    shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
+    assert shown == [(503, None, 503), (2, None, 2)]
+    other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
+    assert len(decode_batch(batch(*other))) == 2
+    salted = [[*page, {"cache_salt": "s"}] for page in pages(1, 2)]
+    assert len(decode_batch(batch(*salted))) == 2
+    odd = [
+        ["BlockStored", [], None, [], 1, None, "GPU"],
+        ["BlockStored", [1], 0, None, 1, None, "GPU"],
+    ]
+    assert len(decode_batch(batch(*odd))) == 2
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5)),
+        max_size=8,
+    )
+)
+def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
+    """Prompts with a part that was cached before, or that was said to be."""
+    events = []
+    for ids, cached in stored:
+        names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
+        events += [
+            ["BlockStored", [names[at + 1]], names[at], [ids[at]], 1, None, "GPU"]
+            for at in range(min(cached, len(ids) - 1), len(ids))
+        ]
+
+    def held(batches: list[list[Event]]) -> Any:
+        blocks = TokenBlocks()
+        blocks.emptied(0, "m")
+        for event in itertools.chain.from_iterable(batches):
+            assert isinstance(event, Stored)
+            blocks.stored(0, "m", event)
+        cache = blocks._slots[0]
+        return cache.own, cache.copies, blocks.blocks
+
+    one_by_one = [decode_batch(batch(event)) for event in events]
+    assert held([decode_batch(batch(*events))]) == held(one_by_one)
 
 
 @settings(max_examples=200)

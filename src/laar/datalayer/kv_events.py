@@ -21,7 +21,7 @@ Needs the package pyzmq.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -303,7 +303,7 @@ def decode_batch(payload: bytes) -> list[Event]:
 def _decode(payload: bytes, groups: _Groups) -> list[Event]:
     try:
         _, events, *_ = msgspec.msgpack.decode(payload)
-        return [event for raw in events if (event := _event(raw, groups)) is not None]
+        return [event for raw in _joined(events) if (event := _event(raw, groups)) is not None]
     except (
         *(msgspec.MsgspecError, TypeError, KeyError, IndexError),
         *(RecursionError, OverflowError),
@@ -311,6 +311,37 @@ def _decode(payload: bytes, groups: _Groups) -> list[Event]:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
 
 
+def _joined(events: Iterable[Any]) -> list[Any]:
+    """The events, with those of pages that follow one another in a prompt as one.
+
+    SGLang reports each page by itself, and its pages have one token by default.
+    """
+    joined: list[Any] = []
+    for event in events:
+        if joined and _follows(event, joined[-1]):
+            joined[-1][1] += event[1]
+            joined[-1][3] += event[3]
+        else:
+            joined.append(event)
+    return joined
+
+
+def _follows(event: Any, last: Any) -> bool:
+    return (
+        isinstance(event, list)
+        and isinstance(last, list)
+        and min(len(event), len(last)) >= _PAGE.stop
+        and event[0] == last[0] == "BlockStored"
+        and all(isinstance(each[at], list) for each in (event, last) for at in (1, 3))
+        and event[2] is not None
+        and event[2:3] == last[1][-1:]
+        and event[_PAGE] == last[_PAGE]
+        and not any(event[_PAGE.stop :] + last[_PAGE.stop :])
+    )
+
+
+_PAGE = slice(4, 7)
+"""The places of what pages of one prompt have in common: size, adapter and medium."""
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
     *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
