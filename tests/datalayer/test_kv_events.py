@@ -24,6 +24,7 @@ from laar.datalayer.kv_events import (  # noqa: E402
     decode_batch,
 )
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
+from support import free_port  # noqa: E402
 
 HASH = 632339284846874487
 STORED = {
@@ -569,3 +570,22 @@ async def test_an_engine_is_heard_again_after_its_connection_went_dead(
             end.close()
             with contextlib.suppress(ConnectionError):
                 await end.wait_closed()
+
+
+async def test_a_publisher_that_cannot_be_reached_is_a_problem_until_it_can(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_events, "REACH_S", 0.2)
+    port = free_port()
+    start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
+    source = "kv-events 127.0.0.1:8000"
+    await until(lambda: source in recorder.problems)
+    assert (
+        f"tcp://127.0.0.1:{port}, as the label laar.dev/kv-events has it, can't"
+        in (recorder.problems[source])
+    )
+    engine.socket.bind(f"tcp://127.0.0.1:{port}")
+    await until(engine.subscribed)
+    await until(lambda: recorder.problems == {})
+    engine.publish(REMOVED)
+    await until(lambda: "removed" in kinds(recorder))

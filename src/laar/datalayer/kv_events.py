@@ -42,6 +42,8 @@ LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
 """Time-out for all batches of a gap together; what takes longer is lost."""
+REACH_S = 10.0
+"""Time-out of a connection, and the time between two tries to open the first one."""
 PING_S = 10.0
 """An engine that does not answer a ping for as long is connected to again: a host that went down,
 or a forgotten connection, says nothing."""
@@ -132,35 +134,64 @@ class KvEvents:
             except (ValueError, zmq.ZMQError) as error:
                 self._sink.problem(source, f"the label {EVENTS_LABEL} says {url!r}: {error}")
                 return
-            self._sink.lost(address)  # whatever came before was not heard here
-            expected: int | None = None
-            groups = _Groups()
-            while True:
-                frames = await socket.recv_multipart()
-                await asyncio.sleep(0)  # receiving does not pause while more messages wait
-                try:
-                    number, payload = _read(frames)
-                except ValueError as error:
-                    self._lost_by(source, address, error)
-                    continue  # the next number shows whether it was one of the batches
-                begins = number == 0 or (expected is not None and number < expected)
-                if begins:  # a restart
-                    groups = _Groups()
-                    self._sink.cleared(address)
-                if number not in (0, expected):
-                    if begins:  # its first events are lost
-                        self._sink.lost(address)
-                    start = None if begins else expected
-                    await self._catch_up(context, address, replay, start, number, groups)
-                expected = number + 1
-                try:
-                    events = _decode(payload, groups)
-                except ValueError as error:
-                    self._lost_by(source, address, error)
-                    continue
-                for event in events:
-                    self._pass_on(address, event)
-                self._sink.problem(source, None)
+            reaching = asyncio.create_task(self._reach(source, url), name=f"reach {url}")
+            try:
+                await self._follow(context, socket, address, replay)
+            finally:
+                reaching.cancel()
+
+    async def _reach(self, source: str, url: str) -> None:
+        """Reports a publisher that can't be reached, until it can: ZeroMQ just tries again."""
+        host, port = split_address(url.removeprefix("tcp://"))
+        is_reported = False
+        while True:
+            try:
+                async with asyncio.timeout(REACH_S):
+                    _, writer = await asyncio.open_connection(host, port)
+            except (OSError, ValueError) as error:  # a time-out is of the first, names of both
+                problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
+                self._sink.problem(source, problem + (str(error) or "time-out"))
+                is_reported = True
+            else:
+                writer.close()
+                if is_reported:
+                    self._sink.problem(source, None)
+                return
+            await asyncio.sleep(REACH_S)
+
+    async def _follow(
+        self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
+    ) -> None:
+        source = f"kv-events {address}"
+        self._sink.lost(address)  # whatever came before was not heard here
+        expected: int | None = None
+        groups = _Groups()
+        while True:
+            frames = await socket.recv_multipart()
+            await asyncio.sleep(0)  # receiving does not pause while more messages wait
+            try:
+                number, payload = _read(frames)
+            except ValueError as error:
+                self._lost_by(source, address, error)
+                continue  # the next number shows whether it was one of the batches
+            begins = number == 0 or (expected is not None and number < expected)
+            if begins:  # a restart
+                groups = _Groups()
+                self._sink.cleared(address)
+            if number not in (0, expected):
+                if begins:  # its first events are lost
+                    self._sink.lost(address)
+                start = None if begins else expected
+                await self._catch_up(context, address, replay, start, number, groups)
+            expected = number + 1
+            try:
+                events = _decode(payload, groups)
+            except ValueError as error:
+                self._lost_by(source, address, error)
+                continue
+            for event in events:
+                self._pass_on(address, event)
+            self._sink.problem(source, None)
 
     def _lost_by(self, source: str, address: str, fault: ValueError) -> None:
         self._sink.problem(source, f"a batch of events can't be read: {fault}")
