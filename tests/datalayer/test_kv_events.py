@@ -62,7 +62,7 @@ def test_both_forms_of_events_are_read() -> None:
     )
     expected = [
         ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
-        ([HASH],),
+        ([HASH], False),
         (),
     ]
     assert [plain(event) for event in decode_batch(maps)] == expected
@@ -112,11 +112,27 @@ def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
     assert decode_batch(batch(of_group(STORED, 0, "sliding_window"))) == []
 
 
-def test_other_media_and_unknown_kinds_are_no_news() -> None:
-    sglang = ["BlockRemoved", [1], "CPU_PINNED"]
-    assert decode_batch(batch({**REMOVED, "medium": "CPU"}, sglang)) == []
+def test_slow_media_and_unknown_kinds_are_no_news() -> None:
+    media = [{**REMOVED, "medium": name} for name in ("STORAGE", "DISK", "EXTERNAL")]
+    assert decode_batch(batch(*media, {"type": "New"}, ["Newer", 1])) == []
     assert len(decode_batch(batch({**REMOVED, "medium": "gpu"}))) == 1
-    assert decode_batch(batch({"type": "New"}, ["Newer", 1])) == []
+
+
+def test_copies_in_the_hosts_memory_are_marked() -> None:
+    placeholder = {
+        **STORED,
+        "medium": "CPU",
+        "token_ids": [],
+        "block_size": 0,
+    }  # vLLM's shorter form
+    sglang = ["BlockRemoved", [1], "CPU_PINNED"]
+    stored, whole, removed = decode_batch(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
+    assert isinstance(stored, Stored)
+    assert isinstance(whole, Stored)
+    assert stored.host
+    assert whole.host
+    assert list(stored.hashes) == list(whole.hashes) == STORED["block_hashes"]
+    assert removed == ([1], True)
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,49 @@ def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
     assert blocks.blocks == 0
 
 
+def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too() -> None:
+    beliefs = beliefs_of(1)
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    engine.run(text)
+    known(beliefs, text)
+    names = list(engine.names(text))
+    for _ in range(2):  # reported again, as one copy
+        beliefs.stored(0, "m", Stored(hashes=names[:20], host=True))
+    beliefs.removed(0, names)
+    assert abs(share(beliefs, text) - 0.5) < 0.03
+    beliefs.removed(0, names[:10], host=True)
+    assert share(beliefs, text) == 0.0
+    engine.held = []
+    engine.run(text)  # read or fetched again
+    beliefs.removed(0, names, host=True)
+    beliefs.removed(0, names, host=True)
+    assert share(beliefs, text) > 0.95
+    beliefs.removed(0, names)
+    assert share(beliefs, text) == 0.0
+    assert beliefs.blocks_held.blocks == 0
+
+
+def test_copies_of_blocks_that_were_never_seen_are_no_blocks() -> None:
+    beliefs = beliefs_of(1)
+    beliefs.stored(0, "m", Stored(hashes=[1, 2], host=True))
+    assert beliefs.blocks_held.blocks == 0
+    assert beliefs.blocks_held.removed(0, [1], host=True) == []
+
+
+def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() -> None:
+    beliefs = beliefs_of(1)
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
+    engine.run(text)
+    beliefs.settle(receipt, None)
+    names = list(engine.names(text))
+    beliefs.stored(0, "m", Stored(hashes=names, host=True))
+    beliefs.removed(0, names)
+    assert share(beliefs, text) > 0.95
+    beliefs.removed(0, names, host=True)
+    assert share(beliefs, text) == 0.0
+
+
 def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
     """As of two images on the same token ids, where events do not tell them apart."""
     blocks = TokenBlocks()

@@ -11,9 +11,10 @@ were lost. So it does where listening begins: an earlier listener may have stopp
 number that is not above the last one is a restart. A stream that is followed from number 0 on is
 known to begin with an empty cache.
 
-Only the cache that prefills read from counts: blocks that move to another medium are no news. Of
-the groups of a hybrid model's layers one counts, the first that attends to the whole prompt: a
-sliding window lets go of a prompt's beginning while the prompt is still of use.
+Blocks count in the memory that prefills read from, and as copies in the host's, from where they
+are fetched faster than they are computed; other media are no news. Of the groups of a hybrid
+model's layers one counts, the first that attends to the whole prompt: a sliding window lets go of a
+prompt's beginning while the prompt is still of use.
 
 Needs the package pyzmq.
 """
@@ -57,13 +58,16 @@ MAX_BATCHES_WAITING = 1000
 _NUMBER_BYTES = 8
 _END = b"\xff" * _NUMBER_BYTES
 _MEDIUM = "GPU"
-"""vLLM's name for the memory that prefills read from, on CPUs as well."""
+"""The name of the memory that prefills read from, with vLLM on CPUs as well."""
+_HOST = ("CPU", "CPU_PINNED")
+"""The host's memory, to which blocks are copied (vLLM, SGLang)."""
 
 
 class Removed(NamedTuple):
-    """Blocks that left a cache, by the engine's names."""
+    """Blocks that left a cache, by the engine's names; of the copies in the host's memory alone."""
 
     hashes: Sequence[int | bytes]
+    host: bool = False
 
 
 class Cleared(NamedTuple):
@@ -249,7 +253,7 @@ class KvEvents:
         if isinstance(event, Stored):
             self._sink.stored(address, event, past=past)
         elif isinstance(event, Removed):
-            self._sink.removed(address, event.hashes)
+            self._sink.removed(address, event.hashes, host=event.host)
         else:
             self._sink.cleared(address, past=history)
 
@@ -391,13 +395,17 @@ def _event(raw: Any, groups: _Groups) -> Event | None:
         return Cleared()
     if kind not in ("BlockStored", "BlockRemoved"):
         return None
-    if str(raw.get("medium") or _MEDIUM).upper() != _MEDIUM or not groups.counts(raw):
+    medium = str(raw.get("medium") or _MEDIUM).upper()
+    host = medium in _HOST
+    if not (host or medium == _MEDIUM) or not groups.counts(raw):
         return None
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
     if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
-        return Removed(hashes)
+        return Removed(hashes, host)
+    if host:
+        return Stored(hashes=hashes, host=True)
     size = raw.get("block_size")
     adapter = raw.get("lora_name")
     if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there

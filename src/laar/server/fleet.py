@@ -137,11 +137,13 @@ class FleetState:
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
-    def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
-        """Blocks left the endpoint's cache."""
+    def removed(
+        self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
+    ) -> None:
+        """Blocks left the endpoint's cache, or its host's memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.removed(slot, block_hashes)
+            self._beliefs.removed(slot, block_hashes, host=host)
 
     def cleared(self, address: str, *, past: bool = False) -> None:
         """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
