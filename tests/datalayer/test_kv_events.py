@@ -18,11 +18,8 @@ zmq = pytest.importorskip("zmq")
 from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
-from laar.datalayer.kv_events import (  # noqa: E402
-    Event,
-    KvEvents,
-    decode_batch,
-)
+from laar.datalayer.kv_batches import Event, Groups, decode_batch  # noqa: E402
+from laar.datalayer.kv_events import KvEvents  # noqa: E402
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
 from support import free_port  # noqa: E402
 
@@ -41,6 +38,11 @@ REMOVED = {"type": "BlockRemoved", "block_hashes": [HASH], "medium": "GPU", "gro
 def batch(*events: Any) -> bytes:
     packed: bytes = msgspec.msgpack.encode([1_780_000_000.0, list(events), 0])
     return packed
+
+
+def decoded(payload: bytes) -> list[Event]:
+    """The events of an engine's first message."""
+    return decode_batch(payload, Groups())
 
 
 def plain(event: Any) -> tuple[Any, ...]:
@@ -65,14 +67,14 @@ def test_both_forms_of_events_are_read() -> None:
         ([HASH], False),
         (),
     ]
-    assert [plain(event) for event in decode_batch(maps)] == expected
-    assert [plain(event) for event in decode_batch(arrays)] == expected
+    assert [plain(event) for event in decoded(maps)] == expected
+    assert [plain(event) for event in decoded(arrays)] == expected
 
 
 def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
     event = {**STORED, "block_hashes": [b"\x01" * 32], "parent_block_hash": b"\x02" * 32}
-    assert plain(decode_batch(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
-    assert plain(decode_batch(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
+    assert plain(decoded(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
+    assert plain(decoded(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
 
 
 def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
@@ -80,7 +82,7 @@ def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
     adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
     sglang = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "tenant-a"}]
     older = ["BlockStored", [1], None, [5, 6], 2, 3]
-    read = [plain(event)[4:] for event in decode_batch(batch(salted, adapted, sglang, older))]
+    read = [plain(event)[4:] for event in decoded(batch(salted, adapted, sglang, older))]
     assert read == [
         ("", ("tenant-a", "")),
         ("sql", ("tenant-a", "")),
@@ -90,7 +92,7 @@ def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
 
 
 def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
-    assert decode_batch(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
+    assert decoded(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
 
 
 def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict[str, Any]:
@@ -104,18 +106,18 @@ def test_the_group_that_attends_to_the_whole_prompt_counts_wherever_it_stands(ki
     whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
     further = of_group({**STORED, "block_hashes": [3, 4]}, 3, kind)
     removed = [of_group({**REMOVED, "block_hashes": [g]}, g) for g in range(4)]
-    read = decode_batch(batch(*windows, whole, further, *removed))
+    read = decoded(batch(*windows, whole, further, *removed))
     assert [list(event.hashes) for event in read] == [[1, 2], [2]]
 
 
 def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
-    assert decode_batch(batch(of_group(STORED, 0, "sliding_window"))) == []
+    assert decoded(batch(of_group(STORED, 0, "sliding_window"))) == []
 
 
 def test_slow_media_and_unknown_kinds_are_no_news() -> None:
     media = [{**REMOVED, "medium": name} for name in ("STORAGE", "DISK", "EXTERNAL")]
-    assert decode_batch(batch(*media, {"type": "New"}, ["Newer", 1])) == []
-    assert len(decode_batch(batch({**REMOVED, "medium": "gpu"}))) == 1
+    assert decoded(batch(*media, {"type": "New"}, ["Newer", 1])) == []
+    assert len(decoded(batch({**REMOVED, "medium": "gpu"}))) == 1
 
 
 def test_copies_in_the_hosts_memory_are_marked() -> None:
@@ -126,7 +128,7 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
         "block_size": 0,
     }  # vLLM's shorter form
     sglang = ["BlockRemoved", [1], "CPU_PINNED"]
-    stored, whole, removed = decode_batch(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
+    stored, whole, removed = decoded(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
     assert isinstance(stored, Stored)
     assert isinstance(whole, Stored)
     assert stored.host
@@ -145,7 +147,7 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
 )  # fmt: skip
 def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
-        decode_batch(payload)
+        decoded(payload)
 
 
 def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
@@ -160,18 +162,18 @@ def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> l
 
 def test_pages_that_follow_one_another_are_one_event() -> None:
     prompt, further = pages(100, 500), pages(900, 3, parent=599)
-    read = decode_batch(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
+    read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
     shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
     assert shown == [(503, None, 503), (2, None, 2)]
     other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
-    assert len(decode_batch(batch(*other))) == 2
+    assert len(decoded(batch(*other))) == 2
     salted = [[*page, {"cache_salt": "s"}] for page in pages(1, 2)]
-    assert len(decode_batch(batch(*salted))) == 2
+    assert len(decoded(batch(*salted))) == 2
     odd = [
         ["BlockStored", [], None, [], 1, None, "GPU"],
         ["BlockStored", [1], 0, None, 1, None, "GPU"],
     ]
-    assert len(decode_batch(batch(*odd))) == 2
+    assert len(decoded(batch(*odd))) == 2
 
 
 @settings(max_examples=100)
@@ -200,8 +202,8 @@ def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
         cache = blocks._slots[0]
         return cache.own, cache.copies, blocks.blocks
 
-    one_by_one = [decode_batch(batch(event)) for event in events]
-    assert held([decode_batch(batch(*events))]) == held(one_by_one)
+    one_by_one = [decoded(batch(event)) for event in events]
+    assert held([decoded(batch(*events))]) == held(one_by_one)
 
 
 @settings(max_examples=200)
@@ -212,7 +214,7 @@ def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
 ).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
 def test_no_bytes_raise_anything_else(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
-        decode_batch(payload)
+        decoded(payload)
 
 
 class Engine:
