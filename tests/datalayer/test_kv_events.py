@@ -165,6 +165,8 @@ def test_pages_that_follow_one_another_are_one_event() -> None:
     read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
     shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
     assert shown == [(503, None, 503), (2, None, 2)]
+    older = [page[:-1] for page in pages(1, 9)]  # without a medium
+    assert len(decoded(batch(*older))) == 1
     other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
     assert len(decoded(batch(*other))) == 2
     salted = [[*page, {"cache_salt": "s"}] for page in pages(1, 2)]

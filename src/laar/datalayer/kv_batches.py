@@ -101,7 +101,7 @@ def _follows(event: Any, last: Any) -> bool:
     return (
         isinstance(event, list)
         and isinstance(last, list)
-        and min(len(event), len(last)) >= _PAGE.stop
+        and min(len(event), len(last)) > _PAGE.start
         and event[0] == last[0] == "BlockStored"
         and all(isinstance(each[at], list) for each in (event, last) for at in (1, 3))
         and event[2] is not None
@@ -112,7 +112,7 @@ def _follows(event: Any, last: Any) -> bool:
 
 
 _PAGE = slice(4, 7)
-"""The places of what pages of one prompt have in common: size, adapter and medium."""
+"""The places of what pages of one prompt have in common: size, adapter, and medium if there."""
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
     *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
