@@ -25,7 +25,7 @@ from laar.accuracy.tokens import TokenEstimator
 from laar.datalayer import split_address
 from laar.datalayer.document import parse_yaml, read_document
 from laar.datalayer.endpoints_file import EndpointsDocument
-from laar.datalayer.kv_events import decode_batch
+from laar.datalayer.kv_batches import Groups, decode_batch
 from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError
 from laar.protocol import headers as names
@@ -134,7 +134,7 @@ def events(data: bytes) -> None:
             return
         payload = msgspec.msgpack.encode([1.0, [msgspec.msgpack.decode(payload)], None])
     try:
-        found = decode_batch(payload)
+        found = decode_batch(payload, Groups())
     except ValueError:
         return
     for kind, hashes, parent in found:

@@ -56,8 +56,10 @@ class Recorder:
         self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
         self.kv_past.append(past)
 
-    def removed(self, address: str, block_hashes: Sequence[Any]) -> None:
-        self.kv_events.append(("removed", address, tuple(block_hashes)))
+    def removed(self, address: str, block_hashes: Sequence[Any], *, host: bool = False) -> None:
+        self.kv_events.append(
+            ("removed", address, tuple(block_hashes), *(["host"] if host else []))
+        )
 
     def cleared(self, address: str, *, past: bool = False) -> None:
         self.kv_events.append(("cleared", address))

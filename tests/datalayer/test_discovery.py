@@ -47,3 +47,25 @@ async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
 )
 def test_an_engines_address_may_be_its_base_url(pasted: str) -> None:
     assert address_of(pasted) == "10.0.0.7:8000"
+
+
+@pytest.mark.parametrize(
+    ("listed", "several"),
+    [
+        ([{"id": "llama3.2:latest"}, {"id": "nomic-embed-text:latest"}], True),  # Ollama
+        ([{"id": "a", "root": "/a"}, {"id": "b", "root": "/b"}], True),
+        ([{"id": "a", "root": "/a"}, {"id": "auto", "root": "/a"}], False),  # vLLM
+        ([{"id": "a", "root": "/a"}, {"id": "sql", "parent": "a"}], False),
+        ([{"id": "a"}], False),
+    ],
+)
+async def test_a_server_of_several_models_is_named(
+    listed: list[dict[str, str]], several: bool, serve: Any
+) -> None:
+    async def engine(request: web.Request) -> web.Response:
+        if request.path == "/v1/models":
+            return web.json_response({"data": listed})
+        return web.Response(text="vllm:num_requests_waiting 1\n")
+
+    [found] = await look_at([await serve(engine)])
+    assert any("several models" in remark for remark in found.remarks) == several

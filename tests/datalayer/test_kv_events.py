@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,11 +18,10 @@ zmq = pytest.importorskip("zmq")
 from laar.core.endpoints import EndpointSpec  # noqa: E402
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL  # noqa: E402
 from laar.datalayer import kv_events  # noqa: E402
-from laar.datalayer.kv_events import (  # noqa: E402
-    KvEvents,
-    decode_batch,
-)
-from laar.prefix.tokens import Stored  # noqa: E402
+from laar.datalayer.kv_batches import Event, Groups, decode_batch  # noqa: E402
+from laar.datalayer.kv_events import KvEvents  # noqa: E402
+from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
+from support import free_port  # noqa: E402
 
 HASH = 632339284846874487
 STORED = {
@@ -35,6 +38,11 @@ REMOVED = {"type": "BlockRemoved", "block_hashes": [HASH], "medium": "GPU", "gro
 def batch(*events: Any) -> bytes:
     packed: bytes = msgspec.msgpack.encode([1_780_000_000.0, list(events), 0])
     return packed
+
+
+def decoded(payload: bytes) -> list[Event]:
+    """The events of an engine's first message."""
+    return decode_batch(payload, Groups())
 
 
 def plain(event: Any) -> tuple[Any, ...]:
@@ -56,17 +64,17 @@ def test_both_forms_of_events_are_read() -> None:
     )
     expected = [
         ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
-        ([HASH],),
+        ([HASH], False),
         (),
     ]
-    assert [plain(event) for event in decode_batch(maps)] == expected
-    assert [plain(event) for event in decode_batch(arrays)] == expected
+    assert [plain(event) for event in decoded(maps)] == expected
+    assert [plain(event) for event in decoded(arrays)] == expected
 
 
 def test_hashes_may_be_bytes_and_parents_are_kept() -> None:
     event = {**STORED, "block_hashes": [b"\x01" * 32], "parent_block_hash": b"\x02" * 32}
-    assert plain(decode_batch(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
-    assert plain(decode_batch(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
+    assert plain(decoded(batch(event))[0])[:2] == ([b"\x01" * 32], b"\x02" * 32)
+    assert plain(decoded(batch(["BlockStored", [7], 6]))[0])[:2] == ([7], 6)
 
 
 def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
@@ -74,7 +82,7 @@ def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
     adapted = {**STORED, "lora_name": "sql", "extra_keys": [["sql", "tenant-a"], ["sql"]]}
     sglang = ["BlockStored", [1], None, [5, 6], 2, None, "GPU", {"cache_salt": "tenant-a"}]
     older = ["BlockStored", [1], None, [5, 6], 2, 3]
-    read = [plain(event)[4:] for event in decode_batch(batch(salted, adapted, sglang, older))]
+    read = [plain(event)[4:] for event in decoded(batch(salted, adapted, sglang, older))]
     assert read == [
         ("", ("tenant-a", "")),
         ("sql", ("tenant-a", "")),
@@ -84,13 +92,49 @@ def test_what_blocks_belong_to_besides_their_tokens_is_read() -> None:
 
 
 def test_blocks_of_other_groups_of_layers_are_no_news() -> None:
-    assert decode_batch(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
+    assert decoded(batch({**STORED, "group_idx": 1}, {**REMOVED, "group_idx": 2})) == []
 
 
-def test_other_media_and_unknown_kinds_are_no_news() -> None:
+def of_group(event: dict[str, Any], group: int, kind: str | None = None) -> dict[str, Any]:
+    return {**event, "group_idx": group} | ({"kv_cache_spec_kind": kind} if kind else {})
+
+
+@pytest.mark.parametrize("kind", ["full_attention", "mla_attention"])
+def test_the_group_that_attends_to_the_whole_prompt_counts_wherever_it_stands(kind: str) -> None:
+    # As vLLM numbers Gemma 3's and gpt-oss's: by their first layer, which has a window.
+    windows = [of_group(STORED, group, "sliding_window") for group in (0, 1)]
+    whole = of_group({**STORED, "block_hashes": [1, 2]}, 2, kind)
+    further = of_group({**STORED, "block_hashes": [3, 4]}, 3, kind)
+    removed = [of_group({**REMOVED, "block_hashes": [g]}, g) for g in range(4)]
+    read = decoded(batch(*windows, whole, further, *removed))
+    assert [list(event.hashes) for event in read] == [[1, 2], [2]]
+
+
+def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
+    assert decoded(batch(of_group(STORED, 0, "sliding_window"))) == []
+
+
+def test_slow_media_and_unknown_kinds_are_no_news() -> None:
+    media = [{**REMOVED, "medium": name} for name in ("STORAGE", "DISK", "EXTERNAL")]
+    assert decoded(batch(*media, {"type": "New"}, ["Newer", 1])) == []
+    assert len(decoded(batch({**REMOVED, "medium": "gpu"}))) == 1
+
+
+def test_copies_in_the_hosts_memory_are_marked() -> None:
+    placeholder = {
+        **STORED,
+        "medium": "CPU",
+        "token_ids": [],
+        "block_size": 0,
+    }  # vLLM's shorter form
     sglang = ["BlockRemoved", [1], "CPU_PINNED"]
-    assert decode_batch(batch({**REMOVED, "medium": "CPU"}, sglang)) == []
-    assert decode_batch(batch({"type": "New"}, ["Newer", 1])) == []
+    stored, whole, removed = decoded(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
+    assert isinstance(stored, Stored)
+    assert isinstance(whole, Stored)
+    assert stored.host
+    assert whole.host
+    assert list(stored.hashes) == list(whole.hashes) == STORED["block_hashes"]
+    assert removed == ([1], True)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +147,65 @@ def test_other_media_and_unknown_kinds_are_no_news() -> None:
 )  # fmt: skip
 def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the text
-        decode_batch(payload)
+        decoded(payload)
+
+
+def pages(first: int, count: int, size: int = 1, parent: int | None = None) -> list[list[Any]]:
+    """The blocks of a prompt as SGLang stores them, each by itself."""
+    names = range(first, first + count)
+    parents = [parent, *names]
+    return [
+        ["BlockStored", [name], parents[at], [name % 7] * size, size, None, "GPU"]
+        for at, name in enumerate(names)
+    ]
+
+
+def test_pages_that_follow_one_another_are_one_event() -> None:
+    prompt, further = pages(100, 500), pages(900, 3, parent=599)
+    read = decoded(batch(*prompt, *further, ["BlockRemoved", [100]], *pages(700, 2)))
+    shown = [(len(e.hashes), e.parent, len(e.ids)) for e in read if isinstance(e, Stored)]
+    assert shown == [(503, None, 503), (2, None, 2)]
+    older = [page[:-1] for page in pages(1, 9)]  # without a medium
+    assert len(decoded(batch(*older))) == 1
+    other = [*pages(1, 2), *pages(3, 2, size=2, parent=2)]
+    assert len(decoded(batch(*other))) == 2
+    salted = [[*page, {"cache_salt": "s"}] for page in pages(1, 2)]
+    assert len(decoded(batch(*salted))) == 2
+    odd = [
+        ["BlockStored", [], None, [], 1, None, "GPU"],
+        ["BlockStored", [1], 0, None, 1, None, "GPU"],
+    ]
+    assert len(decoded(batch(*odd))) == 2
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5)),
+        max_size=8,
+    )
+)
+def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
+    """Prompts with a part that was cached before, or that was said to be."""
+    events = []
+    for ids, cached in stored:
+        names = [None, *hash_blocks(np.array(ids, np.uint32), 1, 5)]
+        events += [
+            ["BlockStored", [names[at + 1]], names[at], [ids[at]], 1, None, "GPU"]
+            for at in range(min(cached, len(ids) - 1), len(ids))
+        ]
+
+    def held(batches: list[list[Event]]) -> Any:
+        blocks = TokenBlocks()
+        blocks.emptied(0, "m")
+        for event in itertools.chain.from_iterable(batches):
+            assert isinstance(event, Stored)
+            blocks.stored(0, "m", event)
+        cache = blocks._slots[0]
+        return cache.own, cache.copies, blocks.blocks
+
+    one_by_one = [decoded(batch(event)) for event in events]
+    assert held([decoded(batch(*events))]) == held(one_by_one)
 
 
 @settings(max_examples=200)
@@ -114,7 +216,7 @@ def test_what_is_no_batch_is_a_value_error(payload: bytes) -> None:
 ).map(lambda value: msgspec.msgpack.encode([0, value]))))  # fmt: skip
 def test_no_bytes_raise_anything_else(payload: bytes) -> None:
     with contextlib.suppress(ValueError):
-        decode_batch(payload)
+        decoded(payload)
 
 
 class Engine:
@@ -203,12 +305,38 @@ async def test_garbage_is_a_problem_and_clears_and_the_next_batch_counts(
     await until(engine.subscribed)
     engine.publish_bytes(b"\xc1garbage")
     engine.socket.send_multipart([b"one frame"])
-    await until(lambda: len(recorder.kv_events) == 3)
+    await until(lambda: len(recorder.kv_events) == 4)
     assert "can't be read" in recorder.problems["kv-events 127.0.0.1:8000"]
     engine.publish(REMOVED)
-    await until(lambda: len(recorder.kv_events) == 4)
-    assert kinds(recorder) == ["lost", "lost", "lost", "removed"]
+    await until(lambda: len(recorder.kv_events) == 5)
+    # Number 0 begins a cache, readable or not.
+    assert kinds(recorder) == ["lost", "cleared", "lost", "lost", "removed"]
     assert recorder.problems == {}
+
+
+@pytest.mark.parametrize("number", [b"", b"\0", b"\x01" * 9, b"\x02" * 20])
+async def test_a_number_of_another_length_is_garbage_and_ends_nothing(
+    engine: Engine, recorder: Any, start: Any, until: Any, number: bytes
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    for longer in (number, number + b"\x03"):
+        engine.socket.send_multipart([b"kv@pod@tiny", longer, batch(REMOVED)])
+    engine.publish(REMOVED)
+    await until(lambda: kinds(recorder).count("removed") == 2)
+    assert kinds(recorder) == ["lost", "cleared", "removed", "lost", "lost", "removed"]
+
+
+async def test_an_engine_that_restarts_with_other_layers_is_followed(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(of_group(STORED, 3, "full_attention"))
+    engine.number = 0
+    engine.publish(of_group(STORED, 0, "full_attention"))
+    await until(lambda: kinds(recorder) == ["lost", *["cleared", "stored"] * 2])
 
 
 async def test_endpoints_come_and_go(engine: Engine, recorder: Any, start: Any, until: Any) -> None:
@@ -368,3 +496,116 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
     engine.publish_bytes(removal(4))
     await until(lambda: removals() == 4)
     assert recorder.problems == {}
+
+
+async def test_a_batch_that_cannot_be_read_costs_no_replay_of_all(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+    engine.publish(REMOVED)
+    for _ in range(3):
+        engine.publish({**REMOVED, "block_hashes": ["x"]})
+        engine.publish(REMOVED)
+    await until(lambda: kinds(recorder).count("removed") == 4)
+    assert not replay.socket.poll(0)
+    assert kinds(recorder) == ["lost", "cleared", "removed", *["lost", "removed"] * 3]
+
+
+async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
+    engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
+) -> None:
+    replay.kept = [(0, removal(0)), (1, b"\xc1garbage"), (2, removal(2))]
+    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
+    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
+    start(KvEvents(lambda: [target], recorder).run())
+    await until(engine.subscribed)
+    engine.number = 3
+    engine.publish_bytes(removal(3))
+
+    def seen() -> list[str]:
+        replay.answer()
+        return kinds(recorder)
+
+    expected = ["lost", "cleared", "removed", "lost", "removed", "removed"]
+    await until(lambda: seen() == expected)
+    assert "sent again can't be read" in recorder.problems["kv-events-replay 127.0.0.1:8000"]
+
+
+async def test_other_tasks_run_while_batches_that_waited_are_taken(
+    engine: Engine, recorder: Any, start: Any, until: Any
+) -> None:
+    """Receiving does not pause by itself while messages wait."""
+    start(KvEvents(lambda: [spec(engine)], recorder).run())
+    await until(engine.subscribed)
+    for _ in range(800):
+        engine.publish(REMOVED)
+    time.sleep(0.5)  # noqa: ASYNC251 - the loop stands still, and the messages arrive
+    at = [0]
+    while at[-1] < 802:
+        at.append(len(recorder.kv_events))
+        await asyncio.sleep(0)
+    assert max(after - before for before, after in itertools.pairwise(at)) < 20
+
+
+async def test_an_engine_is_heard_again_after_its_connection_went_dead(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end of the connection is seen where a host goes down: its bytes just stop."""
+    monkeypatch.setattr(kv_events, "PING_S", 0.5)
+    open_pipes: list[asyncio.Event] = []
+    ends: list[asyncio.StreamWriter] = []
+
+    async def pipe(reader: Any, writer: Any, is_open: asyncio.Event) -> None:
+        while data := await reader.read(65536):
+            if is_open.is_set():
+                writer.write(data)
+
+    async def between(reader: Any, writer: Any) -> None:
+        open_pipes.append(asyncio.Event())
+        open_pipes[-1].set()
+        reader_there, writer_there = await asyncio.open_connection("127.0.0.1", engine.port)
+        ends.extend((writer, writer_there))
+        start(pipe(reader, writer_there, open_pipes[-1]))
+        start(pipe(reader_there, writer, open_pipes[-1]))
+
+    async with await asyncio.start_server(between, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
+        await until(engine.subscribed)
+        engine.publish(REMOVED)
+        await until(lambda: "removed" in kinds(recorder))
+        open_pipes[0].clear()
+        engine.number += 1  # one went into the dead connection
+
+        def heard_again() -> bool:
+            engine.publish(REMOVED)
+            return kinds(recorder).count("removed") > 1
+
+        await until(heard_again)
+        assert kinds(recorder)[:5] == ["lost", "cleared", "removed", "lost", "removed"]
+        for end in ends:
+            end.close()
+            with contextlib.suppress(ConnectionError):
+                await end.wait_closed()
+
+
+async def test_a_publisher_that_cannot_be_reached_is_a_problem_until_it_can(
+    engine: Engine, recorder: Any, start: Any, until: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_events, "REACH_S", 0.2)
+    port = free_port()
+    start(KvEvents(lambda: [spec(engine, str(port))], recorder).run())
+    source = "kv-events 127.0.0.1:8000"
+    await until(lambda: source in recorder.problems)
+    assert (
+        f"tcp://127.0.0.1:{port}, as the label laar.dev/kv-events has it, can't"
+        in (recorder.problems[source])
+    )
+    engine.socket.bind(f"tcp://127.0.0.1:{port}")
+    await until(engine.subscribed)
+    await until(lambda: recorder.problems == {})
+    engine.publish(REMOVED)
+    await until(lambda: "removed" in kinds(recorder))

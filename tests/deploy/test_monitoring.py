@@ -81,6 +81,49 @@ def test_the_scaled_object_looks_at_series_that_exist(known: set[str]) -> None:
         assert float(trigger["metadata"]["threshold"]) > 0
 
 
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("model", "work_s", "requests", "late", "expected"),
+    [
+        (MODEL, "3x20", "0+60x20", "0+6x20", [3.0, 0.1]),
+        (MODEL, "0x20", "60x20", "6x20", [0.0, None]),  # at rest: no number, and no NaN
+        ("", "0.06x20", "0x20", "0x20", [0.06, None]),  # held by a picker that knows no model
+        ("other", "9x20", "0+60x20", "0+60x20", [None, None]),
+    ],
+)
+def test_the_scaled_object_asks_what_an_autoscaler_can_use(
+    model: str, work_s: str, requests: str, late: str, expected: list[float], tmp_path: Path
+) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool here (Debian: prometheus)")
+    [one] = render(HERE.parents[1] / "deploy" / "examples" / "keda")
+    values = {"work_seconds": work_s, "requests_total": requests, "expected_late_total": late}
+    labels = f'{{pool="",model="{model}"}}'
+    test = {
+        "interval": "15s",
+        "input_series": [
+            {"series": f"laar_pool_{name}{labels}", "values": each} for name, each in values.items()
+        ],
+        "promql_expr_test": [
+            {
+                "expr": trigger["metadata"]["query"],
+                "eval_time": "4m",
+                "exp_samples": [] if value is None else [{"labels": "{}", "value": value}],
+            }
+            for trigger, value in zip(one["spec"]["triggers"], expected, strict=True)
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump({"tests": [test]}))
+    done = subprocess.run(
+        [promtool, "test", "rules", tmp_path / "test.yaml"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_panels_are_about_series_that_exist_and_do_not_overlap(known: set[str]) -> None:
     dashboard = json.loads((COMPONENTS / "rules" / "dashboard.json").read_text())
     taken = set()

@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
-from vllm_server import NEEDS_VLLM, running, write_model
+from vllm_server import NEEDS_VLLM, Engine, running, started, write_model
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.server.runner import Runner
@@ -36,6 +36,8 @@ BLOCK = 32
 BLOCKS = 400
 """Of each engine: 12,800 tokens, so that conversations push one another out."""
 
+OPTIONS = ("--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS))
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
@@ -47,9 +49,8 @@ def model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def engines(model, tmp_path_factory):
     """Two that are alike."""
-    options = ["--block-size", str(BLOCK), "--num-gpu-blocks-override", str(BLOCKS)]
-    with running(model, tmp_path_factory.mktemp("vllm"), 2, *options) as started:
-        yield started
+    with running(model, tmp_path_factory.mktemp("vllm"), 2, *OPTIONS) as two:
+        yield two
 
 
 @dataclass
@@ -73,11 +74,12 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(engines, tmp_path, envoy_binary):
-    """Starts Envoy and a picker with some settings, in a shape."""
+async def gateway(request, tmp_path, envoy_binary):
+    """Starts Envoy and a picker with some settings, in a shape; before engines of one's own."""
 
     @asynccontextmanager
-    async def start(shape="standalone", *, events=True, **sections):
+    async def start(shape="standalone", *, of=None, events=True, **sections):
+        engines = of or request.getfixturevalue("engines")
         names = ("ext_proc", "health", "admin")
         listen = zip(names, free_ports(3), strict=True)
         eds = tmp_path / "eds" / "endpoints.json"
@@ -105,11 +107,11 @@ async def gateway(engines, tmp_path, envoy_binary):
         settings = tmp_path / "laar.yaml"
         settings.write_text(yaml.safe_dump(document))
         runner = Runner(load(settings), seed=5)
-        started = asyncio.Event()
-        served = asyncio.create_task(runner.run(started=started))
+        serving = asyncio.Event()
+        served = asyncio.create_task(runner.run(started=serving))
         async with AsyncExitStack() as stack:
             stack.push_async_callback(_stop, runner, served)
-            await started.wait()
+            await serving.wait()
             options = BootstrapOptions(
                 picker=document["listen"]["ext_proc"],
                 listen_port=0,
@@ -305,6 +307,54 @@ async def test_what_is_believed_cached_is_what_the_engines_find(
     assert found == pytest.approx(cached, rel=0.02)
     assert (known > 100) == bool(prefix)
     assert abs(believed - found) <= 0.01 * points * prompt
+
+
+def prefixes(runner):
+    """Prompt tokens that were found cached, and believed to be, so far."""
+    names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
+    return tuple(metric(runner, name) for name in names)
+
+
+async def test_after_a_restart_of_the_engine_or_the_picker_beliefs_are_true_again(
+    gateway, model, tmp_path
+):
+    engine = Engine(*free_ports(3))
+    prefix = {"tokenizers": {"tiny": str(model)}}
+
+    async def shares(behind, what, *, talks=8, turns=5):
+        """Found and believed, of all prompt tokens of talks that are the same each time."""
+        before = prefixes(behind.runner)
+        prompt, _ = await converse(behind, talks=talks, turns=turns, seed="again", at_once=1)
+        after = prefixes(behind.runner)
+        found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+        sys.stdout.write(f"\n{what}: found {found:.3f}, believed {believed:.3f}\n")
+        return found, believed
+
+    def run():
+        return started([engine], model, tmp_path, *OPTIONS)
+
+    async with AsyncExitStack() as stack:
+        with run():
+            behind = await stack.enter_async_context(gateway(of=[engine], prefix=prefix))
+            await shares(behind, "one prompt", talks=1, turns=1)
+            first, believed = await shares(behind, "at first")
+            assert believed == pytest.approx(first, abs=0.02)
+            again, believed = await shares(behind, "again")
+            assert again > first + 0.1, "the test would show nothing otherwise"
+            assert believed == pytest.approx(again, abs=0.02)
+        with run():
+            await asyncio.sleep(3.0)  # the page is read; there are no events before a request
+            assert await shares(behind, "one prompt", talks=1, turns=1) == (0.0, 0.0)
+            found, believed = await shares(behind, "the engine restarted")
+            assert found == pytest.approx(first, abs=0.05)
+            assert believed == pytest.approx(found, abs=0.02)
+            await stack.aclose()
+            async with gateway(of=[engine], prefix=prefix) as behind:
+                # Token ids are of the turns that this picker has seen, all else by the replay.
+                _, believed = await shares(behind, "the picker restarted")
+                assert believed >= first - 0.02
+                found, believed = await shares(behind, "again")
+                assert believed == pytest.approx(found, abs=0.02)
 
 
 # -- stored responses ----------------------------------------------------------------------------

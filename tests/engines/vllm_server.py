@@ -90,12 +90,19 @@ def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequ
     """Starts `count` engines of one model; all are stopped at the end."""
     ports = iter(free_ports(3 * count))
     engines = [Engine(next(ports), next(ports), next(ports)) for _ in range(count)]
+    with started(engines, model, logs, *options):
+        yield engines
+
+
+@contextlib.contextmanager
+def started(engines: Sequence[Engine], model: Path, logs: Path, *options: str) -> Iterator[None]:
+    """The same at ports of one's own, to start some again."""
     with contextlib.ExitStack() as stack:
         for engine in engines:
             stack.enter_context(_process(engine, model, logs / f"{engine.port}.log", options))
         for engine in engines:
             _wait(engine, logs / f"{engine.port}.log")
-        yield engines
+        yield
 
 
 @contextlib.contextmanager

@@ -204,6 +204,49 @@ def test_blocks_that_an_engine_holds_twice_stay_until_both_are_gone() -> None:
     assert blocks.blocks == 0
 
 
+def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too() -> None:
+    beliefs = beliefs_of(1)
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    engine.run(text)
+    known(beliefs, text)
+    names = list(engine.names(text))
+    for _ in range(2):  # reported again, as one copy
+        beliefs.stored(0, "m", Stored(hashes=names[:20], host=True))
+    beliefs.removed(0, names)
+    assert abs(share(beliefs, text) - 0.5) < 0.03
+    beliefs.removed(0, names[:10], host=True)
+    assert share(beliefs, text) == 0.0
+    engine.held = []
+    engine.run(text)  # read or fetched again
+    beliefs.removed(0, names, host=True)
+    beliefs.removed(0, names, host=True)
+    assert share(beliefs, text) > 0.95
+    beliefs.removed(0, names)
+    assert share(beliefs, text) == 0.0
+    assert beliefs.blocks_held.blocks == 0
+
+
+def test_copies_of_blocks_that_were_never_seen_are_no_blocks() -> None:
+    beliefs = beliefs_of(1)
+    beliefs.stored(0, "m", Stored(hashes=[1, 2], host=True))
+    assert beliefs.blocks_held.blocks == 0
+    assert beliefs.blocks_held.removed(0, [1], host=True) == []
+
+
+def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() -> None:
+    beliefs = beliefs_of(1)
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    receipt = beliefs.insert(0, beliefs.chain(request(text)), 0.0)
+    engine.run(text)
+    beliefs.settle(receipt, None)
+    names = list(engine.names(text))
+    beliefs.stored(0, "m", Stored(hashes=names, host=True))
+    beliefs.removed(0, names)
+    assert share(beliefs, text) > 0.95
+    beliefs.removed(0, names, host=True)
+    assert share(beliefs, text) == 0.0
+
+
 def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
     """As of two images on the same token ids, where events do not tell them apart."""
     blocks = TokenBlocks()
@@ -304,6 +347,35 @@ def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> Non
     assert beliefs.match(waits, 1)[0] > 0.95
     beliefs.set_capacity(0, 0.0)
     assert beliefs.index.held_bytes[0] == 0
+
+
+def test_a_restart_that_the_page_shows_first_empties_the_cache() -> None:
+    """The first event of an engine comes with its first request, which is chosen before that."""
+    beliefs = beliefs_of(1)  # as it first started, number 0 was heard
+    engine, text = Engine(beliefs, 0), text_of(1, 640)
+    served(beliefs, text)
+    engine.run(text)
+    known(beliefs, text)
+    beliefs.ran_on(0)
+    assert share(beliefs, text) > 0.95
+    beliefs.restarted(0)
+    assert share(beliefs, text) == 0.0
+
+
+def test_a_restart_that_events_showed_first_takes_nothing_of_what_came_since() -> None:
+    beliefs = beliefs_of(1)
+    beliefs.ran_on(0)
+    exact, text = text_of(1, 640), text_of(2, 640)
+    beliefs.emptied(0, "m")
+    served(beliefs, exact)
+    Engine(beliefs, 0).run(exact)
+    known(beliefs, exact)
+    served(beliefs, text)
+    beliefs.restarted(0)  # the page is read a second later
+    assert share(beliefs, exact) > 0.95
+    assert share(beliefs, text) > 0.95
+    beliefs.restarted(0)
+    assert share(beliefs, exact) == share(beliefs, text) == 0.0
 
 
 def test_a_root_of_the_past_is_not_taken_for_that_of_the_request_under_way() -> None:

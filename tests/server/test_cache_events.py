@@ -1,5 +1,6 @@
 """An engine that publishes what its cache does is believed."""
 
+import random
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -8,8 +9,13 @@ import yaml
 import zmq
 import zmq.asyncio
 
+from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion
-from laar.prefix.tokens import hash_blocks, root
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.prefix.tokens import Stored, hash_blocks, root
+from laar.server.cluster_rules import ClusterRules
+from laar.server.fleet import FleetState
+from laar.telemetry.problems import Problems
 from support import eventually
 from support.pickers import request
 
@@ -115,3 +121,25 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     gateway.members(("127.0.0.1:9", "m"))
     await eventually(lambda: "kv-events" not in problems, what="its end")
     assert problems.counts["kv-events"] == 1
+
+
+def test_a_page_that_shows_the_engine_running_on_makes_the_next_restart_count():
+    """One that lacks the counters shows neither: SGLang's do, until its first answer."""
+    table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    beliefs.make_room(1)
+    fleet = FleetState(table, beliefs, Problems(), ClusterRules(random.Random(1)), eds_file=None)
+    fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
+    ids = np.arange(160, dtype=np.uint32)
+
+    def held_after(*pages):
+        """Whether blocks of a cache that was empty first are believed after some pages."""
+        fleet.cleared("a:1")
+        fleet.stored("a:1", Stored(hashes=range(10), ids=ids, block_size=16))
+        for page in pages:
+            fleet.reading("a:1", page, 0.0)
+        return beliefs.blocks_held.blocks > 0
+
+    runs_on, restarted = Reading(prefix_queries_tokens=9.0), Reading(restarted=True)
+    assert held_after(restarted)
+    assert held_after(Reading(), restarted)
+    assert not held_after(runs_on, restarted)

@@ -1,5 +1,6 @@
 """Prefill and decode apart, behind a real Envoy: the header that an endpoint's sidecar gets."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from io import BytesIO
 
@@ -8,7 +9,7 @@ import pytest
 
 from laar.core.endpoints import ROLE_LABEL
 from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
-from support import Answer, eventually
+from support import Answer, RecordingUpstream, eventually, free_port
 
 pytestmark = pytest.mark.envoy
 
@@ -85,6 +86,31 @@ async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
     assert e.asked
     assert {r.headers[PREFILLER] for u in (d, e) for r in u.asked} == {p.address}
     assert not p.asked
+
+
+class Sidecar(RecordingUpstream):
+    """One that hands the error of a prefiller on, as llm-d's of many releases does."""
+
+    async def _handle(self, request):
+        self.default_answer = Answer(status=502 if PREFILLER in request.headers else 200)
+        return await super()._handle(request)
+
+
+async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http):
+    d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
+    write(
+        gateway, **{f"127.0.0.1:{free_port()}": "prefill", d.address: "decode", e.address: "decode"}
+    )
+    health = {"first_trial_s": 0.2}
+    readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}  # the probes would end it, too
+    await gateway.picker(routing={"apart": "always"}, health=health, readings=readings)
+    url = (await gateway.envoy()).url()
+    statuses = []
+    for n in range(40):
+        statuses.append((await ask(http, url, chat(f"hello {n}"))).status)
+        await asyncio.sleep(0.1)
+    assert statuses[0] == 502
+    assert statuses[20:] == [200] * 20
 
 
 @pytest.mark.parametrize("shape", ["standalone", "gateway"])

@@ -313,7 +313,8 @@ class PrefixBeliefs:
         are of requests that may have ended, and name none.
         """
         self.blocks_held.stored(slot, model, event)
-        if event.parent is None and event.hashes and not past and slot < self._slots:
+        begins = event.parent is None and event.hashes and not event.host
+        if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
             if not self.index.knows_first_block(slot):
                 first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
@@ -322,10 +323,13 @@ class PrefixBeliefs:
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes]) -> None:
-        """Blocks left a slot's cache; with a prompt's first one, all of it is gone."""
+    def removed(self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False) -> None:
+        """Blocks left a slot's cache, or the host's; with a prompt's first one, all of it is gone.
+
+        Not while there is a copy in the other.
+        """
         known = self._roots.get(slot, {})
-        for name in self.blocks_held.removed(slot, hashes):
+        for name in self.blocks_held.removed(slot, hashes, host=host):
             first = known.pop(name, None)
             if first is not None:
                 self.index.forget_root(slot, first)
@@ -343,9 +347,14 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int) -> None:
         """A slot's engine was seen to have restarted."""
-        self.blocks_held.restarted(slot)
+        if self.blocks_held.restarted(slot):
+            return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
+
+    def ran_on(self, slot: int) -> None:
+        """A slot's engine was seen not to have restarted."""
+        self.blocks_held.ran_on(slot)
 
     def lost(self, slot: int) -> None:
         """Events of a slot were lost. The text index stays: its misses correct it."""

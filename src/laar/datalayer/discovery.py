@@ -109,6 +109,12 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
             served = read_served(body)
         except ValueError as error:
             remarks.insert(0, f"/v1/models: {error}")
+    roots = set(served.weights.values())
+    if len(served.weights) > 1 and (len(roots) > 1 or roots == {""}):
+        remarks.append(
+            "these may be several models, and an endpoint has one: leave the names of that one in "
+            "the endpoints file"
+        )
     return Engine(
         address=address,
         models=tuple(served.weights),

@@ -71,8 +71,10 @@ class KvEventSink(ProblemSink, Protocol):
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Blocks entered the cache of `address`; `past` for a report that was asked for again."""
 
-    def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
-        """Blocks left the cache of `address`."""
+    def removed(
+        self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
+    ) -> None:
+        """Blocks left the cache of `address`; with `host` their copies in its host's memory did."""
 
     def cleared(self, address: str, *, past: bool = False) -> None:
         """The cache of `address` is empty, and what enters it from now on is reported.

@@ -1,8 +1,7 @@
-"""KV cache events that engines publish over ZeroMQ, decoded for a sink.
+"""KV cache events that engines publish over ZeroMQ, for a sink.
 
-vLLM's (``--kv-events-config``) come as maps, or as arrays from older releases; SGLang's are arrays
-with the same first places. An endpoint takes part when its label ``laar.dev/kv-events`` says where
-it publishes: a port on the endpoint's own host, or a whole ``tcp://host:port``.
+An endpoint takes part when its label ``laar.dev/kv-events`` says where it publishes: a port on the
+endpoint's own host, or a whole ``tcp://host:port``.
 
 Publishing is fire and forget, so batches are numbered. Where numbers are skipped, the engine is
 asked to send those batches again, if the label ``laar.dev/kv-events-replay`` says where. Without
@@ -10,9 +9,6 @@ that, or when it no longer has them, or when a batch can't be decoded, the sink 
 were lost. So it does where listening begins: an earlier listener may have stopped at any time. A
 number that is not above the last one is a restart. A stream that is followed from number 0 on is
 known to begin with an empty cache.
-
-Only the cache that prefills read from counts: blocks that move to another medium, or that are of a
-further group of a hybrid model's layers, are no news.
 
 Needs the package pyzmq.
 """
@@ -22,24 +18,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple
 
-import msgspec
-import numpy as np
 import zmq
 import zmq.asyncio
 
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import KvEventSink, Targets
-from laar.prefix.tokens import Stored, TokenIds
+from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch
+from laar.prefix.tokens import Stored
 
-__all__ = ["Cleared", "Event", "KvEvents", "Removed", "decode_batch"]
+__all__ = ["KvEvents"]
 
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
 """Time-out for all batches of a gap together; what takes longer is lost."""
+REACH_S = 10.0
+"""Time-out of a connection, and the time between two tries to open the first one."""
+PING_S = 10.0
+"""An engine that does not answer a ping for as long is connected to again: a host that went down,
+or a forgotten connection, says nothing."""
 MAX_ENDPOINTS = 1000
 """ZeroMQ's own cap on the sockets of a process is 1,023."""
 MAX_BATCH_BYTES = 16 << 20
@@ -47,20 +46,8 @@ MAX_BATCH_BYTES = 16 << 20
 MAX_BATCHES_WAITING = 1000
 """Batches that may wait for each endpoint. Further ones are dropped, which then shows as a gap."""
 
-_END = b"\xff" * 8
-
-
-class Removed(NamedTuple):
-    """Blocks that left a cache, by the engine's names."""
-
-    hashes: Sequence[int | bytes]
-
-
-class Cleared(NamedTuple):
-    """A cache was emptied."""
-
-
-Event = Stored | Removed | Cleared
+_NUMBER_BYTES = 8
+_END = b"\xff" * _NUMBER_BYTES
 
 
 class KvEvents:
@@ -118,35 +105,74 @@ class KvEvents:
                 for each in (url, replay) if replay else (url,):
                     split_address(each.removeprefix("tcp://"))
                 _limit(socket)
+                socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")
                 socket.connect(url)
             except (ValueError, zmq.ZMQError) as error:
                 self._sink.problem(source, f"the label {EVENTS_LABEL} says {url!r}: {error}")
                 return
-            self._sink.lost(address)  # whatever came before was not heard here
-            expected: int | None = None
-            while True:
-                frames = await socket.recv_multipart()
-                try:
-                    number, events = _read(frames)
-                except ValueError as error:
-                    self._sink.problem(source, f"a batch of events can't be read: {error}")
+            reaching = asyncio.create_task(self._reach(source, url), name=f"reach {url}")
+            try:
+                await self._follow(context, socket, address, replay)
+            finally:
+                reaching.cancel()
+
+    async def _reach(self, source: str, url: str) -> None:
+        """Reports a publisher that can't be reached, until it can: ZeroMQ just tries again."""
+        host, port = split_address(url.removeprefix("tcp://"))
+        is_reported = False
+        while True:
+            try:
+                async with asyncio.timeout(REACH_S):
+                    _, writer = await asyncio.open_connection(host, port)
+            except (OSError, ValueError) as error:  # a time-out is of the first, names of both
+                problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
+                self._sink.problem(source, problem + (str(error) or "time-out"))
+                is_reported = True
+            else:
+                writer.close()
+                if is_reported:
+                    self._sink.problem(source, None)
+                return
+            await asyncio.sleep(REACH_S)
+
+    async def _follow(
+        self, context: zmq.asyncio.Context, socket: zmq.asyncio.Socket, address: str, replay: str
+    ) -> None:
+        source = f"kv-events {address}"
+        self._sink.lost(address)  # whatever came before was not heard here
+        expected: int | None = None
+        groups = Groups()
+        while True:
+            frames = await socket.recv_multipart()
+            await asyncio.sleep(0)  # receiving does not pause while more messages wait
+            try:
+                number, payload = _read(frames)
+            except ValueError as error:
+                self._lost_by(source, address, error)
+                continue  # the next number shows whether it was one of the batches
+            begins = number == 0 or (expected is not None and number < expected)
+            if begins:  # a restart
+                groups = Groups()
+                self._sink.cleared(address)
+            if number not in (0, expected):
+                if begins:  # its first events are lost
                     self._sink.lost(address)
-                    expected = None
-                    continue
-                if number == 0:
-                    self._sink.cleared(address)
-                elif number != expected:
-                    gap = expected is not None and expected < number
-                    if expected is not None and not gap:  # a restart whose beginning is lost
-                        self._sink.cleared(address)
-                        self._sink.lost(address)
-                    start = expected if gap else None
-                    await self._catch_up(context, address, replay, start, number)
-                for event in events:
-                    self._pass_on(address, event)
-                self._sink.problem(source, None)
-                expected = number + 1
+                start = None if begins else expected
+                await self._catch_up(context, address, replay, start, number, groups)
+            expected = number + 1
+            try:
+                events = decode_batch(payload, groups)
+            except ValueError as error:
+                self._lost_by(source, address, error)
+                continue
+            for event in events:
+                self._pass_on(address, event)
+            self._sink.problem(source, None)
+
+    def _lost_by(self, source: str, address: str, fault: ValueError) -> None:
+        self._sink.problem(source, f"a batch of events can't be read: {fault}")
+        self._sink.lost(address)
 
     async def _catch_up(
         self,
@@ -155,33 +181,42 @@ class KvEvents:
         replay: str,
         start: int | None,
         until: int,
+        groups: Groups,
     ) -> None:
         """Takes the batches from `start` on and before `until`, or reports that some are lost.
 
         Without a start all that the engine keeps; the first of those may have any number.
         """
         following, history = start, start is None
+        fault: ValueError | None = None
         try:
             async with (
                 asyncio.timeout(REPLAY_S),
                 aclosing(_again(context, replay, start or 0)) as kept,
             ):
-                async for number, events in kept:
+                async for number, payload in kept:
+                    await asyncio.sleep(0)
                     if number >= until:
                         break
                     if number == 0:
                         self._sink.cleared(address, past=history)
                     elif following not in (None, number):
                         self._sink.lost(address)
+                    following = number + 1
+                    try:
+                        events = decode_batch(payload, groups)
+                    except ValueError as error:
+                        fault = error
+                        self._sink.lost(address)
+                        continue
                     for event in events:
                         self._pass_on(address, event, past=True, history=history)
-                    following = number + 1
-            self._sink.problem(f"kv-events-replay {address}", None)
         except ValueError as error:
-            problem = f"a batch of events that was sent again can't be read: {error}"
-            self._sink.problem(f"kv-events-replay {address}", problem)
+            fault = error
         except (TimeoutError, zmq.ZMQError):
             pass  # missing batches show below
+        problem = f"a batch of events that was sent again can't be read: {fault}"
+        self._sink.problem(f"kv-events-replay {address}", None if fault is None else problem)
         if following not in (None, until):
             self._sink.lost(address)
 
@@ -191,14 +226,14 @@ class KvEvents:
         if isinstance(event, Stored):
             self._sink.stored(address, event, past=past)
         elif isinstance(event, Removed):
-            self._sink.removed(address, event.hashes)
+            self._sink.removed(address, event.hashes, host=event.host)
         else:
             self._sink.cleared(address, past=history)
 
 
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
-) -> AsyncGenerator[tuple[int, list[Event]], None]:
+) -> AsyncGenerator[tuple[int, bytes], None]:
     """The batches that an engine keeps, from a number on; none without a URL."""
     if not url:
         return
@@ -228,85 +263,13 @@ def _url(address: str, label: str) -> str:
     return label
 
 
-def _read(frames: Sequence[bytes]) -> tuple[int, list[Event]]:
-    """Read one message: its number and its events.
+def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:
+    """Read one message: its number, and the batch.
 
     Raises:
         ValueError: it is none.
     """
-    _, number_bytes, payload = frames
-    return int.from_bytes(number_bytes, "big"), decode_batch(payload)
-
-
-def decode_batch(payload: bytes) -> list[Event]:
-    """Decode one message: its time, its events, and more that is not needed.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        _, events, *_ = msgspec.msgpack.decode(payload)
-        return [event for raw in events if (event := _event(raw)) is not None]
-    except (
-        *(msgspec.MsgspecError, TypeError, KeyError, IndexError),
-        *(RecursionError, OverflowError),
-    ) as error:
-        raise ValueError(f"{type(error).__name__} {error}".strip()) from None
-
-
-_STORED = (
-    *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
-    *("medium", "lora_name", "extra_keys", "group_idx"),
-)
-_REMOVED = ("type", "block_hashes", "medium", "group_idx")
-"""The places of arrays."""
-
-
-def _event(raw: Any) -> Event | None:
-    """Read one event in either form; None for an unknown kind."""
-    if not isinstance(raw, dict):
-        places = _REMOVED if raw[0] == "BlockRemoved" else _STORED
-        raw = dict(zip(places, raw, strict=False))
-    kind = raw["type"]
-    if kind == "AllBlocksCleared":
-        return Cleared()
-    if kind not in ("BlockStored", "BlockRemoved"):
-        return None
-    if raw.get("medium") not in (None, "GPU") or raw.get("group_idx") not in (None, 0):
-        return None
-    hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
-    if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
-        raise ValueError(f"{kind} without block hashes")
-    if kind == "BlockRemoved":
-        return Removed(hashes)
-    size = raw.get("block_size")
-    adapter = raw.get("lora_name")
-    if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there
-        raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
-        adapter = None
-    if adapter is None and raw.get("lora_id") is not None:
-        adapter = str(raw["lora_id"])
-    return Stored(
-        hashes=hashes,
-        parent=parent if isinstance(parent, int | bytes) else None,
-        ids=_ids(raw.get("token_ids")),
-        block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
-        adapter=adapter or "",
-        extra=_extra(raw.get("extra_keys"), adapter),
-    )
-
-
-def _ids(given: Any) -> TokenIds:
-    return np.array(given if isinstance(given, list) else [], np.uint32).reshape(-1)
-
-
-def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
-    """Other keys that each block's hash depends on; the first block's holds the cache salt."""
-    if not isinstance(given, list) or not any(given):
-        return ()
-    return tuple(
-        "\0".join(str(key) for key in keys if key is not None and key != adapter)
-        if isinstance(keys, list)
-        else ""
-        for keys in given
-    )
+    _, number, payload = frames
+    if len(number) != _NUMBER_BYTES:
+        raise ValueError(f"a number of {len(number)} bytes")
+    return int.from_bytes(number, "big"), payload

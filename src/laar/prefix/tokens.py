@@ -72,6 +72,7 @@ class Stored:
         block_size: tokens in a block; 0 where that is not known.
         adapter: name of the LoRA adapter; empty without.
         extra: for each block, further inputs to its hash, as text; empty where there are none.
+        host: these are copies in the host's memory, from where they are fetched; `hashes` is all.
     """
 
     hashes: Sequence[int | bytes]
@@ -80,6 +81,7 @@ class Stored:
     block_size: int = 0
     adapter: str = ""
     extra: Sequence[str] = ()
+    host: bool = False
 
 
 def root(adapter: str, extra: str) -> int:
@@ -126,9 +128,10 @@ class _Held:
     size: int = 0
     whole: bool = False
     left_out: bool = False  # too many blocks: until it is empty
-    fresh: bool = False  # it was emptied since a restart was seen
+    fresh: bool = False  # it was emptied since its engine was last seen to run on
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
+    host: set[int | bytes] = field(default_factory=set)  # those with a copy in the host's memory
     namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
 
 
@@ -153,6 +156,11 @@ class TokenBlocks:
     def stored(self, slot: int, model: str, event: Stored) -> None:
         """Blocks entered a cache; without token ids, or after a parent not seen, they are not."""
         held = self._of(slot, model)
+        if event.host:
+            for name in held.own.keys() & set(event.hashes) - held.host:
+                held.host.add(name)
+                held.copies[name] = held.copies.get(name, 0) + 1
+            return
         size, count = event.block_size, len(event.hashes)
         if held.left_out or not size or len(event.ids) != size * count:
             return
@@ -181,12 +189,18 @@ class TokenBlocks:
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes]) -> list[int | bytes]:
-        """Blocks left a cache; returns those of which no copy is left."""
+    def removed(
+        self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False
+    ) -> list[int | bytes]:
+        """Blocks left a cache, or the host's memory; returns those of which no copy is left."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         for name in hashes if held is not None else ():
             assert held is not None
+            if host:
+                if name not in held.host:
+                    continue
+                held.host.discard(name)
             copies = held.copies.get(name, 0)
             if copies > 1:
                 held.copies[name] = copies - 1
@@ -203,12 +217,19 @@ class TokenBlocks:
         before = self._slots.get(slot)
         self._slots[slot] = _Held(model, before.size if before else 0, whole=True, fresh=True)
 
-    def restarted(self, slot: int) -> None:
-        """An engine was seen to have restarted; its events may have shown that already."""
+    def restarted(self, slot: int) -> bool:
+        """An engine was seen to have restarted; returns whether its events have shown that."""
         held = self._slots.get(slot)
         if held is None or not held.fresh:
             self.lost(slot)
-        else:
+            return False
+        held.fresh = False
+        return True
+
+    def ran_on(self, slot: int) -> None:
+        """An engine was seen not to have restarted: a cache emptied before this was its own."""
+        held = self._slots.get(slot)
+        if held is not None:
             held.fresh = False
 
     def lost(self, slot: int) -> None:

@@ -15,6 +15,7 @@ from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
 from laar.errors import SettingError
+from laar.health import Kind
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
@@ -180,11 +181,16 @@ class Collectors:
         return specs
 
     def _asked(self, address: str, asked: Asked) -> None:
-        slot, now = self._picker.table.slot_counted(address), self._clock()
-        if slot >= 0:
-            self._picker.health.questions.told(
-                slot, asked.reply, now, asked.failed, refused=asked.refused
-            )
+        table, now = self._picker.table, self._clock()
+        slot = table.slot_counted(address)
+        if slot < 0:
+            return
+        failed = asked.failed
+        if failed is None and asked.reply is None and not table.takes[slot]:
+            # Out of reach for the picker alone, perhaps. But a prefiller's trial costs the client
+            # its answer: Envoy repeats the request elsewhere, with the same prefiller.
+            failed = Kind.STATUS
+        self._picker.health.questions.told(slot, asked.reply, now, failed, refused=asked.refused)
 
 
 def _no_kv_events(labelled: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
@@ -136,11 +137,13 @@ class FleetState:
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
-    def removed(self, address: str, block_hashes: Sequence[int | bytes]) -> None:
-        """Blocks left the endpoint's cache."""
+    def removed(
+        self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
+    ) -> None:
+        """Blocks left the endpoint's cache, or its host's memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.removed(slot, block_hashes)
+            self._beliefs.removed(slot, block_hashes, host=host)
 
     def cleared(self, address: str, *, past: bool = False) -> None:
         """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
@@ -188,6 +191,8 @@ class FleetState:
                 if self._beliefs is not None:
                     self._beliefs.restarted(slot)
                 self._on_empty(address)
+            elif self._beliefs is not None and not math.isnan(reading.prefix_queries_tokens):
+                self._beliefs.ran_on(slot)
             self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 

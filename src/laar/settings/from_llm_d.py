@@ -89,7 +89,10 @@ _BUILT_IN = {
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
-_PRECISE = "label endpoints laar.dev/kv-events, and set prefix.tokenizers or prefix.ask_engines"
+_PRECISE = (
+    "let engines publish at a port of their own (tcp://*:5557) and not to the picker, label "
+    "endpoints laar.dev/kv-events, and set prefix.tokenizers or prefix.ask_engines"
+)
 _ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
 _APART = {
     "always-disagg-pd-decider": "",

@@ -1,0 +1,60 @@
+"""What vLLM's cache manager of a hybrid model finds, and what its events make laar believe.
+
+Part of `make test-vllm`; see `test_vllm_real` for what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from vllm_driver import QUIET
+from vllm_hybrid_cache import BLOCK
+from vllm_server import NEEDS_VLLM, PYTHON
+
+from laar.datalayer.kv_batches import Groups, Removed, decode_batch
+from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "points"),
+    [
+        pytest.param(1200, 1, id="room for all"),
+        # Of a prompt in part evicted its window may be gone too, which laar does not follow.
+        pytest.param(420, 5, id="evictions"),
+    ],
+)
+def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
+    blocks: int, points: int, tmp_path: Path
+) -> None:
+    script = Path(__file__).with_name("vllm_hybrid_cache.py")
+    subprocess.run(
+        [PYTHON, script, str(blocks), tmp_path / "served"],
+        env=os.environ | QUIET,
+        check=True,
+        timeout=240,
+    )
+    held, groups = TokenBlocks(), Groups()
+    held.emptied(0, "m")
+    prompt = found_in_all = believed_in_all = 0
+    for ids, found, batch in msgspec.msgpack.decode((tmp_path / "served").read_bytes()):
+        own = hash_blocks(np.array(ids, np.uint32), BLOCK, root("", ""))
+        believed = held._held(0, own, (len(ids) - 1) // BLOCK) * BLOCK
+        prompt, found_in_all = prompt + len(ids), found_in_all + found
+        believed_in_all += believed
+        for event in decode_batch(batch, groups):
+            if isinstance(event, Stored):
+                held.stored(0, "m", event)
+            elif isinstance(event, Removed):
+                held.removed(0, event.hashes, host=event.host)
+    found, believed = found_in_all / prompt, believed_in_all / prompt
+    sys.stdout.write(f"\n{blocks} blocks: found {found:.3f}, believed {believed:.3f}\n")
+    assert found >= 0.15, "the test would show nothing otherwise"
+    assert abs(believed - found) <= 0.01 * points
