@@ -99,9 +99,7 @@ class Engines:
 
     # -- asked at a decision -------------------------------------------------------------------
 
-    def constants(
-        self, slots: Slots, base_s: Floats, *, timed: bool = False
-    ) -> EndpointConstants:
+    def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
         """The constants of some endpoints; the rest is as in `began`, an array over them."""
         self._grow()
         if self._batches.look(self.traffic.done_s):

@@ -171,9 +171,7 @@ class Views:
         demand, again = self._prefixes.demand(chain, now), self._prefixes.again(chain, shares, now)
         return chain, tokens, cached, demand, None if again is None else again[slots]
 
-    def _load_s(
-        self, name: str, slots: Slots, base_s: Floats, *, timed: bool
-    ) -> Floats | None:
+    def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""
         load_s = self.settings.adapter_load_s
         if not load_s or not self._table.weights(name):
