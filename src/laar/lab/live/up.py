@@ -195,7 +195,7 @@ def show(console: Console, demo: Demo) -> None:
         shares.add_column(f"{mark:g} s", no_wrap=True)
     costs = Table(title="Retries and costs")
     costs.add_column("policy", no_wrap=True)
-    for name in ("success", "attempts", "most", "PAR-2", "engine s", "machine s"):
+    for name in ("success", "attempts", "PAR-2", "engine s", "machine s"):
         costs.add_column(name, justify="right")
     for row, one in zip(demo.rows, demo.contestants, strict=True):
         shares.add_row(one.name, *(_bar(one.within(mark)) for mark in MARKS_S))
@@ -204,7 +204,6 @@ def show(console: Console, demo: Demo) -> None:
             one.name,
             f"{row['success_rate']:.0%}",
             f"{row['attempts_mean']:.2f}",
-            str(row["attempts_max"]),
             f"{one.par2_s:.1f} s",
             "-" if spent is None else f"{spent:.1f}",
             "-" if one.machine_s is None else f"{one.machine_s:.1f}",
