@@ -153,10 +153,24 @@ def test_an_unknown_model_takes_the_fleet_s_mean_and_is_told() -> None:
     assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
 
 
+@pytest.mark.parametrize(("fixed_s", "timed"), [((0.0, 0.01), True), ((0.0, 0.0), False)])
+def test_one_model_s_measured_answers_make_all_of_them_measured(
+    fixed_s: tuple[float, float], timed: bool
+) -> None:
+    models = {}
+    for name, seconds in zip("ab", fixed_s, strict=True):
+        plain = model(1.0)
+        assert plain.speed is not None
+        speed = plain.speed.model_copy(update={"fixed_s": seconds})
+        models[name] = plain.model_copy(update={"speed": speed})
+    assert CapabilityModel(artifact(models)).timed == timed
+
+
 def test_without_an_artifact_all_models_are_alike() -> None:
     capability = CapabilityModel()
     assert capability.probabilities(("a", "b"), QA).tolist() == [UNMEASURED_PROBABILITY] * 2
     assert len(set(capability.seconds_per_token(("a", "b")).tolist())) == 1
+    assert not capability.timed
 
 
 def test_failures_shift_the_log_odds_by_count_and_pair() -> None:

@@ -64,6 +64,22 @@ def serve(table, engines, took, count, *, shown=True, seed=1):
         heapq.heappush(due, (now + first_s + rest_s, 2 * number + 1, "end", *told))
 
 
+@pytest.mark.parametrize("base_s", [0.002, 0.05, 0.07, 3.0])
+def test_a_measured_answer_is_expected_to_take_the_time_that_it_took(base_s):
+    table, engines = fleet("a:1")
+    slots = table.active.copy()
+    bases = np.full(1, base_s)
+    timed = engines.constants(slots, bases, timed=True)
+    assert (timed.base_s[0], timed.answer_s[0]) == pytest.approx((0.0, base_s))
+    untimed = engines.constants(slots.copy(), bases)
+    assert (untimed.base_s[0], untimed.answer_s[0]) == pytest.approx((base_s, 2.0))
+    engines.began(
+        0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=base_s, timed=True, shown=False
+    )
+    begun = engines.constants(slots.copy(), bases, timed=True)
+    assert begun.answer_s[0] == pytest.approx(base_s)
+
+
 def ahead(engines, slots, now, read):
     return seconds_ahead(np.maximum, *engines.traffic.asked(slots, now)[0][:3], now, read)
 

@@ -43,6 +43,7 @@ class Known:
             base_s=np.array([SECONDS[model] for model in models]),
             cell=("en", 4096, "qa"),
             unknown=False,
+            timed_answers=True,
             published=static,
         )
 

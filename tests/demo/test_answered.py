@@ -5,7 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from laar.lab.live.answered import LIMIT_S, Contestant, sentence
+from laar.client import Attempt, Outcome
+from laar.lab.live.answered import LIMIT_S, MARKS_S, Contestant, sentence, soon
+from laar.lab.live.comparison import Tally
+from laar.lab.live.up import Demo
+from laar.measuring.kv_lookup import queries
 
 
 def contestant(name, seconds, engine_s=None):
@@ -47,3 +51,82 @@ def test_noise_is_a_tie_in_nearly_every_draw():
 def test_equal_times_are_a_tie():
     same = [3.0, math.inf]
     assert " tie on 2 questions" in sentence(contestant("laar", same), contestant("other", same))
+
+
+def early(share, of=60, late_s=20.0):
+    """A policy that answers this share of the questions at once, and the others late."""
+    soon_s = MARKS_S[0] / 2
+    return [soon_s if at < share * of else late_s for at in range(of)]
+
+
+def test_a_share_that_is_lower_by_chance_is_no_difference():
+    text = soon(
+        contestant("laar", early(0.38)),
+        [contestant("a", early(0.30)), contestant("b", early(0.38)[::-1])],
+    )
+    assert "Within 5 s laar has 38% right and b, the best of the others, 38%" in text
+    assert "no difference beyond chance" in text
+
+
+def test_fewer_answers_early_are_told_beside_the_time_that_they_bring():
+    ours = contestant("laar", early(0.2, late_s=8.0))
+    theirs = contestant("other", early(0.5, late_s=40.0))
+    text = soon(ours, [theirs])
+    assert "-30 points" in text
+    assert "no difference" not in text
+    assert "By PAR-2 it is ahead" in text
+    assert "By PAR-2" not in soon(theirs, [ours])
+    assert "By PAR-2" not in soon(contestant("laar", early(0.2, late_s=50.0)), [theirs])
+
+
+def test_the_early_share_of_equal_policies_differs_in_few_draws():
+    """A negative control, with the best of four others each time."""
+    rng = np.random.default_rng(5)
+    differ = 0
+    for _ in range(40):
+        ours, *others = (contestant(str(n), rng.exponential(8.0, 60)) for n in range(5))
+        differ += "no difference" not in soon(ours, others)
+    assert differ <= 4
+
+
+def answered_in(*latencies_s, served_s):
+    """A policy's tally of one question with attempts of these latencies."""
+    made = tuple(
+        Attempt(
+            model="m",
+            endpoint=None,
+            decision_id=None,
+            reason=None,
+            status=200,
+            latency_s=latency_s,
+            ttft_s=None,
+            waited_s=0.0,
+            prompt_tokens=None,
+            answer=None,
+            correct=True,
+            error=None,
+        )
+        for latency_s in latencies_s
+    )
+    outcome = Outcome(
+        answer=None,
+        correct=True,
+        attempts=made,
+        ttca_s=sum(latencies_s),
+        censored=False,
+        exhausted=False,
+    )
+    [query] = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
+    return Tally("laar", results=[(query, outcome)], engine_s=0.1, served_s=served_s)
+
+
+@pytest.mark.parametrize(("served_s", "busy"), [(0.58, False), (0.36, True)])
+def test_time_that_the_machine_adds_is_shown_where_it_counts(served_s, busy):
+    tally = answered_in(0.2, 0.4, served_s=served_s)
+    one = Contestant.of(tally, time_scale=0.05)
+    assert one.machine_s == pytest.approx((0.6 - served_s) / 2 / 0.05)
+    demo = Demo(tallies=[tally] * 3, contestants=[one] * 3, keep_prompts=True, time_scale=0.05)
+    assert demo.rows[0]["machine_s_per_attempt"] == one.machine_s
+    assert any("busy" in each for each in demo.sentences) == busy
+    if busy:
+        assert "--time-scale 0.15" in demo.sentences[-1]

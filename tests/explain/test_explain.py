@@ -45,6 +45,7 @@ class Known:
             base_s=base,
             cell=("ja", 65536, "generic"),
             unknown=False,
+            timed_answers=True,
         )
 
     def usage(self, request, model, prompt_tokens):
@@ -111,7 +112,7 @@ def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
     slot = director.table.slot("10.0.0.8:80")
     for _ in range(8):
         director.engines.began(
-            slot, 0.0, plain_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, shown=True
+            slot, 0.0, plain_s=0.53, others=0.0, rtt_s=0.0, base_s=0.3, timed=True, shown=True
         )
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
@@ -138,7 +139,14 @@ def test_the_sentence_names_what_makes_most_of_the_difference(phi, queued, words
     slot = director.table.slot("10.0.0.8:80")
     if queued:
         director.engines.began(
-            slot, 0.0, plain_s=queued * phi[1], others=0.0, rtt_s=0.0, base_s=phi[2], shown=True
+            slot,
+            0.0,
+            plain_s=queued * phi[1],
+            others=0.0,
+            rtt_s=0.0,
+            base_s=phi[2],
+            timed=True,
+            shown=True,
         )
         director.table.reserve(slot, queued, queued)
     sentence = told(director)["sentence"]

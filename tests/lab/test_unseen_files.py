@@ -9,6 +9,7 @@ from random import Random
 
 import numpy as np
 import orjson
+import pytest
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.beliefs import CapabilityAssessor
@@ -86,9 +87,15 @@ def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_pat
             assert "each doubling" not in told  # the fleet has one length
 
 
-def test_a_model_measured_to_answer_at_once_gets_requests() -> None:
+@pytest.mark.parametrize("faster", [1.0, 4.0, 100.0])
+def test_a_model_measured_to_answer_at_once_gets_requests(faster: float) -> None:
     """Its tenth of a second is an answer, and not the time before one that nobody measured."""
     surface = AccuracySurface.model_validate(FLEET)
+    quicker = {
+        name: model.model_copy(update={"decode_s_per_token": model.decode_s_per_token / faster})
+        for name, model in surface.models.items()
+    }
+    surface = surface.model_copy(update={"models": quicker})
     known = CapabilityModel(measure_fleet(surface).artifact)
     fleet = VirtualFleet(
         sites_of(surface), FleetSettings(), seed=1, assessor=CapabilityAssessor(known)

@@ -146,6 +146,8 @@ class CapabilityModel:
         speeds = {name: model.speed for name, model in self._models.items() if model.speed}
         self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
+        self.timed = any(self._fixed_s.values())
+        """Whether `fixed_s` was measured: an artifact may be written by hand without it."""
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
         self._tables: dict[tuple[tuple[str, ...], str, int], _Row] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None

@@ -134,6 +134,7 @@ class CapabilityAssessor:
             base_s=constants.base_s,
             cell=features,
             unknown=not self.capability.models,
+            timed_answers=self.capability.timed,
             unlike=unlike,
             published=published,
             reported=self._reported(key, features, now),

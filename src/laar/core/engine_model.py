@@ -34,9 +34,7 @@ CONTEXT_TOKENS = 65536.0
 
 _BEND = 2.0  # q at first: by operations 2 for dense models of 8B and 14B, 1.2 for 70B
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
-_KNOWN_BASE_S = 0.06
-"""An artifact's base has an answer's decoding in it. One below this may be the lab's own, which
-counts to the first token only."""
+_LEAST_ANSWER_S = 1e-3
 _MOST_TOKENS = 100_000  # of an answer; what is reported beyond that may be any number
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 
@@ -103,13 +101,14 @@ class EngineModel:
     """The learned constants of one model's engines.
 
     Args:
-        base_s: the artifact's seconds that do not grow with the prompt; 0 if it has none.
+        base_s: seconds that do not grow with the prompt, as measured; 0 if they were not.
+        timed: whether they count to the end of a usual answer. Otherwise they count to the first
+            token at most, and the time of an answer is not known.
     """
 
-    def __init__(self, base_s: float) -> None:
-        known = base_s > _KNOWN_BASE_S
+    def __init__(self, base_s: float, *, timed: bool = False) -> None:
         self.first = Line(
-            prior=(0.0 if known else base_s, 1.0, 0.0, 1.0, _BEND),  # b, c, c * s, w * c, c * q
+            prior=(0.0 if timed else base_s, 1.0, 0.0, 1.0, _BEND),  # b, c, c * s, w * c, c * q
             doubt=(0.05, 0.5, 0.1, 0.5, 1.0),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, 20.0),
@@ -117,8 +116,8 @@ class EngineModel:
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # d0, d1, in units of a mean answer
-        self.unit_s = base_s if known else _ANSWER_S
-        self._answers = 4.0 if known else 1.0  # that the unit's prior weighs
+        self.unit_s = max(base_s, _LEAST_ANSWER_S) if timed else _ANSWER_S
+        self._answers = 4.0 if timed else 1.0  # that the unit's prior weighs
         self._tokens = 0.0
 
     @property
@@ -162,7 +161,7 @@ class EngineModel:
         """
         self._answers = min(self._answers + 1.0, 100.0)
         unit_s = self.unit_s + (min(seconds, 20.0 * self.unit_s) - self.unit_s) / self._answers
-        unit_s = max(unit_s, 1e-3)
+        unit_s = max(unit_s, _LEAST_ANSWER_S)
         self.rest.rescale(unit_s / self.unit_s)
         self.unit_s = unit_s
         # The slowdown of prompts may hold for answers as well: a first guess.
@@ -195,6 +194,6 @@ class EngineModel:
 
 
 @lru_cache(maxsize=MAX_MODELS)
-def priors(base_s: float) -> tuple[float, ...]:
-    """The constants of a model that nothing was learned of."""
-    return EngineModel(base_s).constants()
+def priors(base_s: float, timed: bool = False) -> tuple[float, ...]:
+    """The constants of a model that nothing was learned of; the arguments are `EngineModel`'s."""
+    return EngineModel(base_s, timed=timed).constants()

@@ -99,8 +99,8 @@ class Engines:
 
     # -- asked at a decision -------------------------------------------------------------------
 
-    def constants(self, slots: Slots, base_s: Floats) -> EndpointConstants:
-        """The constants of some endpoints; `base_s` are the artifact's values for their models."""
+    def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
+        """The constants of some endpoints; the rest is as in `began`, an array over them."""
         self._grow()
         if self._batches.look(self.traffic.done_s):
             self._kept = None
@@ -113,7 +113,7 @@ class Engines:
             model = self._models.get(name)
             if model is None:
                 mine = (model_id == at).nonzero()[0]
-                rows.append(priors(float(base_s[mine[0]]) if len(mine) else 0.0))
+                rows.append(priors(float(base_s[mine[0]]), timed) if len(mine) else priors(0.0))
             else:
                 rows.append(model.constants())
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
@@ -148,6 +148,7 @@ class Engines:
         rtt_s: float,
         base_s: float,
         shown: bool,
+        timed: bool = False,
         context_tokens: float = 0.0,
         teaches: bool = True,
         reads: bool = True,
@@ -161,8 +162,9 @@ class Engines:
             plain_s: seconds of its prompt, by c(m).
             others: other requests in flight there.
             rtt_s: round trip.
-            base_s: the artifact's value for the model, for a model that is new.
+            base_s: the assessor's value for the model, for a model that is new.
             shown: whether the first byte of its answer will be seen.
+            timed: whether `base_s` counts to the end of a usual answer.
             context_tokens: tokens that each token of its prompt attends to, on average.
             teaches: whether its end gives a sample: not if another endpoint had it before.
             reads: whether its prompt is read there.
@@ -172,7 +174,7 @@ class Engines:
         traffic = self.traffic
         now = traffic.advance(slot, now)
         name = self._name(slot)
-        model = self._model(name, base_s)
+        model = self._model(name, base_s, timed=timed)
         pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
@@ -435,12 +437,12 @@ class Engines:
         at = int(self._table.model_id[slot])
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(self, name: str, base_s: float = 0.0) -> EngineModel:
+    def _model(self, name: str, base_s: float = 0.0, *, timed: bool = False) -> EngineModel:
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()  # names come from the sources of endpoints, yet have a cap
-            model = self._models[name] = EngineModel(base_s)
+            model = self._models[name] = EngineModel(base_s, timed=timed)
             self._kept = None
         return model
 

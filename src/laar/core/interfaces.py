@@ -64,6 +64,8 @@ class Assessment:
         base_s: seconds that do not grow with the prompt.
         cell: language, length bucket and task the numbers were looked up by.
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
+        timed_answers: `base_s` counts to the end of a usual answer, as an artifact's does. Without
+            it `base_s` counts to the first token at most.
         unlike: the request is unlike anything measured: the probabilities are base rates.
         published: the artifact's P(correct) for the request's class, without regard to failed
             models and reported outcomes: Q as in LAAR. None where only `probability` is known.
@@ -78,6 +80,7 @@ class Assessment:
     base_s: Floats
     cell: Cell
     unknown: bool
+    timed_answers: bool = False
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None
@@ -240,6 +243,7 @@ class View:
         base_s: seconds of an answer that do not grow with the prompt.
         times_tried: earlier attempts on the question with the candidate's model.
         cell: language, length bucket and task of the request.
+        timed_answers: `base_s` counts to the end of a usual answer.
         unlike: the probabilities are base rates: the request is unlike anything measured.
         published: Q as LAAR has it, static and independent of what failed; None where there is
             none.
@@ -277,6 +281,7 @@ class View:
     base_s: Floats
     times_tried: Floats
     cell: Cell = ("", 0, "")
+    timed_answers: bool = False
     unlike: bool = False
     published: Floats | None = None
     reported: Floats | None = None

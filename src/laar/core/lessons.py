@@ -75,6 +75,7 @@ class Lessons:
             others=float(self._table.in_flight[flight.slot]),
             rtt_s=float(view.rtt_s[at]),
             base_s=float(view.base_s[at]),
+            timed=view.timed_answers,
             shown=decision.request.first_token_seen,
             teaches=not moved
             and (view.load_s is None or not view.load_s[at])
@@ -84,8 +85,8 @@ class Lessons:
         )
 
     def _begin_prefill(self, decision: Decision, now: float) -> None:
-        held, prefiller = decision.flight.prefilling, decision.prefiller
-        if held is None or prefiller is None:
+        held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
+        if held is None or prefiller is None or view is None:
             return
         held.began = self._engines.began(
             prefiller.slot,
@@ -95,6 +96,7 @@ class Lessons:
             others=prefiller.decoding,
             rtt_s=0.0,
             base_s=prefiller.base_s,
+            timed=view.timed_answers,
             shown=decision.request.first_token_seen,
             visits=True,
         )

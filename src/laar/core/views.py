@@ -125,6 +125,7 @@ class Views:
             base_s=base_s,
             times_tried=self._times_tried(tried, model_id),
             cell=known.cell,
+            timed_answers=known.timed_answers,
             engines=self._engines,
             demand=demand,
             again=again,
@@ -135,7 +136,7 @@ class Views:
             answers=group.answers,
             pace=group.pace,
             typical_s=group.typical_s,
-            load_s=self._load_s(request.model, slots, base_s),
+            load_s=self._load_s(request.model, slots, base_s, timed=known.timed_answers),
             weights=weights,
         )
         return view, chain, reason
@@ -170,12 +171,12 @@ class Views:
         demand, again = self._prefixes.demand(chain, now), self._prefixes.again(chain, shares, now)
         return chain, tokens, cached, demand, None if again is None else again[slots]
 
-    def _load_s(self, name: str, slots: Slots, base_s: Floats) -> Floats | None:
+    def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""
         load_s = self.settings.adapter_load_s
         if not load_s or not self._table.weights(name):
             return None
-        of = self._engines.constants(slots, base_s)
+        of = self._engines.constants(slots, base_s, timed=timed)
         return self._adapters.price(slots, name, load_s, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:

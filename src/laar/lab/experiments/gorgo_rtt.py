@@ -60,7 +60,7 @@ class _LongAnswers(MeasuredAssessor):
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         known = super().assess(request, models, tried, now)
-        return replace(known, base_s=known.base_s + _ANSWER_S)
+        return replace(known, base_s=known.base_s + _ANSWER_S, timed_answers=True)
 
 
 def _fleet(policy: Policy, seed: int, *, long_answers: bool = False) -> VirtualFleet:

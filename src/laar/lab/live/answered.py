@@ -8,7 +8,7 @@ limit (the penalised average runtime of the solver competitions).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist, fmean
 from typing import Any
@@ -20,7 +20,7 @@ from laar.lab.live.comparison import Tally
 from laar.lab.report import Chart
 from laar.lab.statistics import CONFIDENCE, Estimate
 
-__all__ = ["LIMIT_S", "MARKS_S", "Contestant", "chart", "sentence"]
+__all__ = ["LIMIT_S", "MARKS_S", "Contestant", "chart", "sentence", "soon"]
 
 LIMIT_S = 60.0
 """Patience of a user, in the fleet's seconds."""
@@ -37,15 +37,19 @@ class Contestant:
         name: shown to the reader.
         seconds: until the correct answer, by question; infinite without one.
         engine_s: time that the attempts spent in engines, queues left out; None if unknown.
+        machine_s: mean time of an attempt outside its engine: in clients, Envoy and picker. It is
+            this machine's and not the fleet's, and the time scale magnifies it. None if unknown.
     """
 
     name: str
     seconds: Mapping[str, float]
     engine_s: float | None = None
+    machine_s: float | None = None
 
     @classmethod
     def of(cls, tally: Tally, *, time_scale: float, name: str | None = None) -> Contestant:
         """A contestant from its tally; its seconds are the fleet's."""
+        made = [attempt.latency_s for _, one in tally.results for attempt in one.attempts]
         return cls(
             name=name or tally.policy,
             seconds={
@@ -53,6 +57,9 @@ class Contestant:
                 for query, outcome in tally.results
             },
             engine_s=None if tally.engine_s is None else tally.engine_s / time_scale,
+            machine_s=None
+            if tally.served_s is None
+            else (sum(made) - tally.served_s) / len(made) / time_scale,
         )
 
     def within(self, seconds: float) -> float:
@@ -76,30 +83,59 @@ def _penalised(seconds: float) -> float:
 
 
 def saved(ours: Contestant, theirs: Contestant) -> tuple[float, float, float]:
-    """Share of their PAR-2 that ours saves, with its 95 % interval: estimate, low, high.
-
-    The interval is a bootstrap over the questions, which both were asked.
-    """
-    pairs = np.array(
-        [
-            (_penalised(ours.seconds[each]), _penalised(theirs.seconds[each]))
-            for each in sorted(ours.seconds.keys() & theirs.seconds.keys())
-        ]
-    )
+    """Share of their PAR-2 that ours saves, with its 95 % interval: estimate, low, high."""
 
     def share(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
         return 1.0 - mine.mean(axis=axis) / other.mean(axis=axis)
 
-    estimate = float(share(pairs[:, 0], pairs[:, 1]))
+    return _compared(ours, theirs, _penalised, share)
+
+
+def more_within(
+    ours: Contestant, theirs: Contestant, seconds: float, *, comparisons: int = 1
+) -> tuple[float, float, float]:
+    """Their share correct within these seconds subtracted from ours: estimate, low, high.
+
+    The intervals of that many comparisons hold together with 95 % (Bonferroni).
+    """
+
+    def difference(mine: np.ndarray, other: np.ndarray, axis: int = -1) -> Any:
+        return mine.mean(axis=axis) - other.mean(axis=axis)
+
+    return _compared(
+        ours,
+        theirs,
+        lambda took_s: float(took_s <= seconds),
+        difference,
+        confidence=1.0 - (1.0 - CONFIDENCE) / comparisons,
+    )
+
+
+def _compared(
+    ours: Contestant,
+    theirs: Contestant,
+    value: Callable[[float], float],
+    statistic: Callable[..., Any],
+    *,
+    confidence: float = CONFIDENCE,
+) -> tuple[float, float, float]:
+    """A statistic of both with its interval, a bootstrap over the questions, which both had."""
+    pairs = np.array(
+        [
+            (value(ours.seconds[each]), value(theirs.seconds[each]))
+            for each in sorted(ours.seconds.keys() & theirs.seconds.keys())
+        ]
+    )
+    estimate = float(statistic(pairs[:, 0], pairs[:, 1]))
     if np.ptp(pairs[:, 0] - pairs[:, 1]) == 0.0:
         return estimate, estimate, estimate
     interval = bootstrap(
         (pairs[:, 0], pairs[:, 1]),
-        share,
+        statistic,
         paired=True,
         vectorized=True,
         n_resamples=_RESAMPLES,
-        confidence_level=CONFIDENCE,
+        confidence_level=confidence,
         method="percentile",
         rng=np.random.default_rng(_SEED),
     ).confidence_interval
@@ -115,15 +151,43 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
         return f"{ours.name} is {estimate:.0%} sooner than {theirs.name}: {figures}, {interval}."
     if high < 0:
         return f"{ours.name} is {-estimate:.0%} later than {theirs.name}: {figures}, {interval}."
-    marks = [(mark, ours.within(mark) - theirs.within(mark)) for mark in MARKS_S]
-    ahead = [f"{mark:g} s" for mark, gain in marks if gain > 0]
-    behind = [f"{mark:g} s" for mark, gain in marks if gain < 0]
+    text = f"{ours.name} and {theirs.name} tie on {len(ours.seconds)} questions: {figures}, "
+    ahead, behind = _beyond_chance(ours, theirs)
     parts = [f"more correct answers by {', '.join(ahead)}"] if ahead else []
     parts += [f"fewer by {', '.join(behind)}"] if behind else []
-    return (
-        f"{ours.name} and {theirs.name} tie on {len(ours.seconds)} questions: {figures}, "
-        f"{interval}" + (f". {ours.name} has {', '.join(parts)}" if parts else "") + "."
+    return text + interval + (f". {ours.name} has {', '.join(parts)}" if parts else "") + "."
+
+
+def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
+    """The marks at which ours has more correct answers, and fewer, beyond chance."""
+    ahead, behind = [], []
+    for mark in MARKS_S:
+        _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))
+        if low > 0:
+            ahead.append(f"{mark:g} s")
+        elif high < 0:
+            behind.append(f"{mark:g} s")
+    return ahead, behind
+
+
+def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
+    """The share of correct answers at the first mark, beside the best of the others."""
+    mark = MARKS_S[0]
+    best = max(others, key=lambda one: one.within(mark))
+    gain, low, high = more_within(ours, best, mark, comparisons=len(others))
+    text = (
+        f"Within {mark:g} s {ours.name} has {ours.within(mark):.0%} right and {best.name}, the "
+        f"best of the others, {best.within(mark):.0%}: {100 * gain:+.0f} points, 95 % interval "
+        f"{100 * low:+.0f} to {100 * high:+.0f}"
     )
+    if low <= 0 <= high:
+        return f"{text}, so no difference beyond chance."
+    if gain < 0 and ours.par2_s < best.par2_s:
+        text += (
+            f". By PAR-2 it is ahead, {ours.par2_s:.1f} s against {best.par2_s:.1f} s: it takes "
+            "the least expected time to a correct answer, not the most answers by one moment"
+        )
+    return f"{text}."
 
 
 def chart(contestants: Sequence[Contestant], marks_s: Sequence[float]) -> Chart:

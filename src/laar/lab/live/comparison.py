@@ -44,12 +44,14 @@ class Tally:
         faults: breaches of the contract.
         engine_s: seconds of the engines' own that its requests took, queues left out; None where
             the endpoints' metrics are out of reach.
+        served_s: the same with queues: from a request's arrival at its engine to its end.
     """
 
     policy: str
     results: list[tuple[Query, Outcome]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     engine_s: float | None = None
+    served_s: float | None = None
 
 
 async def compare(
@@ -80,7 +82,7 @@ async def compare(
         for tally in tallies:
             task = progress.add_task(tally.policy, total=len(asked))
             async with aiohttp.ClientSession() as session:
-                before_s = await _inference_s(session, models or ())
+                before = await _spent(session, models or ())
                 await _run_policy(
                     url,
                     session,
@@ -92,14 +94,18 @@ async def compare(
                     partial(progress.advance, task),
                 )
                 if models:
-                    tally.engine_s = await _inference_s(session, models) - before_s
+                    after = await _spent(session, models)
+                    tally.engine_s, tally.served_s = after[0] - before[0], after[1] - before[1]
     return tallies
 
 
-async def _inference_s(session: aiohttp.ClientSession, addresses: Iterable[str]) -> float:
-    """Seconds that the endpoints' requests have spent in prefill and decode so far."""
+async def _spent(session: aiohttp.ClientSession, addresses: Iterable[str]) -> tuple[float, float]:
+    """Seconds of the endpoints' requests so far: in prefill and decode, and with their queues."""
     pages = [await read_totals(session, f"http://{address}/metrics") for address in addresses]
-    return sum(page["vllm:request_inference_time_seconds_sum"] for page in pages)
+    return (
+        sum(page["vllm:request_inference_time_seconds_sum"] for page in pages),
+        sum(page["vllm:e2e_request_latency_seconds_sum"] for page in pages),
+    )
 
 
 async def _run_policy(

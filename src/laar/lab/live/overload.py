@@ -50,6 +50,7 @@ from laar.lab.workloads.overload import (
     PROFILE,
     QUADRATIC_TOKENS,
     QUEUES,
+    USUAL_ANSWER_TOKENS,
     Ask,
     asks,
     assessor,
@@ -59,6 +60,7 @@ from laar.lab.workloads.overload import (
 )
 from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.settings.reading import Bodies
+from laar.sim.engine import Job, build_engine, drive, load_profile
 
 __all__ = ["run_overload"]
 
@@ -214,10 +216,12 @@ class _Bench:
 def _measured(time_scale: float) -> Capability:
     """The result of `laar measure` and `laar fit` on the fleet: one speed, always right."""
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
+    usual = Job(id="", arrival_s=0.0, prompt_tokens=1, output_tokens=USUAL_ANSWER_TOKENS)
+    answered = drive(build_engine(load_profile(PROFILE)), [usual])[usual.id]
     speed = Speed(
         seconds_per_token=float(known.seconds_per_token[0]) * time_scale,
         spread_s_per_token=0.0,
-        fixed_s=float(known.base_s[0]) * time_scale,
+        fixed_s=answered.end_s * time_scale,
         samples=2,
     )
     model = ModelCapability(

@@ -30,6 +30,7 @@ __all__ = [
     "PROFILE",
     "QUADRATIC_TOKENS",
     "QUEUES",
+    "USUAL_ANSWER_TOKENS",
     "Ask",
     "asks",
     "assessor",
@@ -44,6 +45,8 @@ LOAD = 1.2
 CLASSES = ("conversation", "document")
 PROFILE = "llama-3-8b-a100"
 MODEL = "m"
+USUAL_ANSWER_TOKENS = 200
+"""Median length of an answer."""
 
 QUADRATIC_TOKENS = 60_000.0
 """Llama 3 8B: parameters / (layers * hidden)."""
@@ -152,7 +155,9 @@ def asks(rate: float, count: int, seed: int) -> list[Ask]:
                 kind=kind,
                 tenant=rng.choice(("a", "b")),
                 prompt_tokens=tokens,
-                output_tokens=min(2048, max(1, int(rng.lognormvariate(math.log(200), 0.55)))),
+                output_tokens=min(
+                    2048, max(1, int(rng.lognormvariate(math.log(USUAL_ANSWER_TOKENS), 0.55)))
+                ),
                 objective_s=1.0 + 5.0 * alone_s,
             )
         )

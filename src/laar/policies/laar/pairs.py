@@ -86,7 +86,7 @@ def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
     """The price of the prompt at each prefiller, as an answer of one token; arrays over those."""
     slots, engines = apart.of.slots, scene.engines
     none = np.zeros(len(slots))
-    constants = engines.constants(slots, apart.base_s)
+    constants = engines.constants(slots, apart.base_s, timed=scene.view.timed_answers)
     asked, mean_load = engines.traffic.asked(slots, scene.now)
     readers = Candidate(
         tokens=apart.tokens,

@@ -44,7 +44,7 @@ def scene_of(view: View, weights: CostWeights) -> Scene:
     slots = view.slots
     now = max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
     engines = view.engines or Engines(view.table)
-    constants = engines.constants(slots, view.base_s)
+    constants = engines.constants(slots, view.base_s, timed=view.timed_answers)
     asked, mean_load = engines.traffic.asked(slots, now)
     rate, load = engines.traffic.arrivals(now)
     crowded = engines.crowded(slots, view.tokens)
