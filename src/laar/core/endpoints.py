@@ -402,10 +402,10 @@ class EndpointTable:
 
     def own(self, slots: Slots) -> Floats:
         """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""
-        counted = self.counted[:, slots] - self.elsewhere[:, slots]
+        counted: Floats = self.counted.take(slots, axis=1)
+        counted -= self.elsewhere.take(slots, axis=1)
         counted *= counted[0] >= 0.5  # sums of floats drift
-        floored: Floats = np.maximum(counted, 0.0)
-        return floored
+        return np.maximum(counted, 0.0, out=counted)
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
         """Sets the load of all other pickers together at a slot, in the order of `COUNTED`.

@@ -117,15 +117,9 @@ class Outbox:
         self.sent["load"] += len(loads)
         left_bytes = self.waiting_bytes - AT_ONCE_BYTES
         while True:
-            records: list[Record] = []
-            least_bytes = self.waiting_bytes - _BATCH_BYTES
-            while (
-                self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes
-            ):
-                record = self._waiting.popleft()
-                self.waiting_bytes -= _bytes_of(record)
-                records.append(record)
-            self.sent.update(type(record).__name__.lower() for record in records)
+            records = self._next_records()
+            for record in records:
+                self.sent[record.kind] += 1
             self._seq += 1
             made.append(
                 Batch(
@@ -149,6 +143,20 @@ class Outbox:
                 return made
             loads, full = {}, False
 
+    def _next_records(self) -> list[Record]:
+        """The records of one batch."""
+        if len(self._waiting) <= BATCH_RECORDS and self.waiting_bytes <= _BATCH_BYTES:
+            records, self.waiting_bytes = [*self._waiting], 0
+            self._waiting.clear()
+            return records
+        records = []
+        least_bytes = self.waiting_bytes - _BATCH_BYTES
+        while self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes:
+            record = self._waiting.popleft()
+            self.waiting_bytes -= _bytes_of(record)
+            records.append(record)
+        return records
+
     def _forget_words(self) -> None:
         """Drops what was said of the endpoints' health while there was no way to the others.
 
@@ -170,6 +178,8 @@ class Outbox:
         """The loads of endpoints where something was counted since they were last sent."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
+        if not (changed or full):
+            return loads
         slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
         for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
             address = self._addresses[slot]

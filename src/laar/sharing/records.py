@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -96,6 +96,12 @@ NO_LOAD = Load(*[0.0] * len(Load._fields))
 
 
 class _Record(Struct, array_like=True, forbid_unknown_fields=True):
+    kind: ClassVar[str]
+    """Name in metrics."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
+
     def makes_sense(self) -> bool:
         """Whether its values are possible, beyond what its fields declare."""
         return True

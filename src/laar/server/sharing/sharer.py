@@ -242,11 +242,10 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Sends at the next of the moments that are `flush_ms` apart; idle, it is not woken."""
-        flush_s, began = self._settings.flush_ms / 1e3, self._clock()
+        """Sends `flush_ms` after the first news; idle, it is not woken."""
         while True:
             await self._news.wait()
-            await asyncio.sleep(flush_s - (self._clock() - began) % flush_s)
+            await asyncio.sleep(self._settings.flush_ms / 1e3)
             await self._send()
 
     async def _send(self) -> None:

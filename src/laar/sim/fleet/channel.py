@@ -13,7 +13,7 @@ from laar.sim.fleet.clock import VirtualClock
 
 __all__ = ["Channel"]
 
-_BEAT_S = 1.0
+_LOOK_S = 0.25  # as a running picker does
 
 
 class Channel:
@@ -71,4 +71,4 @@ class Channel:
     def _beat(self, number: int) -> None:
         self.sharings[number].look(self._clock.now)
         self._flush(number)
-        self._clock.later(self._clock.now + _BEAT_S, self._beat, number)
+        self._clock.later(self._clock.now + _LOOK_S, self._beat, number)
