@@ -29,6 +29,9 @@ _AWAY_BEATS = 3.0
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
 
+_FEW = 4
+"""Loads that are gathered one by one: arrays take longer for so few."""
+
 _RECORD_BYTES = 64  # of most records, as they are written
 
 
@@ -64,7 +67,7 @@ class Outbox:
         self._beat_s = beat_s
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
-        self.on_news: Callable[[], None] = lambda: None
+        self.on_news: Callable[[], object] = lambda: None
         """Called once something is to be sent, and not again before `batches`."""
         self._is_told = False
         self.closed = False
@@ -180,8 +183,12 @@ class Outbox:
         changed, self._changed = self._changed, set()
         if not (changed or full):
             return loads
-        slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
-        for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
+        if full or len(changed) > _FEW:
+            slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
+            rows = zip(slots.tolist(), self._counted(slots), strict=True)
+        else:
+            rows = zip(changed, map(self._counted_at, changed), strict=True)
+        for slot, load in rows:
             address = self._addresses[slot]
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
@@ -206,6 +213,10 @@ class Outbox:
         counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows
+
+    def _counted_at(self, slot: int) -> list[float]:
+        counted = self._table.own_at(slot) + self._engines.shared_at(slot)
+        return [round(each, 4) for each in counted]
 
 
 def _bytes_of(record: Record) -> int:

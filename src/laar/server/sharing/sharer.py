@@ -138,8 +138,7 @@ class Sharer:
         self._starting = True
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
-        self._news = asyncio.Event()
-        self.sharing.outbox.on_news = self._news.set
+        self._due = asyncio.Event()  # for sending
         self._unsent: list[bytes] = []
         if carrier is None:
             self.sharing.close()
@@ -195,7 +194,7 @@ class Sharer:
         while True:
             await asyncio.sleep(_LOOK_S)
             self.sharing.look(self._clock())
-            self._news.set()  # or a sign of life is due
+            self._due.set()  # for a sign of life
 
     async def _run(self) -> None:
         self._running = asyncio.current_task()
@@ -243,16 +242,18 @@ class Sharer:
 
     async def _keep_sending(self) -> None:
         """Sends `flush_ms` after the first news; idle, it is not woken."""
+        loop, due, flush_s = asyncio.get_running_loop(), self._due, self._settings.flush_ms / 1e3
+        self.sharing.outbox.on_news = lambda: loop.call_later(flush_s, due.set)
+        due.set()  # there may be news from before
         while True:
-            await self._news.wait()
-            await asyncio.sleep(self._settings.flush_ms / 1e3)
+            await due.wait()
+            due.clear()
             await self._send()
 
     async def _send(self) -> None:
         """Sends what waits; what could not be sent is sent again, under its number."""
         assert self.carrier is not None
         if not self._unsent:
-            self._news.clear()
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.carrier.send(self._unsent)
