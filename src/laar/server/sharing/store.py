@@ -18,7 +18,7 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,8 @@ _FETCH_S = 5.0
 _SLOWEST_BYTES_S = 1e6
 """Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
 _BLOCK_MS = 1000
+_PAUSE_S = 0.003
+"""Shortest time between two reads: of many pickers' batches several come at once."""
 _AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
@@ -83,21 +85,14 @@ class Store:
         self._origin = origin.encode()
         self._interval_ms = int(settings.snapshot_interval_s * 1000)
         self._history_ms = int(settings.history_s * 1000)
-        # A picker that sends reads at each of its sends, which are one or two `flush_ms` apart.
-        self._patience_s = 1.5 * settings.flush_ms / 1e3
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
         self._turn, self._key = base + "turn", base + "key"
         self._share = share
         self._renew()
-        self.place = self._read_to = "0-0"
+        self.place = "0-0"
         self._used = b""  # the key
-        self._is_reading = False
-        self._came: list[Received] = []
-        self._waiter: asyncio.Future[None] | None = None  # for what comes
-        self._timer: asyncio.TimerHandle | None = None  # until this picker reads without sending
-        self._behind = False  # there is more to catch up with
         self._clock_ms = 0.0  # of the store, less the loop's
 
     def _renew(self) -> None:
@@ -144,8 +139,6 @@ class Store:
             self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # whether it may
         await self._connect()
-        self._read_to, self._came, self._behind = self.place, [], False
-        self._is_reading, self._waiter = False, None
         return Begun(key=self._used, snapshot=snapshot)
 
     async def _connect(self) -> None:
@@ -191,82 +184,35 @@ class Store:
     def after(self, place: str) -> None:
         """See `Carrier`."""
         if _number(place) > _number(self.place):
-            self.place = self._read_to = place
+            self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`. The others' batches are read on the same trip."""
-        trimmed = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
-        asks = [(*trimmed, data) for data in batches]
-        # A reader that waits there is woken by these; earlier batches are to be taken first.
-        reads = not (self._is_reading or self._came)
-        if reads:
-            self._is_reading = True
-            asks.append(self._read())
-        try:
-            answers = await self._sender.ask(*asks, within_s=_TIMEOUT_S)
-        except self._faults as fault:
-            raise self._away(fault) from None
-        finally:
-            if reads:
-                self._is_reading = False
-        self._set_clock(answers[len(batches) - 1])
-        if reads:
-            self._note(answers[-1])
-
-    def _set_clock(self, place: bytes) -> None:
-        """Follows the store's clock: it drifts, and may be set while this picker is connected."""
+        """See `Carrier`."""
+        add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
+        *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
+        # The store's clock drifts, and may be set while this picker is connected.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
-        loop = asyncio.get_running_loop()
+        loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
-            self._read_later()
-            if not self._came:
-                self._waiter = loop.create_future()
-                await self._waiter
-            (received, self._came), place = (self._came, []), self._read_to
-            yield received
-            self.place = place
+            next_at = loop.time() + _PAUSE_S
+            read = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
+            (found,) = await self._trip(self._reader, (*read, self.place), within_s=within_s)
+            entries = found[0][1] if found else []
+            yield [each for entry in entries for each in self._others(*entry)]
+            if entries:
+                self.place = entries[-1][0].decode()
+            if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < _AT_ONCE:
+                await asyncio.sleep(pause_s)
 
-    def _read_later(self) -> None:
-        """Reads where no send does it for a while."""
-        if self._timer is not None:
-            self._timer.cancel()
-        wait_s = 0.0 if self._behind else self._patience_s
-        self._timer = asyncio.get_running_loop().call_later(wait_s, self._read_now)
-
-    def _read_now(self) -> None:
-        if not (self._is_reading or self._came):  # else this is asked again later
-            self._is_reading = True
-            within_s = _TIMEOUT_S + _BLOCK_MS / 1e3
-            asked = self._reader.ask(self._read("BLOCK", _BLOCK_MS), within_s=within_s)
-            asked.add_done_callback(self._has_read)
-
-    def _has_read(self, asked: asyncio.Future[list[Any]]) -> None:
-        self._is_reading = False
-        fault = asked.exception()
-        if fault is None:
-            self._note(*asked.result())
-        elif self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(self._away(fault))
-
-    def _read(self, *options: object) -> tuple[Any, ...]:
-        return ("XREAD", "COUNT", _AT_ONCE, *options, "STREAMS", self._records, self._read_to)
-
-    def _note(self, answer: Any) -> None:
-        """Takes the answer to `_read`."""
-        entries = answer[0][1] if answer else []
-        for entry, parts in entries:
-            fields = dict(zip(parts[::2], parts[1::2], strict=True))
-            if fields.get(b"o") != self._origin:
-                age_s = max(0.0, self._now_ms() - _number(entry)[0]) / 1e3
-                self._came.append(Received(fields.get(b"b", b""), age_s))
-        if entries:
-            self._read_to = entries[-1][0].decode()
-        self._behind = len(entries) == _AT_ONCE
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _others(self, place: bytes, parts: list[bytes]) -> Iterator[Received]:
+        """The batch in an entry, if it is another picker's."""
+        fields = dict(zip(parts[::2], parts[1::2], strict=True))
+        if fields.get(b"o") != self._origin:
+            age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
+            yield Received(fields.get(b"b", b""), age_s)
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
@@ -301,6 +247,14 @@ class Store:
     async def _time_ms(self) -> float:
         seconds, micros = await self._ask("TIME")
         return int(seconds) * 1e3 + int(micros) / 1e3
+
+    async def _trip(
+        self, line: Line, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
+    ) -> list[Any]:
+        try:
+            return await line.ask(*commands, within_s=within_s)
+        except self._faults as fault:
+            raise self._away(fault) from None
 
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
         """Asks something else than batches, opening the connection for it where it is not."""
