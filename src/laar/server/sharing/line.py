@@ -7,12 +7,21 @@ read, by hiredis alone, and an answer wakes who asked and nothing before it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import hiredis
 
 __all__ = ["Line"]
+
+
+class _Asked(NamedTuple):
+    """Commands under way: how many, and until when they are to be answered."""
+
+    answers: asyncio.Future[list[Any]]
+    count: int
+    until_s: float
 
 
 class Line(asyncio.Protocol):
@@ -27,8 +36,9 @@ class Line(asyncio.Protocol):
         self._transport: Any = None
         self._streams: Any = None
         self._reader = hiredis.Reader()
-        self._asked: deque[tuple[asyncio.Future[list[Any]], int, asyncio.TimerHandle]] = deque()
+        self._asked: deque[_Asked] = deque()
         self._answers: list[Any] = []
+        self._watch: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Opens it, if it is not open."""
@@ -45,14 +55,15 @@ class Line(asyncio.Protocol):
         others.
         """
         loop = asyncio.get_running_loop()
-        asked: asyncio.Future[list[Any]] = loop.create_future()
+        answers: asyncio.Future[list[Any]] = loop.create_future()
         if self._transport is None:
-            asked.set_exception(ConnectionResetError("the connection is closed"))
-            return asked
-        late = loop.call_later(within_s, self._end, TimeoutError())
-        self._asked.append((asked, len(commands), late))
-        self._transport.write(b"".join([hiredis.pack_command(each) for each in commands]))
-        return asked
+            answers.set_exception(ConnectionResetError("the connection is closed"))
+            return answers
+        self._asked.append(_Asked(answers, len(commands), time.monotonic() + within_s))
+        if self._watch is None:  # one timer for all that is asked: most answers come in time
+            self._watch = loop.call_later(within_s, self._look)
+        self._transport.write(b"".join(map(hiredis.pack_command, commands)))
+        return answers
 
     async def close(self) -> None:
         """Closes it."""
@@ -67,25 +78,33 @@ class Line(asyncio.Protocol):
                 self._end(answer)
                 return
             self._answers.append(answer)
-            asked, count, late = self._asked[0]
-            if len(self._answers) == count:
-                late.cancel()
-                del self._asked[0]
-                answers, self._answers = self._answers, []
+            if len(self._answers) == self._asked[0].count:
+                asked, found, self._answers = self._asked.popleft().answers, self._answers, []
                 if not asked.done():
-                    asked.set_result(answers)
+                    asked.set_result(found)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The store has closed it, or this picker."""
         self._end(exc or ConnectionResetError("the store has closed the connection"))
         self._streams.connection_lost(exc)  # the client waits for it
 
+    def _look(self) -> None:
+        self._watch = None
+        if self._asked:
+            left_s = self._asked[0].until_s - time.monotonic()
+            if left_s <= 0.0:
+                self._end(TimeoutError())
+            else:
+                self._watch = asyncio.get_running_loop().call_later(left_s, self._look)
+
     def _end(self, fault: Exception) -> None:
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
         while self._asked:
-            asked, _, late = self._asked.popleft()
-            late.cancel()
+            asked = self._asked.popleft().answers
             if not asked.done():
                 asked.set_exception(fault)
