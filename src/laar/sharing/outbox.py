@@ -67,9 +67,10 @@ class Outbox:
         self._beat_s = beat_s
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
-        self.on_news: Callable[[], object] = lambda: None
-        """Called once something is to be sent, and not again before `batches`."""
-        self._is_told = False
+        self.on_news: Callable[[bool], object] = lambda _soon: None
+        """Called once something is to be sent, and not again before `batches`, but for the first
+        news that the others need soon."""
+        self._told_news: bool | None = None
         self.closed = False
         """There is no way to the others and never will be: nothing waits for one."""
         self.waiting_bytes = 0
@@ -91,7 +92,7 @@ class Outbox:
             return
         self._waiting.append(record)
         self.waiting_bytes += _bytes_of(record)
-        self._has_news()
+        self._has_news(soon=record.soon)
         while self.waiting_bytes > self._max_bytes:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
             self.dropped += 1
@@ -106,7 +107,7 @@ class Outbox:
 
         Of a backlog the first `AT_ONCE_BYTES`; then there is news again.
         """
-        self._is_told = False
+        self._told_news = None
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
@@ -168,14 +169,14 @@ class Outbox:
         self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
         self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
-    def _count(self, slot: int) -> None:
+    def _count(self, slot: int, more: bool) -> None:
         self._changed.add(slot)
-        self._has_news()
+        self._has_news(soon=more)
 
-    def _has_news(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self.on_news()
+    def _has_news(self, *, soon: bool = True) -> None:
+        if not self._told_news and soon is not self._told_news:
+            self._told_news = soon
+            self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
         """The loads of endpoints where something was counted since they were last sent."""

@@ -46,6 +46,8 @@ WARM_S = 1.0
 
 _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
+_LATER = 3.0
+"""How many times as long the ends of requests may wait for a decision to go out with."""
 _SLICE_S = 0.004  # of reading, before requests have their turn
 
 
@@ -139,6 +141,8 @@ class Sharer:
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
         self._due = asyncio.Event()  # for sending
+        self._timer: asyncio.TimerHandle | None = None  # until that
+        self.sharing.outbox.on_news = self._noted
         self._unsent: list[bytes] = []
         if carrier is None:
             self.sharing.close()
@@ -242,13 +246,17 @@ class Sharer:
 
     async def _keep_sending(self) -> None:
         """Sends `flush_ms` after the first news; idle, it is not woken."""
-        loop, due, flush_s = asyncio.get_running_loop(), self._due, self._settings.flush_ms / 1e3
-        self.sharing.outbox.on_news = lambda: loop.call_later(flush_s, due.set)
-        due.set()  # there may be news from before
+        self._due.set()  # there may be news from before
         while True:
-            await due.wait()
-            due.clear()
+            await self._due.wait()
+            self._due.clear()
             await self._send()
+
+    def _noted(self, soon: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = self._settings.flush_ms / 1e3 * (1.0 if soon else _LATER)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
         """Sends what waits; what could not be sent is sent again, under its number."""
