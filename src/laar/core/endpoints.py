@@ -160,7 +160,7 @@ class EndpointTable:
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
         self.on_count: Callable[[int, bool], None] = lambda _slot, _more: None
-        """Called when this picker counts something at a slot, or takes it out."""
+        """Called when this picker counts a request at a slot (True), or takes of it out (False)."""
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------

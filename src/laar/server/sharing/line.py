@@ -72,21 +72,28 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Takes answers."""
-        self._reader.feed(data)
-        while (answer := self._reader.gets()) is not False:
-            if isinstance(answer, hiredis.HiredisError):
-                self._end(answer)
-                return
-            self._answers.append(answer)
-            if len(self._answers) == self._asked[0].count:
-                asked, found, self._answers = self._asked.popleft().answers, self._answers, []
-                if not asked.done():
-                    asked.set_result(found)
+        try:
+            self._reader.feed(data)
+            while (answer := self._reader.gets()) is not False:
+                self._take(answer)
+        except hiredis.HiredisError as fault:
+            self._end(fault)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The store has closed it, or this picker."""
         self._end(exc or ConnectionResetError("the store has closed the connection"))
         self._streams.connection_lost(exc)  # the client waits for it
+
+    def _take(self, answer: Any) -> None:
+        if isinstance(answer, hiredis.HiredisError):
+            raise answer
+        if not self._asked:
+            raise hiredis.ProtocolError("an answer to nothing")
+        self._answers.append(answer)
+        if len(self._answers) == self._asked[0].count:
+            asked, found, self._answers = self._asked.popleft().answers, self._answers, []
+            if not asked.done():
+                asked.set_result(found)
 
     def _look(self) -> None:
         self._watch = None

@@ -13,6 +13,7 @@ from laar.sim.fleet.clock import VirtualClock
 
 __all__ = ["Channel"]
 
+_FLUSH_MS = 5.0  # less than a running picker's, since most of a record's age is the delay here
 _LOOK_S = 0.25  # as a running picker does
 
 
@@ -29,7 +30,7 @@ class Channel:
     """
 
     def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
-        settings = SharingSettings()
+        settings = SharingSettings(flush_ms=_FLUSH_MS)
         self.sharings = [
             Sharing(
                 director,
