@@ -17,10 +17,10 @@ __all__ = ["Line"]
 
 
 class _Asked(NamedTuple):
-    """Commands under way: how many, and until when they are to be answered."""
+    """Commands under way: their number, and when they are to be answered at the latest."""
 
     answers: asyncio.Future[list[Any]]
-    count: int
+    commands: int
     until_s: float
 
 
@@ -90,7 +90,7 @@ class Line(asyncio.Protocol):
         if not self._asked:
             raise hiredis.ProtocolError("an answer to nothing")
         self._answers.append(answer)
-        if len(self._answers) == self._asked[0].count:
+        if len(self._answers) == self._asked[0].commands:
             asked, found, self._answers = self._asked.popleft().answers, self._answers, []
             if not asked.done():
                 asked.set_result(found)
