@@ -85,7 +85,7 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
                 await guard.start("store", [*command, "--dir", place])
                 while not socket.exists():  # noqa: ASYNC110 - another process makes it
                     await asyncio.sleep(0.01)
-                for count in (2, 4):
+                for count in (2, 3, 4):
                     driven = await _members(guard, "store", str(socket), count, rate, seconds)
                     name = f"{Path(store).name}, {count} pickers"
                     _show(figures, name, driven, alone_s)

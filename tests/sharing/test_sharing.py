@@ -1,5 +1,7 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
+import random
+
 import numpy as np
 import orjson
 import pytest
@@ -379,7 +381,7 @@ def test_a_long_backlog_goes_out_in_small_pieces():
         p.outbox.add(Entered(entry, A, 1_000_000, 0, 0, bytes(3_000)))
     while p.outbox.waiting_bytes:
         news = []
-        p.outbox.on_news = lambda news=news: news.append(1)
+        p.outbox.on_news = lambda _soon, news=news: news.append(1)
         sent = p.batches(1.0)
         assert max(map(len, sent)) < 100_000  # one is taken in one go
         assert sum(map(len, sent)) < 500_000  # and a slow link carries these in time
@@ -390,18 +392,57 @@ def test_a_picker_says_once_that_there_is_something_to_send():
     p, _, net = pair()
     net.exchange(0.9)
     news = []
-    p.outbox.on_news = lambda: news.append(1)
+    p.outbox.on_news = news.append
     decision = p.director.decide(request(), 1.0)
     p.director.answering(decision, 1.01)
-    assert len(news) == 1
+    assert news == [True]
     net.exchange(1.02)
     assert p.batches(1.03) == []  # it was all
     p.director.settle(decision, OK)
-    assert len(news) == 2
+    assert news == [True, False], "an end is less urgent"
     short = p.director.decide(request("hi"), 1.04)  # no prefix to speak of
+    assert news == [True, False, True], "and goes out with a decision"
     assert p.batches(1.05)
     p.director.settle(short, OK)
-    assert len(news) == 3
+    assert news == [True, False, True, False]
+
+
+def test_the_loads_of_few_endpoints_are_gathered_as_those_of_all():
+    rng = random.Random(3)
+    addresses = [f"10.0.0.{n}:80" for n in range(1, 9)]
+    p, q = (sharing_picker(name, addresses, seed=n) for n, name in enumerate(("p/1", "q/1")))
+    table, engines, now, open_ones = p.director.table, p.director.engines, 0.0, []
+    for _ in range(300):
+        now += rng.random() / 10
+        if rng.random() < 0.2:
+            q.director.decide(request("elsewhere " * rng.randrange(1, 60)), now)
+            for data in q.batches(now):
+                p.take(data, now)
+        if open_ones and rng.random() < 0.5:
+            p.director.settle(open_ones.pop(rng.randrange(len(open_ones))), OK)
+        else:
+            text = f"{rng.random()} " * rng.randrange(1, 60)
+            open_ones.append(p.director.decide(request(text), now))
+        slots = np.arange(table.capacity)
+        own, shared = table.own(slots).T.tolist(), engines.shared(slots).T.tolist()
+        assert [table.own_at(slot) for slot in slots] == own
+        assert [engines.shared_at(slot) for slot in slots] == shared
+
+
+def test_what_concerns_the_next_decision_is_urgent():
+    p, _, net = pair()
+    net.exchange(0.9)
+    for tell in (
+        lambda: p.director.stored.note("resp_1", A, "session"),
+        lambda: p.hello(1.0),
+        p.leaving,
+        p.outbox.send_all_loads,
+    ):
+        news = []
+        p.batches(1.0)
+        p.outbox.on_news = news.append
+        tell()
+        assert news == [True]
 
 
 def batch(**fields):

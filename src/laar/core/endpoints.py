@@ -159,8 +159,8 @@ class EndpointTable:
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
-        self.on_count: Callable[[int], None] = lambda _slot: None
-        """Called when this picker counts something at a slot, or takes it out."""
+        self.on_count: Callable[[int, bool], None] = lambda _slot, _more: None
+        """Called when this picker counts a request at a slot (True), or takes of it out (False)."""
         self._grow()
 
     # -- membership ----------------------------------------------------------------------------
@@ -368,7 +368,7 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
-        self.on_count(slot)
+        self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Counts a prompt that is read here for an answer from elsewhere."""
@@ -385,7 +385,7 @@ class EndpointTable:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
-        self.on_count(slot)
+        self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Takes a complete request out of the counters."""
@@ -398,14 +398,21 @@ class EndpointTable:
             self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
                 self._free_if_idle(self.address(slot), slot)
-        self.on_count(slot)
+        self.on_count(slot, False)
 
     def own(self, slots: Slots) -> Floats:
         """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""
-        counted = self.counted[:, slots] - self.elsewhere[:, slots]
+        counted: Floats = self.counted.take(slots, axis=1)
+        counted -= self.elsewhere.take(slots, axis=1)
         counted *= counted[0] >= 0.5  # sums of floats drift
-        floored: Floats = np.maximum(counted, 0.0)
-        return floored
+        return np.maximum(counted, 0.0, out=counted)
+
+    def own_at(self, slot: int) -> list[float]:
+        """The same as `own`, at one slot."""
+        counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
+        if counted[0] - elsewhere[0] < 0.5:
+            return [0.0] * len(counted)
+        return [max(0.0, all_ - theirs) for all_, theirs in zip(counted, elsewhere, strict=True)]
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
         """Sets the load of all other pickers together at a slot, in the order of `COUNTED`.

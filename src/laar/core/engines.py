@@ -287,6 +287,11 @@ class Engines:
         self._grow()
         return self.traffic.shared(slots)
 
+    def shared_at(self, slot: int) -> list[float]:
+        """The same as `shared`, of one slot."""
+        self._grow()
+        return self.traffic.shared_at(slot)
+
     def elsewhere(
         self,
         slot: int,

@@ -132,6 +132,11 @@ class Traffic:
         shared: Floats = self._shared.take(slots, axis=1)
         return shared
 
+    def shared_at(self, slot: int) -> list[float]:
+        """The same as `shared`, of one slot."""
+        counters: list[float] = self._shared[:, slot].tolist()
+        return counters
+
     # -- counted -------------------------------------------------------------------------------
 
     def advance(self, slot: int, now: float) -> float:

@@ -79,8 +79,10 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
         batch, bad = _valid_part(namespace, data)
     _check(namespace, batch.schema, batch.namespace)
     records = [record for record in batch.records if record.makes_sense()]
-    bad += len(batch.records) - len(records)
-    return msgspec.structs.replace(batch, records=records), bad
+    if len(records) < len(batch.records):
+        bad += len(batch.records) - len(records)
+        batch = msgspec.structs.replace(batch, records=records)
+    return batch, bad
 
 
 def _fits(value: Any, kind: Any) -> bool:

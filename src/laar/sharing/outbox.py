@@ -29,6 +29,9 @@ _AWAY_BEATS = 3.0
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
 
+_FEW = 4
+"""Loads that are gathered one by one: arrays take longer for so few."""
+
 _RECORD_BYTES = 64  # of most records, as they are written
 
 
@@ -64,9 +67,10 @@ class Outbox:
         self._beat_s = beat_s
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
-        self.on_news: Callable[[], None] = lambda: None
-        """Called once something is to be sent, and not again before `batches`."""
-        self._is_told = False
+        self.on_news: Callable[[bool], object] = lambda _soon: None
+        """Called once something is to be sent, and not again before `batches`, but for the first
+        news that the others need soon."""
+        self._told_news: bool | None = None
         self.closed = False
         """There is no way to the others and never will be: nothing waits for one."""
         self.waiting_bytes = 0
@@ -88,7 +92,7 @@ class Outbox:
             return
         self._waiting.append(record)
         self.waiting_bytes += _bytes_of(record)
-        self._has_news()
+        self._has_news(soon=record.soon)
         while self.waiting_bytes > self._max_bytes:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
             self.dropped += 1
@@ -103,7 +107,7 @@ class Outbox:
 
         Of a backlog the first `AT_ONCE_BYTES`; then there is news again.
         """
-        self._is_told = False
+        self._told_news = None
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
@@ -117,15 +121,9 @@ class Outbox:
         self.sent["load"] += len(loads)
         left_bytes = self.waiting_bytes - AT_ONCE_BYTES
         while True:
-            records: list[Record] = []
-            least_bytes = self.waiting_bytes - _BATCH_BYTES
-            while (
-                self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes
-            ):
-                record = self._waiting.popleft()
-                self.waiting_bytes -= _bytes_of(record)
-                records.append(record)
-            self.sent.update(type(record).__name__.lower() for record in records)
+            records = self._next_records()
+            for record in records:
+                self.sent[record.kind] += 1
             self._seq += 1
             made.append(
                 Batch(
@@ -149,6 +147,20 @@ class Outbox:
                 return made
             loads, full = {}, False
 
+    def _next_records(self) -> list[Record]:
+        """The records of one batch."""
+        if len(self._waiting) <= BATCH_RECORDS and self.waiting_bytes <= _BATCH_BYTES:
+            records, self.waiting_bytes = [*self._waiting], 0
+            self._waiting.clear()
+            return records
+        records = []
+        least_bytes = self.waiting_bytes - _BATCH_BYTES
+        while self._waiting and len(records) < BATCH_RECORDS and self.waiting_bytes > least_bytes:
+            record = self._waiting.popleft()
+            self.waiting_bytes -= _bytes_of(record)
+            records.append(record)
+        return records
+
     def _forget_words(self) -> None:
         """Drops what was said of the endpoints' health while there was no way to the others.
 
@@ -157,21 +169,27 @@ class Outbox:
         self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
         self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
-    def _count(self, slot: int) -> None:
+    def _count(self, slot: int, more: bool) -> None:
         self._changed.add(slot)
-        self._has_news()
+        self._has_news(soon=more)
 
-    def _has_news(self) -> None:
-        if not self._is_told:
-            self._is_told = True
-            self.on_news()
+    def _has_news(self, *, soon: bool = True) -> None:
+        if not self._told_news and soon is not self._told_news:
+            self._told_news = soon
+            self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
         """The loads of endpoints where something was counted since they were last sent."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
-        slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
-        for slot, load in zip(slots.tolist(), self._counted(slots), strict=True):
+        if not (changed or full):
+            return loads
+        if full or len(changed) > _FEW:
+            slots = np.arange(self._table.capacity) if full else np.array([*changed], np.intp)
+            rows = zip(slots.tolist(), self._counted(slots), strict=True)
+        else:
+            rows = zip(changed, map(self._counted_at, changed), strict=True)
+        for slot, load in rows:
             address = self._addresses[slot]
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
@@ -196,6 +214,10 @@ class Outbox:
         counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows
+
+    def _counted_at(self, slot: int) -> list[float]:
+        counted = self._table.own_at(slot) + self._engines.shared_at(slot)
+        return [round(each, 4) for each in counted]
 
 
 def _bytes_of(record: Record) -> int:

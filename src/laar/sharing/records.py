@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -96,6 +96,14 @@ NO_LOAD = Load(*[0.0] * len(Load._fields))
 
 
 class _Record(Struct, array_like=True, forbid_unknown_fields=True):
+    kind: ClassVar[str]
+    """Name in metrics."""
+    soon: ClassVar[bool] = True
+    """Whether the others need it as soon as a decision."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = cls.__name__.lower()
+
     def makes_sense(self) -> bool:
         """Whether its values are possible, beyond what its fields declare."""
         return True
@@ -122,6 +130,8 @@ class Entered(_Record, tag="p"):
 
 class Ended(_Record, tag="s"):
     """The request of an entry ended, well or not; `share` is the cached share, if reported."""
+
+    soon: ClassVar[bool] = False
 
     entry: Count
     ok: bool
@@ -155,6 +165,8 @@ class Heard(_Record, tag="h"):
 
 class Learned(_Record, tag="e"):
     """A sample of an endpoint's engine, taken from one answer."""
+
+    soon: ClassVar[bool] = False
 
     address: Text
     sample: Sample

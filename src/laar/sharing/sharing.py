@@ -154,7 +154,6 @@ class Sharing:
         A backlog takes several calls: until `outbox.waiting_bytes` is 0.
         """
         self._at(now)
-        self._expect(now)
         made = self.outbox.batches(now, self.settings.namespace, self.key_id)
         return [write_batch(batch) for batch in made]
 
@@ -222,7 +221,7 @@ class Sharing:
             except Exception:  # noqa: BLE001 - what another says must not stop this one
                 self.refused["fault"] += 1
         for record in batch.records:
-            self.taken[type(record).__name__.lower()] += 1
+            self.taken[record.kind] += 1
             try:
                 self._take(record, peer, now, is_fresh=is_fresh, same_key=same_key)
             except Exception:  # noqa: BLE001 - as above

@@ -46,6 +46,8 @@ WARM_S = 1.0
 
 _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
+_LATER = 3.0
+"""How many times as long the ends of requests may wait for a decision to go out with."""
 _SLICE_S = 0.004  # of reading, before requests have their turn
 
 
@@ -138,8 +140,9 @@ class Sharer:
         self._starting = True
         self._running: asyncio.Task[None] | None = None
         self._warm = asyncio.Event()
-        self._news = asyncio.Event()
-        self.sharing.outbox.on_news = self._news.set
+        self._due = asyncio.Event()  # for sending
+        self._timer: asyncio.TimerHandle | None = None  # until that
+        self.sharing.outbox.on_news = self._noted
         self._unsent: list[bytes] = []
         if carrier is None:
             self.sharing.close()
@@ -195,7 +198,7 @@ class Sharer:
         while True:
             await asyncio.sleep(_LOOK_S)
             self.sharing.look(self._clock())
-            self._news.set()  # or a sign of life is due
+            self._due.set()  # for a sign of life
 
     async def _run(self) -> None:
         self._running = asyncio.current_task()
@@ -242,18 +245,23 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Sends at the next of the moments that are `flush_ms` apart; idle, it is not woken."""
-        flush_s, began = self._settings.flush_ms / 1e3, self._clock()
+        """Sends `flush_ms` after the first news; idle, it is not woken."""
+        self._due.set()  # there may be news from before
         while True:
-            await self._news.wait()
-            await asyncio.sleep(flush_s - (self._clock() - began) % flush_s)
+            await self._due.wait()
+            self._due.clear()
             await self._send()
+
+    def _noted(self, soon: bool) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wait_s = self._settings.flush_ms / 1e3 * (1.0 if soon else _LATER)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
         """Sends what waits; what could not be sent is sent again, under its number."""
         assert self.carrier is not None
         if not self._unsent:
-            self._news.clear()
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
             await self.carrier.send(self._unsent)

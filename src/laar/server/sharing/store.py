@@ -7,9 +7,8 @@ Keys, all with the namespace as their hash tag, so that they are on one node of 
     laar:{ns}:turn       expires when the next snapshot is due
     laar:{ns}:key        secret of the hashes, where no `secret_file` is given
 
-Sending, receiving and the rest have a connection each: the client's own, below its commands and its
-pool, which cost more than the batches here. No answer is awaited longer than a second, but for
-those to snapshots.
+Sending, receiving and the rest have a connection each. No answer is awaited longer than a second,
+but for those to snapshots.
 """
 
 from __future__ import annotations
@@ -19,15 +18,18 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laar.errors import SettingError
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.settings.share import Share
 from laar.sharing import SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
+
+if TYPE_CHECKING:
+    from laar.server.sharing.line import Line
 
 __all__ = ["Seen", "Store"]
 
@@ -39,6 +41,8 @@ _FETCH_S = 5.0
 _SLOWEST_BYTES_S = 1e6
 """Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
 _BLOCK_MS = 1000
+_PAUSE_S = 0.003
+"""Shortest time between two reads: of many pickers' batches several come at once."""
 _AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
@@ -69,30 +73,26 @@ class Store:
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
     ) -> None:
         try:
+            from hiredis import HiredisError
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
                 "needs the client of Redis: pip install 'laar[share]'", setting="share.url"
             ) from None
         assert share.url is not None
-        self._faults = (RedisError, OSError, TimeoutError)
+        self._faults = (RedisError, HiredisError, OSError, TimeoutError)
         self._secret = secret
         self._origin = origin.encode()
         self._interval_ms = int(settings.snapshot_interval_s * 1000)
         self._history_ms = int(settings.history_s * 1000)
-        # A picker that sends reads at each of its sends, which are one or two `flush_ms` apart.
-        self._patience_s = 1.5 * settings.flush_ms / 1e3
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"
         self._records, self._snapshot = base + "records", base + "snapshot"
         self._turn, self._key = base + "turn", base + "key"
         self._share = share
         self._renew()
-        self.place = self._read_to = "0-0"
+        self.place = "0-0"
         self._used = b""  # the key
-        self._reading = asyncio.Lock()
-        self._came: asyncio.Queue[tuple[list[Received], str]] = asyncio.Queue()
-        self._behind = False  # there is more to catch up with
         self._clock_ms = 0.0  # of the store, less the loop's
 
     def _renew(self) -> None:
@@ -100,6 +100,8 @@ class Store:
         from redis.asyncio import ConnectionPool
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
+
+        from laar.server.sharing.line import Line
 
         share = self._share
         options: dict[str, Any] = {
@@ -114,7 +116,8 @@ class Store:
         if str(share.url).startswith("rediss"):
             options |= _tls(share)
         pool: Any = ConnectionPool.from_url(str(share.url), **options)
-        self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
+        self._sender, self._reader = (Line(pool.make_connection()) for _ in range(2))
+        self._other = pool.make_connection()
 
     async def open(self, key: bytes, *, starting: bool) -> Begun:
         """See `Carrier`."""
@@ -134,16 +137,24 @@ class Store:
         last = await self._last()
         if last is None or last < _number(self.place):
             self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
-        await self._call(self._reader, ("XREAD", "STREAMS", self._records, "$"))  # whether it may
-        self._read_to, self._came, self._behind = self.place, asyncio.Queue(), False
+        await self._ask("XREAD", "STREAMS", self._records, "$")  # whether it may
+        await self._connect()
         return Begun(key=self._used, snapshot=snapshot)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                for line in (self._sender, self._reader):
+                    await line.open()
+        except self._faults as fault:
+            raise self._away(fault) from None
 
     async def _fetched(self) -> bytes | None:
         """The snapshot, if there is one and it comes in time."""
         if not 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
             return None
         try:
-            (found,) = await self._call(self._other, ("GET", self._snapshot), within_s=_FETCH_S)
+            found = await self._ask("GET", self._snapshot, within_s=_FETCH_S)
         except Away as fault:
             _LOG.warning("starting without the others' snapshot: %s", fault)
             return None
@@ -173,62 +184,35 @@ class Store:
     def after(self, place: str) -> None:
         """See `Carrier`."""
         if _number(place) > _number(self.place):
-            self.place = self._read_to = place
+            self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`. The others' batches are read on the same trip."""
-        trimmed = ("XADD", self._records, "MINID", "~", self._oldest, "*")
-        adds = [(*trimmed, "o", self._origin, "b", data) for data in batches]
-        # A reader that waits there is woken by these; earlier batches are to be taken first.
-        if self._reading.locked() or not self._came.empty():
-            *_, place = await self._call(self._sender, *adds)
-            self._set_clock(place)
-            return
-        async with self._reading:
-            *_, place, answer = await self._call(self._sender, *adds, self._read())
-            self._set_clock(place)
-            if answer:
-                self._note(answer)
-
-    def _set_clock(self, place: bytes) -> None:
-        """Follows the store's clock: it drifts, and may be set while this picker is connected."""
+        """See `Carrier`."""
+        add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
+        *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
+        # The store's clock drifts, and may be set while this picker is connected.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
+        loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
-            received, place = await self._next()
-            yield received
-            self.place = place
+            next_at = loop.time() + _PAUSE_S
+            read = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
+            (found,) = await self._trip(self._reader, (*read, self.place), within_s=within_s)
+            entries = found[0][1] if found else []
+            yield [each for entry in entries for each in self._others(*entry)]
+            if entries:
+                self.place = entries[-1][0].decode()
+            if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < _AT_ONCE:
+                await asyncio.sleep(pause_s)
 
-    async def _next(self) -> tuple[list[Received], str]:
-        """The batches that a send has read; reads itself where none is sent for a while."""
-        try:
-            async with asyncio.timeout(0.0 if self._behind else self._patience_s):
-                return await self._came.get()
-        except TimeoutError:
-            pass
-        async with self._reading:
-            if self._came.empty():
-                self._note(*await self._call(self._reader, self._read("BLOCK", _BLOCK_MS)))
-        return self._came.get_nowait()
-
-    def _read(self, *options: object) -> tuple[Any, ...]:
-        return ("XREAD", "COUNT", _AT_ONCE, *options, "STREAMS", self._records, self._read_to)
-
-    def _note(self, answer: Any) -> None:
-        """Takes the answer to `_read`."""
-        entries = answer[0][1] if answer else []
-        received = []
-        for entry, parts in entries:
-            fields = dict(zip(parts[::2], parts[1::2], strict=True))
-            if fields.get(b"o") != self._origin:
-                age_s = max(0.0, self._now_ms() - _number(entry)[0]) / 1e3
-                received.append(Received(fields.get(b"b", b""), age_s))
-        if entries:
-            self._read_to = entries[-1][0].decode()
-        self._behind = len(entries) == _AT_ONCE
-        self._came.put_nowait((received, self._read_to))
+    def _others(self, place: bytes, parts: list[bytes]) -> Iterator[Received]:
+        """The batch in an entry, if it is another picker's."""
+        fields = dict(zip(parts[::2], parts[1::2], strict=True))
+        if fields.get(b"o") != self._origin:
+            age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
+            yield Received(fields.get(b"b", b""), age_s)
 
     async def is_my_turn(self) -> bool:
         """See `Carrier`."""
@@ -242,17 +226,15 @@ class Store:
     async def put_snapshot(self, data: bytes) -> None:
         """See `Carrier`."""
         within_s = _TIMEOUT_S + len(data) / _SLOWEST_BYTES_S
-        await self._call(
-            self._other, ("SET", self._snapshot, data, "EX", _KEPT_S), within_s=within_s
-        )
+        await self._ask("SET", self._snapshot, data, "EX", _KEPT_S, within_s=within_s)
         for name in (self._records, self._key):
             await self._ask("EXPIRE", name, _KEPT_S)
 
     async def close(self) -> None:
         """See `Carrier`."""
-        for connection in (self._sender, self._reader, self._other):
+        for close in (self._sender.close, self._reader.close, self._other.disconnect):
             with contextlib.suppress(*self._faults):
-                await connection.disconnect()
+                await close()
 
     @property
     def _oldest(self) -> str:
@@ -266,23 +248,28 @@ class Store:
         seconds, micros = await self._ask("TIME")
         return int(seconds) * 1e3 + int(micros) / 1e3
 
-    async def _ask(self, *command: Any) -> Any:
-        return (await self._call(self._other, command))[0]
-
-    async def _call(
-        self, connection: Any, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
+    async def _trip(
+        self, line: Line, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
     ) -> list[Any]:
-        """Sends commands, opening the connection where it is not; returns their answers."""
-        if connection is self._reader:
-            within_s += _BLOCK_MS / 1e3
+        try:
+            return await line.ask(*commands, within_s=within_s)
+        except self._faults as fault:
+            raise self._away(fault) from None
+
+    async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
+        """Asks something else than batches, opening the connection for it where it is not."""
+        other = self._other
         try:
             async with asyncio.timeout(within_s):
-                await connection.send_packed_command(connection.pack_commands(commands))
-                return [await connection.read_response() for _ in commands]
+                await other.send_command(*command)
+                return await other.read_response()
         except self._faults as fault:
-            await connection.disconnect(nowait=True)  # answers that were not read would be the next
-            text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
-            raise Away(f"the store {self._where} can't be used ({text})") from None
+            await other.disconnect(nowait=True)  # an answer that was not read would be the next
+            raise self._away(fault) from None
+
+    def _away(self, fault: BaseException) -> Away:
+        text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
+        return Away(f"the store {self._where} can't be used ({text})")
 
 
 def _tls(share: Share) -> dict[str, Any]:

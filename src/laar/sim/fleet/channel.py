@@ -13,7 +13,8 @@ from laar.sim.fleet.clock import VirtualClock
 
 __all__ = ["Channel"]
 
-_BEAT_S = 1.0
+_FLUSH_MS = 5.0  # less than a running picker's, since most of a record's age is the delay here
+_LOOK_S = 0.25  # as a running picker does
 
 
 class Channel:
@@ -29,7 +30,7 @@ class Channel:
     """
 
     def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
-        settings = SharingSettings()
+        settings = SharingSettings(flush_ms=_FLUSH_MS)
         self.sharings = [
             Sharing(
                 director,
@@ -71,4 +72,4 @@ class Channel:
     def _beat(self, number: int) -> None:
         self.sharings[number].look(self._clock.now)
         self._flush(number)
-        self._clock.later(self._clock.now + _BEAT_S, self._beat, number)
+        self._clock.later(self._clock.now + _LOOK_S, self._beat, number)
