@@ -21,9 +21,8 @@ from laar.context.formats.view import View
 
 __all__ = ["in_place"]
 
-_KEYED = re.compile(
-    r"[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200}(?:\n[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200})*+\Z"
-)
+_KEY = re.compile(r"[ \t]*+[A-Za-z][\w -]{0,30}: ")
+_KEYED = re.compile(rf"{_KEY.pattern}[^\n]{{0,200}}(?:\n{_KEY.pattern}[^\n]{{0,200}})*+\Z")
 _SENTENCE_END = (
     ".",
     "!",
@@ -134,7 +133,7 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _with_keys(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Paragraphs with those before them that only name them (``file: a.md``), if all do so."""
-    keyed = [bool(_KEYED.match(text[a:b])) for a, b in spans]
+    keyed = [bool(_KEYED.match(text, a, b)) for a, b in spans]
     if not keyed or not keyed[0] or not any(not key for key in keyed):
         return spans
     joined: list[tuple[int, int]] = []
@@ -153,6 +152,8 @@ def _speaks(text: str) -> bool:
 
 def _unnamed(text: str) -> str:
     """A document without the paragraph that only names it."""
+    if _KEY.match(text) is None:
+        return text  # most documents
     head, blank, _ = text[:_LONGEST_KEYS].partition("\n\n")
     return text[len(head) + 2 :] if blank and _KEYED.match(head) else text
 

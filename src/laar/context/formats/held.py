@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import replace
 
 from laar.context.blocks import Block
 from laar.context.formats import uses
 from laar.context.formats.order import in_sequence
+from laar.context.formats.stems import beginnings
 from laar.context.formats.view import Surroundings
 from laar.context.settings import ContextSettings, Reason
 
@@ -67,7 +69,17 @@ def _speak_of_each_other(text: str, block: Block) -> bool:
     noun = _NOUN.search(text[block.begin : block.items[0].start].lower())
     if noun is None:
         return False
-    named = re.compile(rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b")
-    inside = text[block.items[0].start : block.end].lower()
+    named = rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b"
     first = block.items[0].start
-    return any(named.search(inside, a - first, b - first) for a, b, *_ in block.items)
+    inside = text[first : block.end]
+    spans = [(a - first, b - first) for a, b, *_ in block.items]
+    if not inside.isascii():
+        small, spoken = inside.lower(), re.compile(named)
+        return any(spoken.search(small, a, b) for a, b in spans)
+    spoken = re.compile(named, re.IGNORECASE)
+    starts = [a for a, _ in spans]
+    for at in beginnings(inside, noun.group()):
+        _, end = spans[bisect_right(starts, at) - 1]
+        if spoken.match(inside, at, end):
+            return True
+    return False

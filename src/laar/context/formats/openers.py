@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 from laar.context.blocks import Block, Item, Refused, count_up
 from laar.context.formats.ends import end_of_last, trimmed
@@ -43,8 +43,7 @@ _FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
 _PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
+class _Label(NamedTuple):
     start: int  # of the line, in the text
     end: int  # of the label
     name: str
@@ -128,12 +127,11 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
         if opener.needs is Needs.NOTHING and start == 0
         else pattern.finditer(lined, start, end + 1)
     )
+    group = next((group for group in ("n", "id") if group in pattern.groupindex), None)
     for seen, match in enumerate(found):
         if seen >= _MOST:
             raise Refused(Reason.TOO_MANY)
-        groups = match.groupdict()
-        if "n" in groups or "id" in groups:
-            group = "n" if "n" in groups else "id"
+        if group is not None:
             name = match[group]
             if name.isdecimal() and not name.isascii():
                 name = str(int(name))  # in the digits of its script
@@ -142,7 +140,8 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
                 lined[match.end(group) : match.end()].strip(),
             )
         else:
-            name, key = "", (groups.get("level") or match.group().strip(), "")
+            level = match["level"] if "level" in pattern.groupindex else ""
+            name, key = "", (level or match.group().strip(), "")
         yield _Label(match.start(), match.end() - 1, name, key)
 
 
@@ -187,8 +186,7 @@ def _block(
     if opener.ends:
         end, sure = spans[-1][1], True
     else:
-        before = [text[a:b] for a, b in others]
-        end, sure = end_of_last(view, last, stop, before)
+        end, sure = end_of_last(view, last, stop, others)
         if place is not None and place.closed:
             end, sure = stop, True
     spans[-1] = trimmed(text, last, end)
@@ -198,10 +196,11 @@ def _block(
         closers = closing_marks(names, texts)
         if closers is None:
             return None
-        spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
         closing = _CLOSING_TAG.match(text, after)  # cut off before
         after = after if closing is None else closing.end()
-        texts = [text[a:b] for a, b in spans]
+        if any(closers):
+            spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
+            texts = [text[a:b] for a, b in spans]
     if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
         return None
     if opener.needs and carries_meaning(

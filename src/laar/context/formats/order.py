@@ -79,7 +79,8 @@ def carries_meaning(
     heads = [text[:_READ] for text in texts]
     starts = [_untitled(head[:120].lstrip(_DECORATION)) for head in heads]
     lowered = [start[:40].lower() for start in starts]
-    if len(set(texts)) < len(texts) and not remembered:
+    # Most differ at once; to compare whole texts, all of them are hashed.
+    if not remembered and len(set(heads)) < len(heads) and len(set(texts)) < len(texts):
         return True
     if not remembered:
         if not parted and any(
