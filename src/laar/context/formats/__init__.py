@@ -12,8 +12,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from laar.context.blocks import Block, Limits, Refused
 from laar.context.formats import (
     cues,
@@ -30,6 +28,7 @@ from laar.context.formats import (
 from laar.context.formats.held import hold
 from laar.context.formats.order import source_files
 from laar.context.formats.places import Place, places
+from laar.context.formats.seek import line_ends
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
 from laar.context.settings import ContextSettings, Reason
@@ -107,7 +106,7 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterat
                 return
     if "numbered" in families:
         yield fences.scan(text, limits)
-    if len(text) <= MAX_LINES or _line_ends(text) <= MAX_LINES:
+    if len(text) <= MAX_LINES or line_ends(text) <= MAX_LINES:
         view = View(text, around)
         yield openers.unannounced(view, families, most)
         if "records" in families:
@@ -117,13 +116,6 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterat
         yield _placed(view, families, limits)
     if refused is not None:
         raise Refused(refused)
-
-
-def _line_ends(text: str) -> int:
-    """How many there are; numpy compares many signs at once, `str.count` one by one."""
-    if not text.isascii():
-        return text.count("\n")
-    return int(np.count_nonzero(np.frombuffer(text.encode(), np.uint8) == ord("\n")))
 
 
 def _placed(view: View, families: Sequence[str], limits: Limits) -> list[Block]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from dataclasses import replace
+from itertools import repeat
 
 from laar.context.blocks import Block
 from laar.context.formats import uses
 from laar.context.formats.order import in_sequence
-from laar.context.formats.stems import beginnings
+from laar.context.formats.seek import beginnings
 from laar.context.formats.view import Surroundings
 from laar.context.settings import ContextSettings, Reason
 
@@ -38,7 +38,8 @@ def hold(
     all_used = any(map(uses.ORDERED.are_in, near)) or any(map(uses.PLACES.are_in, said))
 
     def is_used(block: Block) -> bool:
-        if all_used or in_sequence([text[a : a + _HEAD] for _, _, a, _, _ in block.items]):
+        heads = (text[item.text_start : item.text_start + _HEAD] for item in block.items)
+        if all_used or in_sequence(heads):
             return True
         speaks_of_numbers = any(map(uses.NUMBERED.are_in, said))
         if not block.labels_stay:
@@ -70,16 +71,11 @@ def _speak_of_each_other(text: str, block: Block) -> bool:
     if noun is None:
         return False
     named = rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b"
+    texts = "\n".join([text[a:b] for a, b, *_ in block.items])
+    if texts.isascii():
+        anyhow = re.compile(named, re.IGNORECASE).match
+        if not any(map(anyhow, repeat(texts), beginnings(texts, noun.group()))):
+            return False  # nearly always
     first = block.items[0].start
-    inside = text[first : block.end]
-    spans = [(a - first, b - first) for a, b, *_ in block.items]
-    if not inside.isascii():
-        small, spoken = inside.lower(), re.compile(named)
-        return any(spoken.search(small, a, b) for a, b in spans)
-    spoken = re.compile(named, re.IGNORECASE)
-    starts = [a for a, _ in spans]
-    for at in beginnings(inside, noun.group()):
-        _, end = spans[bisect_right(starts, at) - 1]
-        if spoken.match(inside, at, end):
-            return True
-    return False
+    small, spoken = text[first : block.end].lower(), re.compile(named)
+    return any(spoken.search(small, a - first, b - first) for a, b, *_ in block.items)

@@ -53,6 +53,8 @@ TEXTS = (
 )  # fmt: skip
 """Fields that hold a document's text."""
 
+_TEXT_FIELDS = {name: i for i, name in enumerate(TEXTS)}
+
 RETRIEVED = frozenset(
     ("page_content", "pageContent", "metadata", "score", "similarity", "distance", "relevance",
      "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
@@ -299,13 +301,13 @@ def _own_texts(elements: Sequence[_Json], *, known: bool, announced: bool) -> li
 
 def _text_field(element: dict[str, _Json]) -> Path:
     """The path of the longest text among the usual fields; empty if there is none."""
-    best, size = "", 0
-    for name in TEXTS:
-        own = element.get(name)
-        if own is not None and isinstance(own, str) and len(own) > size:
-            best, size = name, len(own)
-    if best:
-        return (best,)
+    sizes = {
+        name: len(own)
+        for name, own in element.items()
+        if name in _TEXT_FIELDS and isinstance(own, str) and own
+    }
+    if sizes:
+        return (min(sizes, key=lambda name: (-sizes[name], _TEXT_FIELDS[name])),)
     for name in INSIDE:
         inner = element.get(name)
         at: Path = (name,)

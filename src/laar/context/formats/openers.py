@@ -131,18 +131,17 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
     for seen, match in enumerate(found):
         if seen >= _MOST:
             raise Refused(Reason.TOO_MANY)
+        first, last = match.span()
         if group is not None:
-            name = match[group]
-            if name.isdecimal() and not name.isascii():
+            a, b = match.span(group)
+            name = lined[a:b]
+            if not name.isascii() and name.isdecimal():
                 name = str(int(name))  # in the digits of its script
-            key = (
-                lined[match.start() : match.start(group)].strip().casefold(),
-                lined[match.end(group) : match.end()].strip(),
-            )
+            key = lined[first:a].strip().casefold(), lined[b:last].strip()
         else:
             level = match["level"] if "level" in pattern.groupindex else ""
             name, key = "", (level or match.group().strip(), "")
-        yield _Label(match.start(), match.end() - 1, name, key)
+        yield _Label(first, last - 1, name, key)
 
 
 def _runs(view: View, opener: Opener, start: int, end: int) -> list[list[_Label]]:
@@ -240,15 +239,15 @@ def _spans(
 ) -> list[tuple[int, int]] | None:
     """Each document's text; the last one's end is still open."""
     text = view.text
-    spans: list[tuple[int, int]] = []
-    for i, label in enumerate(run):
-        until = run[i + 1].start if i + 1 < len(run) else stop
-        if opener.ends:
-            until = text.find(opener.ends.format(n=label.name), label.end, until)
-            if until < 0:
-                return None
-        spans.append(trimmed(text, label.end, until))
-    return spans
+    ends = [label.start for label in run[1:]] + [stop]
+    if opener.ends:
+        ends = [
+            text.find(opener.ends.format(n=label.name), label.end, end)
+            for label, end in zip(run, ends, strict=True)
+        ]
+        if min(ends) < 0:
+            return None
+    return [trimmed(text, label.end, end) for label, end in zip(run, ends, strict=True)]
 
 
 def _indent(text: str, start: int) -> int:

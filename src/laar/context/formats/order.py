@@ -8,7 +8,7 @@ of a talk, lines of a log, sentences of one story.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from laar.context.blocks import Item
@@ -129,13 +129,15 @@ _STAGE = re.compile(
 )
 
 
-def in_sequence(heads: Sequence[str]) -> bool:
+def in_sequence(heads: Iterable[str]) -> bool:
     """Whether texts begin as chapters, pages or drafts that count up."""
-    if not heads or _STAGE.match(heads[0]) is None:
-        return False  # nearly always
-    stages = [_STAGE.match(head) for head in heads]
-    numbers = [int(stage[2]) for stage in stages if stage is not None]
-    return len(numbers) == len(heads) and all(b == a + 1 for a, b in pairwise(numbers))
+    numbers: list[int] = []
+    for head in heads:
+        stage = _STAGE.match(head)
+        if stage is None:
+            return False  # nearly always the first
+        numbers.append(int(stage[2]))
+    return bool(numbers) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
 _SOURCE_FILE = re.compile(

@@ -5,11 +5,11 @@ To look for 27 stems one after another takes a third of the time of a prompt wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Stems", "beginnings"]
+__all__ = ["Stems"]
 
 _GRAM = 4
 _SLOT_BITS = 12
@@ -49,31 +49,3 @@ class Stems:
     def are_in(self, small: str) -> bool:
         """Whether one of them is in a text of small letters."""
         return any(stem in small for stem in self.maybe_in(small))
-
-
-_SMALL = 32  # the bit that small letters have; other signs with it are no letters
-_ENOUGH = 3
-
-
-def beginnings(text: str, word: str) -> Iterator[int]:
-    """Places in a text of ASCII where a word may begin, in letters of any case.
-
-    By its first three letters, so many places at once that it takes a third of `str.lower` and a
-    search.
-
-    Args:
-        text: the text.
-        word: three small letters at least.
-    """
-    if not word.isascii():
-        return
-    signs = np.frombuffer(text.encode(), np.uint8) | _SMALL
-    places = max(0, len(text) - _ENOUGH + 1)
-    found = np.ones(places, np.bool_)
-    for i, letter in enumerate(word[:_ENOUGH].encode()):
-        found &= signs[i : i + places] == letter
-    each = found.tobytes()
-    at = each.find(1)
-    while at >= 0:
-        yield at
-        at = each.find(1, at + 1)
