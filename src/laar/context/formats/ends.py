@@ -21,22 +21,17 @@ BLANK = re.compile(r"\n[ \t\r]*+\n\s*+")
 _TRAILING = re.compile(
     r"(?:\n[ \t]*+(?:([-=#*_~+])\1{1,}|</[\w:.-]{1,40}>|```|\"\"\")[ \t\r]*)++\Z"
 )
-_SIGN = re.compile(r"\S")
-_MOST_BLANKS = 64  # looked at in one step
 _MOST_STEPS = 8
 _LONGEST_QUESTION = 600
 
 
 def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
     """The span without white space around it, and without a rule or a closing tag behind it."""
-    sign = _SIGN.search(text, start, end)
-    if sign is None:
-        return max(start, end), end
-    start = sign.start()
+    while start < end and text[start].isspace():
+        start += 1
     while True:
-        while text[end - 1].isspace():
-            tail = text[max(start, end - _MOST_BLANKS) : end]
-            end += len(tail.rstrip()) - len(tail)
+        while end > start and text[end - 1].isspace():
+            end -= 1
         line = text.rfind("\n", start, end)
         if line < 0:
             return start, end

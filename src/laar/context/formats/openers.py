@@ -189,28 +189,28 @@ def _block(
         if place is not None and place.closed:
             end, sure = stop, True
     spans[-1] = trimmed(text, last, end)
-    texts = [text[a:b] for a, b in spans]
     after = spans[-1][1]
     if counted:
-        closers = closing_marks(names, texts)
+        closers = closing_marks(names, [text[max(a, b - _LONGEST_LABEL) : b] for a, b in spans])
         if closers is None:
             return None
         closing = _CLOSING_TAG.match(text, after)  # cut off before
         after = after if closing is None else closing.end()
         if any(closers):
             spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
-            texts = [text[a:b] for a, b in spans]
-    if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
+    if any(a >= b for a, b in spans):
+        return None
+    if counted and answered_in_turn(names, [text[a:b] for a, b in spans[:2]]):
         return None
     if opener.needs and carries_meaning(
-        texts,
+        [text[a:b] for a, b in spans],
         own=place is None or not place.looked_up,
         remembered=place is not None and place.memories,
         points=True,
         parted=opener.named,
     ):
         return None
-    short = sum(map(len, texts)) < _LONG * len(texts)
+    short = sum(b - a for a, b in spans) < _LONG * len(spans)
     if place is not None and place.points < opener.needs and not place.memories and short:
         return None
     items = tuple(

@@ -228,10 +228,7 @@ def _named(attributes: str) -> dict[str, str]:
     if not attributes:
         return {}
     found = _ATTRIBUTE.findall(attributes)
-    if len(found) == 1:
-        name, *values = found[0]
-        return {name: "".join(values)}
-    named = {name: "".join(values) for name, *values in found}
+    named = {name: double or single or bare for name, double, single, bare in found}
     if len(named) < len(found):
         raise Refused(Reason.DUPLICATE_ATTRIBUTE)
     return named
