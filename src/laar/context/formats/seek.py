@@ -7,12 +7,16 @@ for a single sign `str.find` compares dozens, and so does numpy.
 from __future__ import annotations
 
 import re
+import sys
+from bisect import bisect_left
 from collections.abc import Iterator
+from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["beginnings", "line_ends", "matches"]
+__all__ = ["LineEnds", "beginnings", "matches"]
 
 _OTHERS = 32
 """Signs without a match after which a text is searched by pattern: no faster, but in one call."""
@@ -20,6 +24,12 @@ _OTHERS = 32
 _SMALL = 32  # the bit that small letters have; other signs with it are no letters
 _ENOUGH = 3
 _LINE_END = ord("\n")
+_LONG_TEXT = 16_000
+"""Length of a text from which it is worth a call of numpy."""
+
+_LONG_LINE = 800
+"""Mean length of a line from which a search at each line end is faster than one through them."""
+
 _PIECE = 1 << 17
 """Signs looked at in one call: longer arrays would be given back to the system, and asked for again."""
 
@@ -64,11 +74,48 @@ def beginnings(text: str, word: str) -> Iterator[int]:
             at = each.find(1, at + 1)
 
 
-def line_ends(text: str) -> int:
-    """How many line ends there are."""
-    if not text.isascii():
-        return text.count("\n")
-    return sum(int(np.count_nonzero(signs == _LINE_END)) for _, signs in _pieces(text, 0))
+class LineEnds:
+    """The line ends of a text, and searches for patterns that begin with one.
+
+    Args:
+        text: the text.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @cached_property
+    def count(self) -> int:
+        """How many there are."""
+        if not self._text.isascii():
+            return self._text.count("\n")
+        return sum(int(np.count_nonzero(signs == _LINE_END)) for _, signs in _pieces(self._text, 0))
+
+    @cached_property
+    def _places(self) -> list[int] | None:
+        """Where they are, if lines are long."""
+        text = self._text
+        if len(text) < _LONG_TEXT or self.count * _LONG_LINE > len(text):
+            return None
+        places: list[int] = []
+        at = text.find("\n")
+        while at >= 0:
+            places.append(at)
+            at = text.find("\n", at + 1)
+        return places
+
+    def matches(
+        self, pattern: re.Pattern[str], start: int = 0, stop: int = sys.maxsize
+    ) -> Iterator[re.Match[str]]:
+        """The same as `finditer`; where lines are long only their ends are looked at."""
+        if self._places is None:
+            yield from pattern.finditer(self._text, start, stop)
+            return
+        at = self._places[bisect_left(self._places, start) : bisect_left(self._places, stop)]
+        for match in filter(None, map(pattern.match, repeat(self._text), at, repeat(stop))):
+            if match.start() >= start:
+                yield match
+                start = match.end()
 
 
 def _pieces(text: str, more: int) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
