@@ -77,14 +77,15 @@ class JsonSpans:
         """The end of a value, noting wanted values below it; None for a key that comes twice."""
         self._step()
         end: int | None
+        sign = self._text[at]
         if not want and len(path) >= MAX_DEPTH:
             end = self._skip(at)
-        elif isinstance(value, dict) and self._text[at] == "{":
-            end = self._object(at, value, want or {}, path, found)
-        elif isinstance(value, list) and self._text[at] == "[":
-            end = self._array(at, value, want or {}, path, found)
-        elif isinstance(value, str) and self._text[at] == '"':
+        elif sign == '"' and isinstance(value, str):
             end = self._known(at, value)
+        elif sign == "{" and isinstance(value, dict):
+            end = self._object(at, value, want or {}, path, found)
+        elif sign == "[" and isinstance(value, list):
+            end = self._array(at, value, want or {}, path, found)
         else:
             end = self._skip(at)
         if end is not None:

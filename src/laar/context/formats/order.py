@@ -92,7 +92,8 @@ def carries_meaning(
             return True
         if sum(" " not in head.strip() and head.isascii() for head in heads) * 2 > len(texts):
             return True  # names, paths, links: a list, not texts
-        if all(map(str.isascii, texts)) and _words(texts) < _LEAST_WORDS * len(texts):
+        few = sum(head.count(" ") + 1 for head in heads) < _LEAST_WORDS * len(texts)
+        if few and all(map(str.isascii, texts)):
             return True
     spoken = [start for start in starts if ":" in start or "(" in start or "[" in start]
     if any(words.TURNS.match(start) for start in spoken) or _speakers(starts, spoken):
@@ -172,10 +173,6 @@ def answered_in_turn(numbers: Sequence[str], texts: Sequence[str]) -> bool:
 def _untitled(start: str) -> str:
     match = _TITLE.match(start) if ":" in start[:9] else None
     return start if match is None else start[match.end() :]
-
-
-def _words(texts: Sequence[str]) -> int:
-    return sum(text[:400].count(" ") + 1 for text in texts)
 
 
 def _leans(start: str, low: str) -> bool:

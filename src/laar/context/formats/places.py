@@ -132,7 +132,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
                 end = lines[start] = _line_end(text, first + at)
                 at = window.find(stem, end - first)
     if _HEAD + _TAIL < len(text) < _FAR_CHARS:
-        for found in islice(_FAR.finditer(view.lined, _HEAD), _MOST_PLACES):
+        for found in islice(view.ends.matches(_FAR, _HEAD), _MOST_PLACES):
             lines.setdefault(found.start(), _line_end(text, found.start()))
     return sorted(lines.items())
 

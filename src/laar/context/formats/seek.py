@@ -30,7 +30,7 @@ _LONG_TEXT = 16_000
 _LONG_LINE = 800
 """Mean length of a line from which a search at each line end is faster than one through them."""
 
-_PIECE = 1 << 17
+_PIECE = 1 << 16
 """Signs looked at in one call: longer arrays would be given back to the system, and asked for again."""
 
 
