@@ -84,8 +84,8 @@ def _block(view: View, place: Place, cut: Cut, most: int, ends: LineEnds) -> Blo
     if short and not place.memories:
         return None
     own = text[place.start : place.end]
-    ends = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
-    if any(cues.has_question(part) for part in ends):
+    parts = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
+    if any(cues.has_question(part) for part in parts):
         return None  # examples with their answers, or a place that holds more than documents
     if carries_meaning(
         texts,

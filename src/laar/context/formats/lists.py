@@ -285,7 +285,7 @@ def _prose(texts: Sequence[str]) -> bool:
 
 
 def _own_texts(elements: Sequence[_Json], *, known: bool, announced: bool) -> list[Path]:
-    """The path of each element's text; none where one has none, or is a turn of a talk or a step."""
+    """Paths of the elements' texts; empty if one has none, or is a turn of a talk or a step."""
     own: list[Path] = []
     for element in elements:
         if not isinstance(element, dict) or not TURNS.isdisjoint(element):

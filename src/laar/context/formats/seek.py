@@ -21,7 +21,7 @@ __all__ = ["LineEnds", "beginnings", "matches"]
 _OTHERS = 32
 """Signs without a match after which a text is searched by pattern: no faster, but in one call."""
 
-_SMALL = 32  # the bit that small letters have; other signs with it are no letters
+_SMALL = np.uint8(32)  # the bit that small letters have; other signs with it are no letters
 _ENOUGH = 3
 _LINE_END = ord("\n")
 _LONG_TEXT = 16_000
@@ -31,7 +31,7 @@ _LONG_LINE = 800
 """Mean length of a line from which a search at each line end is faster than one through them."""
 
 _PIECE = 1 << 16
-"""Signs looked at in one call: longer arrays would be given back to the system, and asked for again."""
+"""Signs looked at in one call: longer arrays are given back to the system, and asked for again."""
 
 
 def matches(pattern: re.Pattern[str], text: str, sign: str) -> Iterator[re.Match[str]]:
@@ -62,11 +62,11 @@ def beginnings(text: str, word: str) -> Iterator[int]:
     if len(letters) > _ENOUGH:
         return  # not of ASCII
     for start, signs in _pieces(text, _ENOUGH - 1):
-        signs = signs | _SMALL
-        places = len(signs) - _ENOUGH + 1
-        found = signs[:places] == letters[0]
+        small = signs | _SMALL
+        places = len(small) - _ENOUGH + 1
+        found = small[:places] == letters[0]
         for i in range(1, _ENOUGH):
-            found &= signs[i : i + places] == letters[i]
+            found &= small[i : i + places] == letters[i]
         each = found.tobytes()
         at = each.find(1)
         while at >= 0:
