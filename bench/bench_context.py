@@ -82,9 +82,14 @@ def hook_times() -> None:
 
     hook = ContextHook(ContextSettings(holdout_share=0.0))
 
-    def apply(given: bytes, now: float = 999.0) -> tuple[float, HookResult]:
+    def apply(
+        given: bytes, now: float = 999.0, *, is_read: bool = False
+    ) -> tuple[float, HookResult]:
+        document = orjson.loads(given) if is_read else None
         start = time.thread_time()
-        result = hook.apply(given, api="chat", tenant="t", route="r", now=now, mode="on")
+        result = hook.apply(
+            given, api="chat", tenant="t", route="r", now=now, mode="on", document=document
+        )
         return time.thread_time() - start, result
 
     for name, frame in FRAMES.items():
@@ -113,6 +118,8 @@ def hook_times() -> None:
             times.append(took)
             hook.commit(result.receipt, 999.0)
         report(f"{name}, {len(large[0]) >> 10} KB, 95 documents", times, "p99 2")
+        times = [apply(given, is_read=True)[0] for given in large * 4]
+        report("  the same, as the picker has read it before", times, "-")
     prose = "No delimiters, only results of documents in prose;\n"
     code = "    context[i] = documents[i]  # 1. read the sources\n"
     for size, target in ((64 << 10, "p99 0.6"), (400 << 10, "p99 2")):
@@ -121,6 +128,8 @@ def hook_times() -> None:
             given = json.dumps({"messages": [{"role": "user", "content": plain}]}).encode()
             took = [apply(given)[0] for _ in range(400)]
             report(f"no documents, {size >> 10} KB, {name}", took, target)
+            took = [apply(given, is_read=True)[0] for _ in range(400)]
+            report("  the same, as the picker has read it before", took, "-")
 
 
 def aligner_times() -> None:
