@@ -165,12 +165,11 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
 def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
-    turns = _turns(messages)
+    roles = list(map(_role, messages))
+    turns = _turns(roles)
     newest = max((turn for turn in turns if turn is not None), default=0)
     tools: dict[object, str] | None = None
-    for i, message in enumerate(messages):
-        role = _role(message)
-        turn = turns[i]
+    for i, (message, role, turn) in enumerate(zip(messages, roles, turns, strict=True)):
         if role is None or turn is None or "cache_control" in message:
             continue
         fresh = turn == newest
@@ -278,12 +277,12 @@ def _is_answer(message: object) -> bool:
     return _role(message) is None
 
 
-def _turns(messages: Sequence[object]) -> list[int | None]:
+def _turns(roles: Sequence[Role | None]) -> list[int | None]:
     """The turn of each message; None for what the model wrote."""
     turns: list[int | None] = []
     turn, answered = 0, False
-    for message in messages:
-        if _is_answer(message):
+    for role in roles:
+        if role is None:
             turns.append(None)
             answered = True
         else:
