@@ -93,7 +93,6 @@ class Turn:
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
     _with_blocks: set[Path] = field(init=False, default_factory=set)
-    _last: tuple[str, bytes, int] | None = field(init=False, default=None)  # see `_keyed`
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
         """Goes through the prompt once; `raw` as for `prompt_texts`."""
@@ -125,7 +124,8 @@ class Turn:
         least = 0 if self.settings.delimiters else _SHORT
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
-        raw, memo_key = self._keyed(text)
+        raw = text.value.encode()
+        memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
         known = self.memo.get(memo_key, self.now)
         if known is not None:  # remembered because it has documents
             self._with_blocks.add(text.path)
@@ -153,13 +153,6 @@ class Turn:
             made, changes = text.value, list(map(as_received, blocks))
         self._remember(memo_key, docs, changes, is_changed=made != text.value)
         return made
-
-    def _keyed(self, text: Text) -> tuple[bytes, int]:
-        """A text in UTF-8, and its hash in the scope; the last one asked for is at hand."""
-        if self._last is None or self._last[0] is not text.value:
-            raw = text.value.encode()
-            self._last = text.value, raw, hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
-        return self._last[1:]
 
     def _blocks(self, text: Text) -> list[Block]:
         """The blocks of a text, to be ordered or repeated; none where it stays as received."""
@@ -268,7 +261,7 @@ class Turn:
         """Adds a block to the plan: its order as sent, and the hits to expect from it."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
-        order = tuple(map(docs.keys.__getitem__, sent))
+        order = tuple([docs.keys[i] for i in sent])
         # The hits in the order chosen; also for a request that is left alone.
         matched = sent[: self.index.match(seed, order)] if is_known else docs.matched(found)
         baseline = found.baseline
@@ -311,7 +304,7 @@ class Turn:
             return
         # All turns of a conversation begin with the same text.
         first = next((text for text in self._texts if text.role == "user"), self._texts[0])
-        _, conversation = self._keyed(first)
+        conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
         self._control = guard.holds_out(conversation)
         if settings.dedup == "auto":
@@ -358,11 +351,11 @@ class _Documents(NamedTuple):
     live_keys: list[int]
 
     def bytes(self, positions: Sequence[int]) -> int:
-        return sum(map(self.sizes.__getitem__, positions))
+        return sum([self.sizes[i] for i in positions])
 
     def matched(self, found: Alignment) -> list[int]:
         """Positions that follow an order sent before, aligned."""
-        return list(map(self.live.__getitem__, found.permutation[: found.matched]))
+        return [self.live[j] for j in found.permutation[: found.matched]]
 
 
 _Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
