@@ -16,7 +16,6 @@ from laar.context.formats import cues, words
 from laar.context.formats.ends import trimmed
 from laar.context.formats.order import carries_meaning
 from laar.context.formats.places import Place
-from laar.context.formats.seek import LineEnds
 from laar.context.formats.shapes import CUTS, Cut
 from laar.context.formats.view import View
 
@@ -53,22 +52,21 @@ def in_place(view: View, place: Place, families: Sequence[str], most: int) -> Bl
     """The place cut into documents."""
     if place.kind == "text" and not place.looked_up:
         return None
-    ends = LineEnds(view.text)
     for cut in CUTS:
         enough = place.points >= cut.needs or (place.memories and cut.name == "lines")
         if cut.family not in families or not enough:
             continue
-        block = _block(view, place, cut, most, ends)
+        block = _block(view, place, cut, most)
         if block is not None:
             return block
     return None
 
 
-def _block(view: View, place: Place, cut: Cut, most: int, ends: LineEnds) -> Block | None:
+def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     text = view.text
     if cut.name == "lines" and text.count("\n", place.start, place.end) >= most:
         return None
-    spans = _spans(text, place, cut, ends)
+    spans = _spans(view, place, cut)
     if cut.name == "paragraphs":
         spans = _with_keys(text, spans)
     if not 2 <= len(spans) <= most:
@@ -106,11 +104,12 @@ def _block(view: View, place: Place, cut: Cut, most: int, ends: LineEnds) -> Blo
     )
 
 
-def _spans(text: str, place: Place, cut: Cut, ends: LineEnds) -> list[tuple[int, int]]:
+def _spans(view: View, place: Place, cut: Cut) -> list[tuple[int, int]]:
+    text = view.text
     spans: list[tuple[int, int]] = []
     at = place.start
     sign: str | None = None
-    for match in ends.matches(cut.between, place.start, place.end):
+    for match in view.own_ends.matches(cut.between, place.start, place.end):
         if cut.name == "separators":
             own = match.group().strip()
             if sign is not None and own != sign:

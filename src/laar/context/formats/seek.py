@@ -79,10 +79,13 @@ class LineEnds:
 
     Args:
         text: the text.
+        count: how many there are, where they were counted before.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, count: int | None = None) -> None:
         self._text = text
+        if count is not None:
+            self.count = count
 
     @cached_property
     def count(self) -> int:

@@ -57,6 +57,7 @@ class View:
     lined: str = field(init=False)
     _added: int = field(init=False, default=0)
     _ends: LineEnds | None = field(init=False, default=None)
+    _own_ends: LineEnds | None = field(init=False, default=None)
     _heads: list[int] | None = field(init=False, default=None)
     _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
@@ -77,6 +78,13 @@ class View:
         if self._ends is None:
             self._ends = LineEnds(self.lined)
         return self._ends
+
+    @property
+    def own_ends(self) -> LineEnds:
+        """The line ends of `text`."""
+        if self._own_ends is None:
+            self._own_ends = LineEnds(self.text, self.lines)
+        return self._own_ends
 
     @property
     def lines(self) -> int:
