@@ -65,9 +65,10 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
     notes: list[tuple[int, str]] = []  # by how many parts come before
     done = 0
     for change in changes:
-        for (start, end, *_), at in zip(change.block.items, change.order, strict=False):
-            parts += (text[done:start], _content(text, change, at))
-            done = end
+        items = change.block.items
+        for place, at in enumerate(change.order):
+            parts += (text[done : items[place].start], _content(text, change, at))
+            done = items[place].end
         if change.moved and not change.block.silent:
             end = change.block.end
             parts.append(text[done:end])
@@ -97,29 +98,31 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
         items = change.block.items
         if sorted(change.order) != list(range(len(items))):
             return False
-        for (start, end, *_), received in zip(items, change.order, strict=True):
-            gap = text[done:start]
+        for place, received in enumerate(change.order):
+            item = items[received]
+            gap = text[done : items[place].start]
             own = _content(text, change, received)
             if not made.startswith(gap, at) or not made.startswith(own, at + len(gap)):
                 return False
             at += len(gap)
             if received in change.repeated:
-                gone = text[items[received].text_start : items[received].text_end]
+                gone = text[item.text_start : item.text_end]
                 if made.find(gone, 0, at) < 0 and not any(gone in said for said in earlier):
                     return False
             at += len(own)
-            done = end
+            done = items[place].end
     return made[at:] == text[done:]
 
 
 def _content(text: str, change: Change, at: int) -> str:
-    start, end, first, last, _ = change.block.items[at]
+    item = change.block.items[at]
     if at not in change.repeated:
-        return text[start:end]
-    gone = text[first:last]
+        return text[item.start : item.end]
+    gone = text[item.text_start : item.text_end]
     if change.block.quoted:
         gone = orjson.loads(f'"{gone}"')
-    return text[start:first] + duplicate_note(gone) + text[last:end]
+    note = duplicate_note(gone)
+    return text[item.start : item.text_start] + note + text[item.text_end : item.end]
 
 
 def _ranking(change: Change) -> tuple[list[str | None], list[int]]:
