@@ -1,8 +1,8 @@
 """Freed memory that the process keeps.
 
 A body of 400 KB passes through several copies of its size. glibc gives freed memory back to the
-system as soon as a megabyte of it lies together, and the next request faults it in again, page by
-page: a tenth of the time of such a request, and milliseconds where the system has to find pages.
+system as soon as a megabyte of it lies together, and the next request has to ask for it again, page
+by page.
 """
 
 from __future__ import annotations
