@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import repeat
+from itertools import islice, repeat
 
 from laar.context.blocks import Block
 from laar.context.formats import uses
@@ -21,6 +21,9 @@ _READ = 4000
 
 _HEAD = 80
 """Characters of each document that may show a place in a sequence."""
+
+_MANY = 1000
+"""Places of a word from which on one search through all texts is faster than a look at each."""
 
 _DIGIT = re.compile(r"\d")
 _NOUN = re.compile(r"[^\W\d_]{3,}")
@@ -74,7 +77,8 @@ def _speak_of_each_other(text: str, block: Block) -> bool:
     texts = "\n".join([text[a:b] for a, b, *_ in block.items])
     if texts.isascii():
         anyhow = re.compile(named, re.IGNORECASE).match
-        if not any(map(anyhow, repeat(texts), beginnings(texts, noun.group()))):
+        places = list(islice(beginnings(texts, noun.group()), _MANY))
+        if len(places) < _MANY and not any(map(anyhow, repeat(texts), places)):
             return False  # nearly always
     first = block.items[0].start
     small, spoken = text[first : block.end].lower(), re.compile(named)

@@ -79,17 +79,20 @@ class LineEnds:
 
     Args:
         text: the text.
-        count: how many there are, where they were counted before.
+        like: those of a text that differs by `more` line ends only.
+        more: see `like`.
     """
 
-    def __init__(self, text: str, count: int | None = None) -> None:
+    def __init__(self, text: str, *, like: LineEnds | None = None, more: int = 0) -> None:
         self._text = text
-        if count is not None:
-            self.count = count
+        self._like = like
+        self._more = more
 
     @cached_property
     def count(self) -> int:
         """How many there are."""
+        if self._like is not None:
+            return self._like.count + self._more
         if not self._text.isascii():
             return self._text.count("\n")
         return sum(int(np.count_nonzero(signs == _LINE_END)) for _, signs in _pieces(self._text, 0))

@@ -49,15 +49,16 @@ class View:
 
     Args:
         text: the text, decoded.
+        own_ends: its line ends.
         around: the rest of the prompt.
     """
 
     text: str
+    own_ends: LineEnds
     around: Surroundings = NO_SURROUNDINGS
     lined: str = field(init=False)
     _added: int = field(init=False, default=0)
     _ends: LineEnds | None = field(init=False, default=None)
-    _own_ends: LineEnds | None = field(init=False, default=None)
     _heads: list[int] | None = field(init=False, default=None)
     _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
@@ -76,20 +77,8 @@ class View:
     def ends(self) -> LineEnds:
         """The line ends of `lined`."""
         if self._ends is None:
-            self._ends = LineEnds(self.lined)
+            self._ends = LineEnds(self.lined, like=self.own_ends, more=self._added + 1)
         return self._ends
-
-    @property
-    def own_ends(self) -> LineEnds:
-        """The line ends of `text`."""
-        if self._own_ends is None:
-            self._own_ends = LineEnds(self.text, self.lines)
-        return self._own_ends
-
-    @property
-    def lines(self) -> int:
-        """How many line ends the text has."""
-        return self.ends.count - self._added - 1
 
     @property
     def heads(self) -> list[int]:
