@@ -65,6 +65,16 @@ def same(result, body, reason):
     assert result.reason is reason
 
 
+def test_a_body_that_was_read_before_is_changed_in_the_same_way():
+    reading, given = hook(), hook()
+    for ids in ([2, 1, 4], [1, 9, 4, 2], [9, 4, 7]):
+        body = chat(user(ids))
+        alone, shared = send(reading, body), send(given, body, document=orjson.loads(body))
+        assert shared == alone
+        assert (shared.body is body) == (alone.body is body)
+    assert given.stats() == reading.stats()
+
+
 class TestOrder:
     def test_a_second_request_follows_the_first_and_says_so(self):
         h = hook()

@@ -279,8 +279,11 @@ class TestDeclared:
         [block] = scan(text, declared)
         assert [text[item.start : item.end] for item in block.items] == ["a b c", "d e f", "g h i"]
 
-    def test_other_texts_are_read_as_ever(self):
-        declared = ContextSettings(delimiters=(Delimiters(before="Given: ", between=" || "),))
+    @pytest.mark.parametrize(
+        "delimiters", [{"before": "Given: ", "between": " || "}, {"item": "#{n}# "}]
+    )
+    def test_other_texts_are_read_as_ever(self, delimiters):
+        declared = ContextSettings(delimiters=(Delimiters(**delimiters),))
         text = "".join(f"<doc>{name}</doc>" for name in "abc")
         assert [block.shape for block in scan(text, declared)] == ["xml"]
 

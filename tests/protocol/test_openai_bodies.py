@@ -25,6 +25,21 @@ JSON = st.recursive(
 
 
 @pytest.mark.parametrize(
+    ("body", "is_there"),
+    [
+        (b' {"model": "m", "prompt": "a"}', True),
+        (b'\xef\xbb\xbf{"model": "m", "prompt": "a"}', False),  # places in it would be others
+        (b'{"model": "m", "prompt": "\\ud800"}', False),
+        (b'{"model": "m", "prompt": "a", "temperature": NaN}', False),
+    ],
+)
+def test_the_document_is_kept_where_the_very_bytes_read_so(body, is_there):
+    read = read_body(Api.COMPLETIONS, body)
+    assert read.document == (orjson.loads(body) if is_there else None)
+    assert "prompt" not in repr(read)
+
+
+@pytest.mark.parametrize(
     ("path", "api"),
     [
         ("/v1/chat/completions", Api.CHAT),

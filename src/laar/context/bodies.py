@@ -165,12 +165,11 @@ def said_before(body: dict[str, object], path: Path) -> bytes:
 def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     if not isinstance(messages, list):
         return
-    turns = _turns(messages)
+    roles = list(map(_role, messages))
+    turns = _turns(roles)
     newest = max((turn for turn in turns if turn is not None), default=0)
     tools: dict[object, str] | None = None
-    for i, message in enumerate(messages):
-        role = _role(message)
-        turn = turns[i]
+    for i, (message, role, turn) in enumerate(zip(messages, roles, turns, strict=True)):
         if role is None or turn is None or "cache_control" in message:
             continue
         fresh = turn == newest
@@ -181,9 +180,10 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
             own = message.get("name")
             name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
-            at = (key, i, field)
-            for text in _content(at, message.get(field), role, fresh, name, tools, whole):
-                yield text._replace(turn=turn) if turn else text
+            value = message.get(field)
+            if value is not None:
+                at = (key, i, field)
+                yield from _content(at, value, role, fresh, name, tools, whole, turn)
 
 
 def _content(
@@ -194,27 +194,28 @@ def _content(
     tool: str = "",
     tools: dict[object, str] | None = None,
     whole: bool = False,
+    turn: int = 0,
 ) -> Iterator[Text]:
     """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
     if isinstance(value, str):
-        yield Text(path, value, role, fresh, tool)
+        yield Text(path, value, role, fresh, tool, False, turn)
         return
     if not isinstance(value, list):
         return
     if any(isinstance(part, dict) and "cache_control" in part for part in value):
         return
     if whole and _has_documents(value, role):
-        yield Text(path, "", role, fresh, tool, parts=True)
+        yield Text(path, "", role, fresh, tool, True, turn)
     for i, part in enumerate(value):
         if not isinstance(part, dict):
             continue
         kind = part.get("type")
         if kind in _TEXTS and isinstance(part.get("text"), str):
-            yield Text((*path, i, "text"), part["text"], role, fresh, tool)
+            yield Text((*path, i, "text"), part["text"], role, fresh, tool, False, turn)
         elif kind == "tool_result" and len(path) < _DEEPEST:
             name = (tools or {}).get(part.get("tool_use_id"), "")
             at = (*path, i, "content")
-            yield from _content(at, part.get("content"), "tool", fresh, name, None, whole)
+            yield from _content(at, part.get("content"), "tool", fresh, name, None, whole, turn)
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
@@ -276,12 +277,12 @@ def _is_answer(message: object) -> bool:
     return _role(message) is None
 
 
-def _turns(messages: Sequence[object]) -> list[int | None]:
+def _turns(roles: Sequence[Role | None]) -> list[int | None]:
     """The turn of each message; None for what the model wrote."""
     turns: list[int | None] = []
     turn, answered = 0, False
-    for message in messages:
-        if _is_answer(message):
+    for role in roles:
+        if role is None:
             turns.append(None)
             answered = True
         else:

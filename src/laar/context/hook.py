@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 import xxhash
@@ -122,7 +123,15 @@ class ContextHook:
         self._document_bytes = 0.0
 
     def apply(
-        self, body: bytes, *, api: str, tenant: str, route: str, now: float, mode: Mode
+        self,
+        body: bytes,
+        *,
+        api: str,
+        tenant: str,
+        route: str,
+        now: float,
+        mode: Mode,
+        document: dict[str, Any] | None = None,
     ) -> HookResult:
         """Looks at one request body; never raises.
 
@@ -133,12 +142,15 @@ class ContextHook:
             route: name of the route, for the same, and for the guard.
             now: seconds, monotonic.
             mode: ``observe`` does everything but change the body.
+            document: the body as `orjson` reads it, if it was read before; half of the time that
+                is spent on a body without documents.
         """
         if mode == "off":
             result = HookResult(body=body, reason=Reason.OFF)
         else:
             try:
-                result = self._apply(body, api, tenant, route, now, observe=mode == "observe")
+                observe = mode == "observe"
+                result = self._apply(body, document, api, tenant, route, now, observe=observe)
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
             except (TooComplexError, orjson.JSONEncodeError):  # nested deeper than orjson writes
@@ -282,14 +294,22 @@ class ContextHook:
         }
 
     def _apply(
-        self, body: bytes, api: str, tenant: str, route: str, now: float, *, observe: bool
+        self,
+        body: bytes,
+        document: dict[str, Any] | None,
+        api: str,
+        tenant: str,
+        route: str,
+        now: float,
+        *,
+        observe: bool,
     ) -> HookResult:
         settings = self._settings
         if len(body) > settings.max_body_bytes:
             return HookResult(body=body, reason=Reason.TOO_LARGE)
         check = self._deadline()
         try:
-            parsed = orjson.loads(body)
+            parsed = orjson.loads(body) if document is None else document
         except orjson.JSONDecodeError:
             raise Refused(Reason.INVALID_JSON) from None
         if not isinstance(parsed, dict):

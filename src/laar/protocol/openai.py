@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -99,7 +99,7 @@ class Body:
     """The fields read from a body; see `laar.core.request.Request` for their meaning.
 
     `model` is empty where the body names none. `model_span` is the place of its value in the bytes,
-    if it was looked for.
+    if it was looked for. `document` is the body as `orjson` reads all of it, if that was done.
     """
 
     model: str
@@ -114,6 +114,7 @@ class Body:
     model_span: Span | None = None
     session: str = ""
     previous: str = ""
+    document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
 def api_of(path: str) -> Api:
@@ -178,7 +179,7 @@ def read_body(api: Api, body: bytes) -> Body:
         if span is not None:
             return Body(model=_field(body, span), model_span=span)
         return Body(model=_peek(body))
-    document, is_whole = _document(body)
+    document, is_whole, is_plain = _document(body)
     model = document.get("model")
     if model is None:
         model = ""
@@ -206,6 +207,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
         session=session_of_body(document),
         previous=_text(previous) if isinstance(previous, str) else "",
+        document=document if is_plain else None,
     )
 
 
@@ -256,8 +258,8 @@ def _peek(body: bytes) -> str:
     return _text(model) if isinstance(model, str) else ""
 
 
-def _document(body: bytes) -> tuple[dict[str, Any], bool]:
-    """The body as an object, and whether that is all of it.
+def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
+    """The body as an object, whether that is all of it, and whether `orjson` reads it so.
 
     Raises:
         RequestError: it is no JSON object.
@@ -265,19 +267,21 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool]:
     if body.startswith(_COMPRESSED):
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
     if len(body) > _FEW_PARTS_BYTES and _has_many_parts(body):
-        return _scalars(body), False
+        return _scalars(body), False, False
+    is_plain = not body.startswith(BYTE_ORDER_MARK)
     try:
-        document = orjson.loads(body[3:] if body.startswith(BYTE_ORDER_MARK) else body)
+        document = orjson.loads(body if is_plain else body[len(BYTE_ORDER_MARK) :])
     except orjson.JSONDecodeError as error:
+        is_plain = False
         try:
             document = json.loads(body)
         except RecursionError:
-            return _scalars(body), False
+            return _scalars(body), False, False
         except ValueError:
             raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
     if not isinstance(document, dict):
         raise _bad("the body must be a JSON object")
-    return document, True
+    return document, True, is_plain
 
 
 def _has_many_parts(body: bytes) -> bool:

@@ -6,7 +6,7 @@ one lets the request go on without the picker.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from laar.core.request import Api
 from laar.protocol.answers import Usage
@@ -108,7 +108,15 @@ class BodyHook(Protocol):
         ...
 
     def apply(
-        self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
+        self,
+        body: bytes,
+        *,
+        api: Api,
+        model: str,
+        head: Head,
+        may_change: bool,
+        now: float,
+        document: dict[str, Any] | None = None,
     ) -> Rework | None:
         """Looks at a body that was read without fault; None when there is nothing to do with it.
 
@@ -119,5 +127,6 @@ class BodyHook(Protocol):
             head: headers of the request.
             may_change: False in shadow: look, and leave it alone.
             now: seconds, monotonic.
+            document: the body as `orjson` reads it; None if that was not done.
         """
         ...

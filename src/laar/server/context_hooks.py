@@ -16,6 +16,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
 from laar.core.request import Api
@@ -207,17 +208,32 @@ class ContextHooks:
         return self._rng.random() < share
 
     def apply(
-        self, body: bytes, *, api: Api, model: str, head: Head, may_change: bool, now: float
+        self,
+        body: bytes,
+        *,
+        api: Api,
+        model: str,
+        head: Head,
+        may_change: bool,
+        now: float,
+        document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
         """Reads a body; None when no route matches it, or nothing is to be remembered."""
         for ordering in self._orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
-                return self.guarded(self._look, ordering, body, api, head, mode, now)
+                return self.guarded(self._look, ordering, body, api, head, mode, now, document)
         return None
 
     def _look(
-        self, ordering: Ordering, body: bytes, api: Api, head: Head, mode: Mode, now: float
+        self,
+        ordering: Ordering,
+        body: bytes,
+        api: Api,
+        head: Head,
+        mode: Mode,
+        now: float,
+        document: dict[str, Any] | None,
     ) -> _Reworked | None:
         tally = ordering.tally
         if mode == "off":
@@ -229,7 +245,13 @@ class ContextHooks:
             return None
         began = self._clock()
         result = ordering.hook.apply(
-            body, api=api, tenant=head.tenant, route=ordering.rule.name, now=now, mode=mode
+            body,
+            api=api,
+            tenant=head.tenant,
+            route=ordering.rule.name,
+            now=now,
+            mode=mode,
+            document=document,
         )
         tally.added.observe(self._clock() - began)
         tally.reasons[result.reason.value] += 1

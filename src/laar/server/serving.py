@@ -9,6 +9,7 @@ import signal
 from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
 from laar.server.garbage import collect_at_rest, keep_young
+from laar.server.memory import keep_freed
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
@@ -86,5 +87,6 @@ async def _run_envoy(
 
 async def _collect(picker: Picker, started: asyncio.Event) -> None:
     await started.wait()
+    keep_freed()
     keep_young()
     await collect_at_rest(picker.is_at_rest)

@@ -28,6 +28,7 @@ from laar.context.formats import (
 from laar.context.formats.held import hold
 from laar.context.formats.order import source_files
 from laar.context.formats.places import Place, places
+from laar.context.formats.seek import LineEnds
 from laar.context.formats.shapes import SHAPES, Needs, Shape
 from laar.context.formats.view import NO_SURROUNDINGS, Surroundings, View
 from laar.context.settings import ContextSettings, Reason
@@ -105,8 +106,9 @@ def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterat
                 return
     if "numbered" in families:
         yield fences.scan(text, limits)
-    if len(text) <= MAX_LINES or text.count("\n") <= MAX_LINES:
-        view = View(text, around)
+    ends = LineEnds(text)
+    if len(text) <= MAX_LINES or ends.count <= MAX_LINES:
+        view = View(text, ends, around)
         yield openers.unannounced(view, families, most)
         if "records" in families:
             yield records.scan(view, most)

@@ -21,9 +21,8 @@ from laar.context.formats.view import View
 
 __all__ = ["in_place"]
 
-_KEYED = re.compile(
-    r"[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200}(?:\n[ \t]*+[A-Za-z][\w -]{0,30}: [^\n]{0,200})*+\Z"
-)
+_KEY = re.compile(r"[ \t]*+[A-Za-z][\w -]{0,30}: ")
+_KEYED = re.compile(rf"{_KEY.pattern}[^\n]{{0,200}}(?:\n{_KEY.pattern}[^\n]{{0,200}})*+\Z")
 _SENTENCE_END = (
     ".",
     "!",
@@ -67,7 +66,7 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     text = view.text
     if cut.name == "lines" and text.count("\n", place.start, place.end) >= most:
         return None
-    spans = _spans(text, place, cut)
+    spans = _spans(view, place, cut)
     if cut.name == "paragraphs":
         spans = _with_keys(text, spans)
     if not 2 <= len(spans) <= most:
@@ -83,8 +82,8 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     if short and not place.memories:
         return None
     own = text[place.start : place.end]
-    ends = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
-    if any(cues.has_question(part) for part in ends):
+    parts = (own,) if len(own) <= 2 * _READ else (own[:_READ], own[-_READ:])
+    if any(cues.has_question(part) for part in parts):
         return None  # examples with their answers, or a place that holds more than documents
     if carries_meaning(
         texts,
@@ -105,11 +104,12 @@ def _block(view: View, place: Place, cut: Cut, most: int) -> Block | None:
     )
 
 
-def _spans(text: str, place: Place, cut: Cut) -> list[tuple[int, int]]:
+def _spans(view: View, place: Place, cut: Cut) -> list[tuple[int, int]]:
+    text = view.text
     spans: list[tuple[int, int]] = []
     at = place.start
     sign: str | None = None
-    for match in cut.between.finditer(text, place.start, place.end):
+    for match in view.own_ends.matches(cut.between, place.start, place.end):
         if cut.name == "separators":
             own = match.group().strip()
             if sign is not None and own != sign:
@@ -134,7 +134,7 @@ def _bare(text: str, start: int, end: int) -> tuple[int, int]:
 
 def _with_keys(text: str, spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Paragraphs with those before them that only name them (``file: a.md``), if all do so."""
-    keyed = [bool(_KEYED.match(text[a:b])) for a, b in spans]
+    keyed = [bool(_KEYED.match(text, a, b)) for a, b in spans]
     if not keyed or not keyed[0] or not any(not key for key in keyed):
         return spans
     joined: list[tuple[int, int]] = []
@@ -153,6 +153,8 @@ def _speaks(text: str) -> bool:
 
 def _unnamed(text: str) -> str:
     """A document without the paragraph that only names it."""
+    if _KEY.match(text) is None:
+        return text  # most documents
     head, blank, _ = text[:_LONGEST_KEYS].partition("\n\n")
     return text[len(head) + 2 :] if blank and _KEYED.match(head) else text
 

@@ -47,6 +47,8 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
     names: list[str] = []
     if given.item:
         found = list(_pattern(given.item).finditer(text, start, end))
+        if not found:
+            return None
         stops = [match.start() for match in found[1:]] + [end]
         whole = not any("n" in match.groupdict() for match in found)
         for match, stop in zip(found, stops, strict=True):

@@ -79,29 +79,31 @@ def end_of_part(view: View, start: int, stop: int) -> tuple[int, bool]:
     return at, sure
 
 
-def end_of_last(view: View, start: int, stop: int, others: Sequence[str]) -> tuple[int, bool]:
+def end_of_last(
+    view: View, start: int, stop: int, others: Sequence[tuple[int, int]]
+) -> tuple[int, bool]:
     """The place where the last of several documents ends.
 
     Args:
         view: the text.
         start: start of the last document's text.
         stop: latest end of it.
-        others: the texts of the documents before it.
+        others: spans of the documents before it.
 
     Returns:
         The place, and whether it is safe to move the document.
     """
     text = view.text
     at, sure = end_of_part(view, start, stop)
-    if not any("\n" in other for other in others):
+    if all(text.find("\n", a, b) < 0 for a, b in others):
         line = text.find("\n", start, at)
         if line >= 0 and not text[start:line].strip():
             line = text.find("\n", line + 1, at)
         return (line, True) if line >= 0 else (at, True)
-    blanks = max(len(BLANK.findall(other)) for other in others)
     parts = [match.start() for match in BLANK.finditer(text, start, at)]
-    if len(parts) <= blanks and (sure or not parts):
+    if not parts:
         return at, True
+    blanks = max(len(BLANK.findall(text, a, b)) for a, b in others)
     if not blanks:
         return parts[0], True
     return at, sure or view.around.by_tool

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import islice, repeat
 
 from laar.context.blocks import Block
 from laar.context.formats import uses
 from laar.context.formats.order import in_sequence
+from laar.context.formats.seek import beginnings
 from laar.context.formats.view import Surroundings
 from laar.context.settings import ContextSettings, Reason
 
@@ -19,6 +21,9 @@ _READ = 4000
 
 _HEAD = 80
 """Characters of each document that may show a place in a sequence."""
+
+_MANY = 1000
+"""Places of a word from which on one search through all texts is faster than a look at each."""
 
 _DIGIT = re.compile(r"\d")
 _NOUN = re.compile(r"[^\W\d_]{3,}")
@@ -36,7 +41,8 @@ def hold(
     all_used = any(map(uses.ORDERED.are_in, near)) or any(map(uses.PLACES.are_in, said))
 
     def is_used(block: Block) -> bool:
-        if all_used or in_sequence([text[a : a + _HEAD] for _, _, a, _, _ in block.items]):
+        heads = (text[item.text_start : item.text_start + _HEAD] for item in block.items)
+        if all_used or in_sequence(heads):
             return True
         speaks_of_numbers = any(map(uses.NUMBERED.are_in, said))
         if not block.labels_stay:
@@ -67,7 +73,13 @@ def _speak_of_each_other(text: str, block: Block) -> bool:
     noun = _NOUN.search(text[block.begin : block.items[0].start].lower())
     if noun is None:
         return False
-    named = re.compile(rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b")
-    inside = text[block.items[0].start : block.end].lower()
+    named = rf"{noun.group()}(?<![</\w]{noun.group()})s?[ #]{{0,2}}\[?\d{{1,3}}\b"
+    texts = "\n".join([text[a:b] for a, b, *_ in block.items])
+    if texts.isascii():
+        anyhow = re.compile(named, re.IGNORECASE).match
+        places = list(islice(beginnings(texts, noun.group()), _MANY))
+        if len(places) < _MANY and not any(map(anyhow, repeat(texts), places)):
+            return False  # nearly always
     first = block.items[0].start
-    return any(named.search(inside, a - first, b - first) for a, b, *_ in block.items)
+    small, spoken = text[first : block.end].lower(), re.compile(named)
+    return any(spoken.search(small, a - first, b - first) for a, b, *_ in block.items)

@@ -36,6 +36,8 @@ Want: TypeAlias = "Mapping[str | int, Want] | None"
 
 _BLANKS = " \t\r\n"
 _SPACE = re.compile(r"[ \t\r\n]*+")
+_KEY = re.compile(r'"([^"\\]*+)"[ \t\r\n]*+:[ \t\r\n]*+')
+_NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
 _SCALAR = re.compile(r"[^\s,\]}]++")
 _STRUCTURE = re.compile(r'["\[\]{}]')
 
@@ -75,14 +77,15 @@ class JsonSpans:
         """The end of a value, noting wanted values below it; None for a key that comes twice."""
         self._step()
         end: int | None
+        sign = self._text[at]
         if not want and len(path) >= MAX_DEPTH:
             end = self._skip(at)
-        elif isinstance(value, dict) and self._text[at] == "{":
-            end = self._object(at, value, want or {}, path, found)
-        elif isinstance(value, list) and self._text[at] == "[":
-            end = self._array(at, value, want or {}, path, found)
-        elif isinstance(value, str) and self._text[at] == '"':
+        elif sign == '"' and isinstance(value, str):
             end = self._known(at, value)
+        elif sign == "{" and isinstance(value, dict):
+            end = self._object(at, value, want or {}, path, found)
+        elif sign == "[" and isinstance(value, list):
+            end = self._array(at, value, want or {}, path, found)
         else:
             end = self._skip(at)
         if end is not None:
@@ -101,15 +104,18 @@ class JsonSpans:
         seen: set[str] = set()
         at = self._space(at + 1)
         while text[at] != "}":
-            end = self._string(at)
-            key = text[at + 1 : end - 1]
-            if "\\" in key:
+            plain = _KEY.match(text, at)
+            if plain is not None:
+                self._step()
+                key, at = plain[1], plain.end()
+            else:
+                end = self._string(at)
                 key = orjson.loads(text[at:end])
+                at = self._space(self._space(end) + 1)  # the colon
             if key in seen and want:
                 return None
             guess = None if key in seen else value.get(key)
             seen.add(key)
-            at = self._space(self._space(end) + 1)  # the colon
             after = self._walk(at, guess, want.get(key), (*path, key), found)
             if after is None:
                 return None
@@ -137,8 +143,9 @@ class JsonSpans:
 
     def _next(self, at: int) -> int:
         """Moves from the end of a member to the next one, or to the closing bracket."""
-        at = self._space(at)
-        return self._space(at + 1) if self._text[at] == "," else at
+        match = _NEXT.match(self._text, at)
+        assert match is not None
+        return match.end()
 
     def _space(self, at: int) -> int:
         if self._text[at] not in _BLANKS:
@@ -180,7 +187,7 @@ class JsonSpans:
         while self._quotes:
             self._quotes -= 1
             end = text.index('"', end + 1)
-            if not self._escaped(end):
+            if text[end - 1] != "\\" or not self._escaped(end):
                 return end + 1
         literal = orjson.dumps(value).decode()
         return at + len(literal) if text.startswith(literal, at) else self._string(at)
@@ -188,10 +195,11 @@ class JsonSpans:
     def _string(self, at: int) -> int:
         """The end of a string literal."""
         end = at
+        text = self._text
         while True:
             self._step()
-            end = self._text.index('"', end + 1)
-            if not self._escaped(end):
+            end = text.index('"', end + 1)
+            if text[end - 1] != "\\" or not self._escaped(end):
                 return end + 1
 
     def _escaped(self, at: int) -> bool:

@@ -53,6 +53,8 @@ TEXTS = (
 )  # fmt: skip
 """Fields that hold a document's text."""
 
+_TEXT_FIELDS = {name: i for i, name in enumerate(TEXTS)}
+
 RETRIEVED = frozenset(
     ("page_content", "pageContent", "metadata", "score", "similarity", "distance", "relevance",
      "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
@@ -156,14 +158,18 @@ def _blocks(
         )
     if not isinstance(elements, list) or len(elements) < limits.least:
         return []
+    own: list[Path]
     if all(isinstance(element, str) for element in elements):
         if not (announced or known) or not _prose([e for e in elements if isinstance(e, str)]):
             return []
-    elif not _documents(elements, known=known, announced=announced):
-        return []
+        own = [()] * len(elements)
+    else:
+        own = _own_texts(elements, known=known, announced=announced)
+        if not own:
+            return []
     if len(elements) > limits.most:
         raise Refused(Reason.TOO_MANY)
-    spans = _spans(text, value, path, elements)
+    spans = _spans(text, value, path, own)
     shape = "json" if path else "json_list"
     named = [_names(element) if isinstance(element, dict) else {} for element in elements]
     block = block_of(
@@ -187,6 +193,9 @@ _STAGES = (
 
 
 def _count_up(elements: Sequence[_Json], name: str) -> bool:
+    first = elements[0]
+    if not isinstance(first, dict) or name not in first:
+        return False  # most elements
     numbers = [element.get(name) for element in elements if isinstance(element, dict)]
     return len(numbers) == len(elements) and all(
         isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers)
@@ -218,7 +227,7 @@ def _lines(text: str, limits: Limits, by_tool: bool) -> list[Block]:
             return []
         first, last = spans_of(text[start:end], element, [sub])[sub]
         spans.append((start, end, start + first + 1, start + last - 1))
-    if len(spans) < limits.least or not _documents(elements, known=False, announced=by_tool):
+    if len(spans) < limits.least or not _own_texts(elements, known=False, announced=by_tool):
         return []
     if len(spans) > limits.most:
         raise Refused(Reason.TOO_MANY)
@@ -275,29 +284,30 @@ def _prose(texts: Sequence[str]) -> bool:
     return all(len(text) >= _LEAST_CHARS and not _is_name(text) for text in texts)
 
 
-def _documents(elements: Sequence[_Json], *, known: bool, announced: bool) -> bool:
-    """Whether all elements hold text, and none is a turn of a talk or a step."""
+def _own_texts(elements: Sequence[_Json], *, known: bool, announced: bool) -> list[Path]:
+    """Paths of the elements' texts; empty if one has none, or is a turn of a talk or a step."""
+    own: list[Path] = []
     for element in elements:
         if not isinstance(element, dict) or not TURNS.isdisjoint(element):
-            return False
-        own = _text_field(element)
-        if not own:
-            return False
+            return []
+        path = _text_field(element)
+        if not path:
+            return []
         if not (known or announced) and RETRIEVED.isdisjoint(element):
-            return False
-    return True
+            return []
+        own.append(path)
+    return own
 
 
 def _text_field(element: dict[str, _Json]) -> Path:
     """The path of the longest text among the usual fields; empty if there is none."""
-    best: Path = ()
-    size = 0
-    for name in TEXTS:
-        own = element.get(name)
-        if isinstance(own, str) and len(own) > size:
-            best, size = (name,), len(own)
-    if best:
-        return best
+    sizes = {
+        name: len(own)
+        for name, own in element.items()
+        if name in _TEXT_FIELDS and isinstance(own, str) and own
+    }
+    if sizes:
+        return (min(sizes, key=lambda name: (-sizes[name], _TEXT_FIELDS[name])),)
     for name in INSIDE:
         inner = element.get(name)
         at: Path = (name,)
@@ -311,11 +321,11 @@ def _text_field(element: dict[str, _Json]) -> Path:
 
 
 def _names(element: dict[str, _Json]) -> dict[str, str]:
-    named = ((name, element.get(name)) for name in _NAMES)
+    named = [(name, element[name]) for name in _NAMES if name in element]
     return {
         name: str(value)
         for name, value in named
-        if isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and value != ""
     }
 
 
@@ -323,15 +333,12 @@ def _spans(
     text: str,
     value: dict[str, _Json] | list[_Json],
     path: tuple[str, ...],
-    elements: Sequence[_Json],
+    own: Sequence[Path],
 ) -> list[Span]:
-    places: list[Path] = [(*path, i) for i in range(len(elements))]
-    texts = [
-        (*place, *(_text_field(element) if isinstance(element, dict) else ()))
-        for place, element in zip(places, elements, strict=True)
-    ]
+    places: list[Path] = [(*path, i) for i in range(len(own))]
+    texts = [(*place, *below) for place, below in zip(places, own, strict=True)]
     spans = spans_of(text, value, texts)
     return [
-        (*spans[place], spans[own][0] + 1, spans[own][1] - 1)
-        for place, own in zip(places, texts, strict=True)
+        (*spans[place], spans[inside][0] + 1, spans[inside][1] - 1)
+        for place, inside in zip(places, texts, strict=True)
     ]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 from laar.context.blocks import Block, Item, Refused, count_up
 from laar.context.formats.ends import end_of_last, trimmed
@@ -43,8 +43,7 @@ _FREE = tuple(opener for opener in OPENERS if opener.needs is Needs.NOTHING)
 _PATTERNS = {opener.name: re.compile(rf"\n{opener.begins}") for opener in OPENERS}
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
+class _Label(NamedTuple):
     start: int  # of the line, in the text
     end: int  # of the label
     name: str
@@ -128,22 +127,21 @@ def _labels(view: View, opener: Opener, start: int, end: int) -> Iterator[_Label
         if opener.needs is Needs.NOTHING and start == 0
         else pattern.finditer(lined, start, end + 1)
     )
+    group = next((group for group in ("n", "id") if group in pattern.groupindex), None)
     for seen, match in enumerate(found):
         if seen >= _MOST:
             raise Refused(Reason.TOO_MANY)
-        groups = match.groupdict()
-        if "n" in groups or "id" in groups:
-            group = "n" if "n" in groups else "id"
-            name = match[group]
-            if name.isdecimal() and not name.isascii():
+        first, last = match.span()
+        if group is not None:
+            a, b = match.span(group)
+            name = lined[a:b]
+            if not name.isascii() and name.isdecimal():
                 name = str(int(name))  # in the digits of its script
-            key = (
-                lined[match.start() : match.start(group)].strip().casefold(),
-                lined[match.end(group) : match.end()].strip(),
-            )
+            key = lined[first:a].strip().casefold(), lined[b:last].strip()
         else:
-            name, key = "", (groups.get("level") or match.group().strip(), "")
-        yield _Label(match.start(), match.end() - 1, name, key)
+            level = match["level"] if "level" in pattern.groupindex else ""
+            name, key = "", (level or match.group().strip(), "")
+        yield _Label(first, last - 1, name, key)
 
 
 def _runs(view: View, opener: Opener, start: int, end: int) -> list[list[_Label]]:
@@ -187,32 +185,32 @@ def _block(
     if opener.ends:
         end, sure = spans[-1][1], True
     else:
-        before = [text[a:b] for a, b in others]
-        end, sure = end_of_last(view, last, stop, before)
+        end, sure = end_of_last(view, last, stop, others)
         if place is not None and place.closed:
             end, sure = stop, True
     spans[-1] = trimmed(text, last, end)
-    texts = [text[a:b] for a, b in spans]
     after = spans[-1][1]
     if counted:
-        closers = closing_marks(names, texts)
+        closers = closing_marks(names, [text[max(a, b - _LONGEST_LABEL) : b] for a, b in spans])
         if closers is None:
             return None
-        spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
         closing = _CLOSING_TAG.match(text, after)  # cut off before
         after = after if closing is None else closing.end()
-        texts = [text[a:b] for a, b in spans]
-    if not all(map(str.strip, texts)) or (counted and answered_in_turn(names, texts)):
+        if any(closers):
+            spans = [trimmed(text, a, b - own) for (a, b), own in zip(spans, closers, strict=True)]
+    if any(a >= b for a, b in spans):
+        return None
+    if counted and answered_in_turn(names, [text[a:b] for a, b in spans[:2]]):
         return None
     if opener.needs and carries_meaning(
-        texts,
+        [text[a:b] for a, b in spans],
         own=place is None or not place.looked_up,
         remembered=place is not None and place.memories,
         points=True,
         parted=opener.named,
     ):
         return None
-    short = sum(map(len, texts)) < _LONG * len(texts)
+    short = sum(b - a for a, b in spans) < _LONG * len(spans)
     if place is not None and place.points < opener.needs and not place.memories and short:
         return None
     items = tuple(
@@ -241,15 +239,15 @@ def _spans(
 ) -> list[tuple[int, int]] | None:
     """Each document's text; the last one's end is still open."""
     text = view.text
-    spans: list[tuple[int, int]] = []
-    for i, label in enumerate(run):
-        until = run[i + 1].start if i + 1 < len(run) else stop
-        if opener.ends:
-            until = text.find(opener.ends.format(n=label.name), label.end, until)
-            if until < 0:
-                return None
-        spans.append(trimmed(text, label.end, until))
-    return spans
+    ends = [label.start for label in run[1:]] + [stop]
+    if opener.ends:
+        ends = [
+            text.find(opener.ends.format(n=label.name), label.end, end)
+            for label, end in zip(run, ends, strict=True)
+        ]
+        if min(ends) < 0:
+            return None
+    return [trimmed(text, label.end, end) for label, end in zip(run, ends, strict=True)]
 
 
 def _indent(text: str, start: int) -> int:

@@ -8,7 +8,7 @@ of a talk, lines of a log, sentences of one story.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from laar.context.blocks import Item
@@ -79,7 +79,8 @@ def carries_meaning(
     heads = [text[:_READ] for text in texts]
     starts = [_untitled(head[:120].lstrip(_DECORATION)) for head in heads]
     lowered = [start[:40].lower() for start in starts]
-    if len(set(texts)) < len(texts) and not remembered:
+    # Most differ at once; to compare whole texts, all of them are hashed.
+    if not remembered and len(set(heads)) < len(heads) and len(set(texts)) < len(texts):
         return True
     if not remembered:
         if not parted and any(
@@ -91,7 +92,8 @@ def carries_meaning(
             return True
         if sum(" " not in head.strip() and head.isascii() for head in heads) * 2 > len(texts):
             return True  # names, paths, links: a list, not texts
-        if all(map(str.isascii, texts)) and _words(texts) < _LEAST_WORDS * len(texts):
+        few = sum(head.count(" ") + 1 for head in heads) < _LEAST_WORDS * len(texts)
+        if few and all(map(str.isascii, texts)):
             return True
     spoken = [start for start in starts if ":" in start or "(" in start or "[" in start]
     if any(words.TURNS.match(start) for start in spoken) or _speakers(starts, spoken):
@@ -128,13 +130,15 @@ _STAGE = re.compile(
 )
 
 
-def in_sequence(heads: Sequence[str]) -> bool:
+def in_sequence(heads: Iterable[str]) -> bool:
     """Whether texts begin as chapters, pages or drafts that count up."""
-    if not heads or _STAGE.match(heads[0]) is None:
-        return False  # nearly always
-    stages = [_STAGE.match(head) for head in heads]
-    numbers = [int(stage[2]) for stage in stages if stage is not None]
-    return len(numbers) == len(heads) and all(b == a + 1 for a, b in pairwise(numbers))
+    numbers: list[int] = []
+    for head in heads:
+        stage = _STAGE.match(head)
+        if stage is None:
+            return False  # nearly always the first
+        numbers.append(int(stage[2]))
+    return bool(numbers) and all(b == a + 1 for a, b in pairwise(numbers))
 
 
 _SOURCE_FILE = re.compile(
@@ -169,10 +173,6 @@ def answered_in_turn(numbers: Sequence[str], texts: Sequence[str]) -> bool:
 def _untitled(start: str) -> str:
     match = _TITLE.match(start) if ":" in start[:9] else None
     return start if match is None else start[match.end() :]
-
-
-def _words(texts: Sequence[str]) -> int:
-    return sum(text[:400].count(" ") + 1 for text in texts)
 
 
 def _leans(start: str, low: str) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from laar.context.formats import cues, words
 from laar.context.formats.ends import RULE, end_of_part, trimmed
+from laar.context.formats.seek import matches
 from laar.context.formats.view import View
 
 __all__ = ["Place", "places"]
@@ -131,7 +132,7 @@ def _lines(view: View) -> list[tuple[int, int]]:
                 end = lines[start] = _line_end(text, first + at)
                 at = window.find(stem, end - first)
     if _HEAD + _TAIL < len(text) < _FAR_CHARS:
-        for found in islice(_FAR.finditer(view.lined, _HEAD), _MOST_PLACES):
+        for found in islice(view.ends.matches(_FAR, _HEAD), _MOST_PLACES):
             lines.setdefault(found.start(), _line_end(text, found.start()))
     return sorted(lines.items())
 
@@ -142,9 +143,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _tagged(text: str) -> Iterator[_Span]:
-    if "<" not in text:
-        return
-    for match in islice(_TAG.finditer(text), _MOST_PLACES):
+    for match in islice(matches(_TAG, text, "<"), _MOST_PLACES):
         end = text.find(f"</{match[1]}>", match.end())
         if end < 0:
             continue

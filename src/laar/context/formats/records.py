@@ -51,7 +51,7 @@ def scan(view: View, most: int) -> list[Block]:
         text = view.text
         spans = [trimmed(text, a, b) for a, b in run]
         last = run[-1][0]
-        end, sure = end_of_last(view, last, run[-1][1], [text[a:b] for a, b in spans[:-1]])
+        end, sure = end_of_last(view, last, run[-1][1], spans[:-1])
         spans[-1] = trimmed(text, last, end)
         items = tuple(Item(a, b, a, b) for a, b in spans)
         kept = items if sure else items[:-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laar.context.formats import cues, words
+from laar.context.formats.seek import LineEnds
 
 __all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
 
@@ -48,12 +49,16 @@ class View:
 
     Args:
         text: the text, decoded.
+        own_ends: its line ends.
         around: the rest of the prompt.
     """
 
     text: str
+    own_ends: LineEnds
     around: Surroundings = NO_SURROUNDINGS
     lined: str = field(init=False)
+    _added: int = field(init=False, default=0)
+    _ends: LineEnds | None = field(init=False, default=None)
     _heads: list[int] | None = field(init=False, default=None)
     _cues: dict[int, tuple[list[tuple[int, bool]], list[int]]] = field(init=False)
 
@@ -62,10 +67,18 @@ class View:
         head = f"\n{self.text[:_HEAD]}"
         names = head.count("\nDocument: ") > 1  # each names a document
         if ":" in head and not names and words.INLINE.search(head) is not None:
-            self.lined = words.INLINE.sub(r"\n\1\n", head) + self.text[_HEAD:]
+            head, self._added = words.INLINE.subn(r"\n\1\n", head)
+            self.lined = head + self.text[_HEAD:]
         else:
             self.lined = f"\n{self.text}"
         self._cues = {}
+
+    @property
+    def ends(self) -> LineEnds:
+        """The line ends of `lined`."""
+        if self._ends is None:
+            self._ends = LineEnds(self.lined, like=self.own_ends, more=self._added + 1)
+        return self._ends
 
     @property
     def heads(self) -> list[int]:
@@ -74,7 +87,7 @@ class View:
             head = self.lined[:_HEAD]
             wide = not self.text.isascii() or any(rare in head for rare in words.RARE)
             heads = words.HEADS_WIDE if wide else words.HEADS
-            self._heads = [match.start() for match in heads.finditer(self.lined)]
+            self._heads = [match.start() for match in self.ends.matches(heads)]
         return self._heads
 
     def cues(self, stop: int) -> tuple[list[tuple[int, bool]], list[int]]:

@@ -79,10 +79,17 @@ def _heads(beginnings: tuple[str, ...], *, ascii_only: bool) -> re.Pattern[str]:
     for word in beginnings:
         by_letter.setdefault(word[0], []).append(_any_case(word[1:]))
     letters = "".join(by_letter) + "".join(by_letter).upper()
+    seconds = "".join(sorted({word[1] for word in beginnings}))
+    seconds += seconds.upper()
     words = "|".join(f"{_any_case(first)}(?:{'|'.join(rest)})" for first, rest in by_letter.items())
     if ascii_only:  # fewer classes of signs to ask for
+        # All signs but a line end and those that end a label, as ranges: negated ones are slower.
+        others = r"[\x00-\x09\x0b-/;-^`-\x7f]"
+        longest = 24 + max(map(len, beginnings))
         return re.compile(
-            rf"\n[ \t#*+>=_\-\[(<{{]*+(?=[{letters}])(?:{words})(?=[^\n0-9:_]{{0,24}}+[0-9:_])"
+            rf"\n[ \t#*+>=_\-\[(<{{]*+(?=[{letters}][{seconds}])"
+            # Most lines with such a word have no end of a label, and this is found first.
+            rf"(?={others}{{0,{longest}}}+[0-9:_])(?:{words})(?={others}{{0,24}}+[0-9:_])"
         )
     return re.compile(
         rf"\n[ \t#*+>=_\-\[(<【«{{]*+(?=[{letters}\d\x80-\uffff])"

@@ -10,11 +10,11 @@ bounded by the characters they exclude, so that the time is linear in the length
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 from itertools import islice
 
 from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
+from laar.context.formats.seek import matches
 from laar.context.settings import Reason
 
 __all__ = ["in_place", "mentioned", "scan"]
@@ -23,9 +23,7 @@ _ITEMS = (
     "document", "context", "doc", "passage", "reference", "file", "source", "chunk", "snippet",
     "excerpt", "memory", "search_result",
 )  # fmt: skip
-_WRAPPERS = (
-    *(f"{name}s" for name in _ITEMS if name != "memory"), "memories",
-)  # fmt: skip
+_WRAPPERS = dict.fromkeys((*(f"{name}s" for name in _ITEMS if name != "memory"), "memories"))
 
 _NAME = r"[A-Za-z_][\w:.-]*+"
 _VALUE = r"""(?:"([^"<>]*+)"|'([^'<>]*+)'|([\w.:-]++))"""
@@ -44,9 +42,8 @@ _QUOTED = 8
 """Signs before a tag, quotes and brackets, behind which a word is looked for."""
 
 _COMMAS = frozenset(",;.")
-
-_OTHERS = 32
-"""Other signs than tags after which a text is searched by pattern: no faster, but in one call."""
+_BREAKS = frozenset("\n>")
+"""Signs before a tag that no sentence has there."""
 
 
 def scan(text: str, limits: Limits) -> list[Block]:
@@ -60,7 +57,7 @@ def scan(text: str, limits: Limits) -> list[Block]:
 
 def mentioned(text: str) -> int:
     """How many tags open an item; three at most are counted."""
-    opening = (match for match in _tags(text) if not match[1] and match[2] in _ITEMS)
+    opening = (match for match in matches(_TAG, text, "<") if not match[1] and match[2] in _ITEMS)
     return sum(1 for _ in islice(opening, 3))
 
 
@@ -127,32 +124,24 @@ class _Scan:
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
         opened: tuple[int, int] | None = None
-        for seen, match in enumerate(_tags(self.text)):
+        for seen, match in enumerate(matches(_TAG, self.text, "<")):
             if seen > MAX_MARKS * self.limits.most:
                 raise Refused(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
-            if opened is not None and name not in {self.name, self.wrapper}:
-                continue  # part of the document
-            if not closing:
-                if opened is not None:
+            if opened is None:
+                if closing:
+                    self._end(name, attributes, match.end())
+                elif not self._only_spoken_of(match):
+                    opened = self._open(name, attributes, match)
+            elif name == self.name or name == self.wrapper:  # else part of the document
+                if not closing:
                     raise Refused(Reason.NESTED)
-                if self._only_spoken_of(match):
-                    continue
-                opened = self._open(name, attributes, match)
-            elif opened is not None:
                 if name != self.name:
                     raise Refused(Reason.UNBALANCED)
                 if attributes != "":
                     raise Refused(Reason.MALFORMED_TAG)
                 self._close(opened, match)
                 opened = None
-            elif name == self.wrapper:
-                if attributes != "":
-                    raise Refused(Reason.MALFORMED_TAG)
-                self._finish(match.end())
-                self.wrapper = None
-            else:
-                raise Refused(Reason.UNBALANCED)
         if opened is not None or self.wrapper is not None:
             raise Refused(Reason.UNBALANCED)
         self._finish()
@@ -161,12 +150,23 @@ class _Scan:
     def _only_spoken_of(self, match: re.Match[str]) -> bool:
         """Whether an opening tag stands in a sentence, and is not closed before the next one."""
         start = match.start()
+        if self.text[start - 1 : start] in _BREAKS:
+            return False  # nearly always
         before = self.text[max(0, start - _QUOTED) : start].rstrip("\"'`([ \t")[-1:]
         if not before.isalpha() and before not in _COMMAS:
             return False
         again = _opening(match[2]).search(self.text, match.end())
         end = len(self.text) if again is None else again.start()
         return self.text.find(f"</{match[2]}", match.end(), end) < 0
+
+    def _end(self, name: str, attributes: str | None, end: int) -> None:
+        """The end of a wrapper."""
+        if name != self.wrapper:
+            raise Refused(Reason.UNBALANCED)
+        if attributes != "":
+            raise Refused(Reason.MALFORMED_TAG)
+        self._finish(end)
+        self.wrapper = None
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
         """The end of an item; an empty one with words behind it only talks about the tag."""
@@ -219,23 +219,6 @@ class _Scan:
         self.name, self.spans, self.names, self.spoken = None, [], [], False
 
 
-def _tags(text: str) -> Iterator[re.Match[str]]:
-    """All known tags. To look for their first sign alone is four times as fast where it is rare."""
-    others = 0
-    at = text.find("<")
-    while at >= 0:
-        match = _TAG.match(text, at)
-        if match is not None:
-            yield match
-            at = text.find("<", match.end())
-        elif others < _OTHERS:
-            others += 1
-            at = text.find("<", at + 1)
-        else:
-            yield from _TAG.finditer(text, at + 1)
-            return
-
-
 @cache
 def _opening(name: str) -> re.Pattern[str]:
     return re.compile(rf"<{name}[\s>]")
@@ -245,10 +228,7 @@ def _named(attributes: str) -> dict[str, str]:
     if not attributes:
         return {}
     found = _ATTRIBUTE.findall(attributes)
-    if len(found) == 1:
-        name, *values = found[0]
-        return {name: "".join(values)}
-    named = {name: "".join(values) for name, *values in found}
+    named = {name: double or single or bare for name, double, single, bare in found}
     if len(named) < len(found):
         raise Refused(Reason.DUPLICATE_ATTRIBUTE)
     return named

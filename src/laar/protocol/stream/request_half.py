@@ -276,6 +276,7 @@ class RequestHalf:
             head=self._head,
             may_change=not self._shared.shadow,
             now=now,
+            document=read.document,
         )
         if rework is None or rework.body is body:
             return read
