@@ -1,4 +1,4 @@
-"""CPU of the ext_proc port for a call, with DATA frames around the HTTP/2 library and through it.
+"""CPU of the ext_proc port for a call: DATA and headers around the HTTP/2 library, and through it.
 
 No socket and no decision: what an Envoy sends for a request is handed to a connection in this
 process, in reads of at most 256,000 bytes as uvloop's are, and a method answers 300 bytes, or sends

@@ -1,4 +1,4 @@
-"""DATA frames that go around the HTTP/2 library: all that they cause is as if they had not."""
+"""DATA and headers that go around the HTTP/2 library: all they cause is as if they had not."""
 
 from __future__ import annotations
 
