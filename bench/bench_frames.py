@@ -1,4 +1,4 @@
-"""CPU of the ext_proc port for a call, with DATA frames around the HTTP/2 library and through it.
+"""CPU of the ext_proc port for a call: DATA and headers around the HTTP/2 library, and through it.
 
 No socket and no decision: what an Envoy sends for a request is handed to a connection in this
 process, in reads of at most 256,000 bytes as uvloop's are, and a method answers 300 bytes, or sends
@@ -17,6 +17,7 @@ from typing import Any, cast
 from fuzz.written import by_the_library
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
+from jh2.settings import SettingCodes, Settings
 from rich.console import Console
 from rich.table import Table
 
@@ -86,6 +87,8 @@ class _Side:
             by_the_library(self.connection)
         self.connection.connection_made(cast(asyncio.Transport, _Socket()))
         self._client = H2Connection(H2Configuration(client_side=True))
+        table = {SettingCodes.HEADER_TABLE_SIZE: 4096}  # Envoy's
+        self._client.local_settings = Settings(client=True, initial_values=table)
         self._client.initiate_connection()
         self._client.increment_flow_control_window((1 << 30) - 65_535)
         self.connection.data_received(self._client.data_to_send())

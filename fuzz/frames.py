@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from jh2.hpack import Encoder
+from jh2.hpack import Decoder, Encoder
 
 from fuzz.choices import Choices
 from fuzz.written import Written, by_the_library
 from laar.server.h2 import H2Server
 from laar.server.h2.call import Call
 from laar.server.h2.connection import Connection
+from laar.server.h2.guard import Frame
 
 __all__ = ["frames"]
 
@@ -148,12 +149,17 @@ def _is_cut(sent: bytes) -> bool:
     return at > len(sent)
 
 
-def _said(data: bytes) -> dict[bytes, list[tuple[int, bytes]]]:
-    """What was written to each stream."""
-    streams: dict[bytes, list[tuple[int, bytes]]] = {}
+def _said(data: bytes) -> dict[bytes, list[tuple[int, int, Any]]]:
+    """What was written to each stream, however its headers were compressed."""
+    streams: dict[bytes, list[tuple[int, int, Any]]] = {}
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 2**32
     while data:
         end = 9 + int.from_bytes(data[:3], "big")
-        streams.setdefault(data[5:9], []).append((data[3], data[9:end]))
+        payload: Any = data[9:end]
+        if data[3] == Frame.HEADERS:
+            payload = decoder.decode(payload, raw=True)
+        streams.setdefault(data[5:9], []).append((data[3], data[4], payload))
         data = data[end:]
     return streams
 

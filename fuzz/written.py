@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from copy import copy
+from functools import partial
+
 from jh2.connection import H2Connection
+from jh2.hyperframe.frame import HeadersFrame
 
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Guard
@@ -14,6 +18,12 @@ def by_the_library(connection: Connection) -> None:
     """Has the library read and write all frames; to be called before the first of them."""
     h2 = connection.h2
     connection.guard = Guard(0.0)
+    h2.config = copy(h2.config)
+    h2.config.validate_inbound_headers = True
+    h2._frame_dispatch_table[HeadersFrame] = partial(H2Connection._receive_headers_frame, h2)
+    h2.write_headers = lambda stream, headers, *, end=False: (  # type: ignore[method-assign]
+        H2Connection.send_headers(h2, stream.stream_id, headers, end_stream=end)
+    )
     h2.write_data = lambda stream, pieces, _length: (  # type: ignore[method-assign]
         H2Connection.send_data(h2, stream.stream_id, b"".join(pieces))
     )

@@ -1,4 +1,4 @@
-"""DATA frames that go around the HTTP/2 library: all that they cause is as if they had not."""
+"""DATA and headers that go around the HTTP/2 library: all they cause is as if they had not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fuzz.written import Written, by_the_library
 from h2_peers import HEADERS, PREFACE, Served, frame
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from jh2.hpack import Encoder
+from jh2.hpack import Decoder, Encoder
 
 from laar.server.h2 import H2Server, framing
 from laar.server.h2.connection import Connection
@@ -51,8 +51,13 @@ async def _play(reads, by_library):
 
 
 def split(data):
-    """The bytes written to each stream, however its DATA was cut, and the windows it was given."""
+    """What was written to each stream, and the windows it was given.
+
+    However its DATA was cut, and its headers were compressed.
+    """
     written, granted, at = {}, Counter(), 0
+    decoder = Decoder()
+    decoder.max_allowed_table_size = 1 << 16
     while at < len(data):
         end = at + 9 + int.from_bytes(data[at : at + 3], "big")
         kind, stream, payload = data[at + 3], int.from_bytes(data[at + 5 : at + 9], "big"), at + 9
@@ -61,6 +66,8 @@ def split(data):
             granted[stream] += int.from_bytes(data[payload:end], "big")
         elif kind == DATA and said and said[-1][0] == DATA:
             said[-1] = (DATA, said[-1][1] + data[payload:end])
+        elif kind == HEADER:
+            said.append((kind, data[at + 4], decoder.decode(data[payload:end], raw=True)))
         else:
             said.append((kind, data[payload:end]))
         at = end
@@ -104,7 +111,8 @@ some = st.one_of(
         st.integers(1, 200_000),
     ),
     st.builds(
-        lambda size: frame(SETTINGS, 0, 0, b"\0\4" + size.to_bytes(4, "big")),
+        lambda code, size: frame(SETTINGS, 0, 0, code + size.to_bytes(4, "big")),
+        st.sampled_from([b"\0\1", b"\0\4"]),
         st.sampled_from([0, 1000, 65535, 1 << 20]),
     ),
     st.builds(lambda _: frame(PING, 0, 0, b"12345678"), st.none()),
@@ -127,6 +135,77 @@ def assert_the_same(frames, cuts=()):
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
 def test_any_frames_cause_the_same_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
+
+
+headers = st.lists(
+    st.sampled_from(
+        [
+            *HEADERS,
+            (":status", "200"),
+            (":path", ""),
+            ("host", "test"),
+            ("host", "other"),
+            ("te", "gzip"),
+            ("connection", "close"),
+            ("Upper", "x"),
+            ("", "x"),
+            ("blank", " x"),
+            ("content-length", "7"),
+            ("x-long", "x" * 300),
+        ]
+    ),
+    max_size=4,
+)
+
+
+@settings(max_examples=60)
+@given(headers, headers, st.booleans())
+def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, trailers, whole):
+    """As a request's and as trailers, where other rules hold; a fault is one each time."""
+    block = bytes(Encoder().encode(trailers))
+    start = opened(1, *more) if whole else frame(HEADER, 0x4, 1, bytes(Encoder().encode(more)))
+    for _ in range(2):
+        assert_the_same([start, frame(HEADER, 0x4 | END, 1, block)])
+        assert_the_same([opened(1), start.replace(b"\0\0\0\1", b"\0\0\0\3")])
+
+
+def settled(table_bytes):
+    return frame(SETTINGS, 0, 0, b"\0\1" + table_bytes.to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
+def test_answers_can_be_read_whatever_becomes_of_the_peers_table(sizes):
+    """By a decoder that holds the sender to what RFC 7541, 4.2, asks of it."""
+    say = frame(DATA, 0, 1, framing.frame(b"abc"))
+    told = [settled(size) for size in sizes]
+    reads = [opened(1), say, *told]
+    for number in (3, 5):
+        reads += [opened(number), say.replace(b"\0\0\0\1", bytes([0, 0, 0, number]))]
+    data = asyncio.run(_written(reads))
+    decoder, answers, at, told = Decoder(), 0, 0, list(sizes)
+    while at < len(data):
+        end = at + 9 + int.from_bytes(data[at : at + 3], "big")
+        kind, flags = data[at + 3 : at + 5]
+        if kind == SETTINGS and flags and answers:  # it takes the new size
+            size = told.pop(0)
+            decoder.max_allowed_table_size = size
+        elif kind == HEADER:
+            block = decoder.decode(data[at + 9 : end], raw=True)
+            assert dict(block)[b":status"] == b"200"
+            answers += 1
+        at = end
+    assert answers == 3
+    assert not told
+
+
+async def _written(reads):
+    server = H2Server(longest_bytes=1 << 20)
+    server.add_method("test.Test", "Echo", Served(server, 0).begin)
+    connection, socket = Connection(server), Written()
+    connection.connection_made(socket)
+    for read in (PREFACE, frame(SETTINGS), *reads):
+        connection.data_received(read)
+    return socket.data
 
 
 HELD = [opened(1), frame(DATA, 0, 1, framing.frame(b"hold"))]

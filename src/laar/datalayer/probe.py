@@ -64,6 +64,7 @@ class Prober:
             self._left,
             interval_s=interval_s,
             most_per_s=MAX_PROBES_PER_S,
+            phase=0.5,  # the work of scrapes would count as a part of the round trip
             clock=clock,
             rng=rng,
         )

@@ -217,7 +217,7 @@ class Runner:
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.feed.close()
-        admin.should_exit = True
+        admin.stop()
         if serving is not None:
             await asyncio.wait([serving], timeout=_ADMIN_STOP_S)
         admin.close()

@@ -35,6 +35,9 @@ _LOOKS = 3
 """Looks without a change after which a client reads no more: on a slow way the system takes the
 next megabyte of an answer only now and then."""
 
+_TICK_S = 1.0
+"""Between two looks of uvicorn's at its date."""
+
 _WARN_EVERY_S = 10.0
 """Between two of uvicorn's warnings, such as of a request that is none."""
 
@@ -139,6 +142,7 @@ class AdminServer(uvicorn.Server):
         logging.getLogger("uvicorn.error").addFilter(_RARELY)
         self._socket = listener(host, port, family)
         self.port: int = self._socket.getsockname()[1]
+        self._stopped = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -152,8 +156,20 @@ class AdminServer(uvicorn.Server):
         )
 
     async def run_until_stopped(self) -> None:
-        """Serves until `should_exit`."""
+        """Serves until `stop`."""
         await self.serve(sockets=[self._socket])
+
+    async def main_loop(self) -> None:
+        """Once a second, where uvicorn's own wakes an idle picker ten times."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._stopped.wait()
+
+    def stop(self) -> None:
+        """Has it end."""
+        self.should_exit = True
+        self._stopped.set()
 
     def close(self) -> None:
         """Gives the port back; needed only when it never served."""

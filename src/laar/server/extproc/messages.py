@@ -6,7 +6,6 @@ once.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +35,7 @@ from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience"]
 
+_Given = Sequence[Mapping[str, pb.Value]]
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = frozenset(map(str, range(100)))
@@ -67,8 +67,9 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
     if kind == "request_body":
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
-            found = _attributes(message)
-            return WholeRequest(*found, body.body, _subset(message), _attempts(message))
+            given = _given(message)
+            found = _attributes(given)
+            return WholeRequest(*found, body.body, _subset(message), _attempts(given))
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
@@ -84,16 +85,17 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
 
 def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     headers = message.request_headers
-    given = headers.headers.headers
+    sent = headers.headers.headers
+    given = _given(message)
     return RequestHeaders(
-        {h.key: (h.raw_value or h.value).decode("utf-8", "replace") for h in given},
+        {h.key: (h.raw_value or h.value).decode("utf-8", "replace") for h in sent},
         headers.end_of_stream,
         _shape(message) or Shape.GATEWAY,
         _subset(message),
-        _pool(message),
-        len(given),
+        _pool(given),
+        len(sent),
         headers.ByteSize(),
-        _attempts(message),
+        _attempts(given),
     )
 
 
@@ -105,48 +107,52 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
     return Shape.GATEWAY if full else Shape.NATIVE
 
 
-def _fields(message: pb.ProcessingRequest) -> list[Mapping[str, pb.Value]]:
+def _given(message: pb.ProcessingRequest) -> _Given:
     """The attributes that came, by filter; not by `values`, which is slow even for none."""
     given = message.attributes
     return [given[name].fields for name in given]
 
 
-def _attribute(message: pb.ProcessingRequest, name: str) -> pb.Value | None:
+def _attribute(given: _Given, name: str) -> pb.Value | None:
     """One attribute, whichever filter it came by; None where Envoy does not send it."""
-    return next((fields[name] for fields in _fields(message) if name in fields), None)
+    for fields in given:
+        if name in fields:
+            return fields[name]
+    return None
 
 
-def _attributes(message: pb.ProcessingRequest) -> tuple[dict[str, str], str]:
+def _attributes(given: _Given) -> tuple[dict[str, str], str]:
     """The headers that stand in attributes, and the pool."""
     headers: dict[str, str] = {}
     pool = ""
-    for fields in _fields(message):
-        for name, value in fields.items():
+    for fields in given:
+        for name in fields:
             if header := names.header_of(name):
-                # A value that is not UTF-8 counts as absent, as a malformed header does elsewhere.
-                with contextlib.suppress(UnicodeDecodeError):
-                    headers[header] = value.string_value.decode()
+                try:
+                    headers[header] = fields[name].string_value.decode()
+                except UnicodeDecodeError:
+                    continue  # it counts as absent, as a malformed header does elsewhere
             elif name == names.POOL:
-                pool = _text(value)
+                pool = _text(fields[name])
     return headers, pool
 
 
-def _number(message: pb.ProcessingRequest, attribute: str) -> int:
+def _number(given: _Given, attribute: str) -> int:
     """A count that Envoy sends; 0 where it does not."""
-    value = _attribute(message, attribute)
+    value = _attribute(given, attribute)
     if value is None:
         return 0
     text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
     return int(text) if text in _ATTEMPTS else 0
 
 
-def _attempts(message: pb.ProcessingRequest) -> int:
-    return _number(message, agreed.ATTEMPTS)
+def _attempts(given: _Given) -> int:
+    return _number(given, agreed.ATTEMPTS)
 
 
-def _pool(message: pb.ProcessingRequest) -> str:
+def _pool(given: _Given) -> str:
     """The pool that the route's metadata names; nothing a client can set."""
-    value = _attribute(message, names.POOL)
+    value = _attribute(given, names.POOL)
     return "" if value is None else _text(value)
 
 
@@ -164,14 +170,15 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(_value(header), time.time())
     end = message.response_headers.end_of_stream
-    details = _attribute(message, agreed.DETAILS)
+    given = _given(message)
+    details = _attribute(given, agreed.DETAILS)
     return ResponseHeaders(
         status,
         streamed,
         len(headers),
         end,
-        _served(message),
-        _number(message, agreed.ATTEMPTED),
+        _served(message, given),
+        _number(given, agreed.ATTEMPTED),
         "" if details is None else _text(details),
         _shape(message),
         retry_after_s,
@@ -199,9 +206,9 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     return names.read_subset(_text(value)) if kind == "string_value" else None
 
 
-def _served(message: pb.ProcessingRequest) -> str:
+def _served(message: pb.ProcessingRequest, given: _Given) -> str:
     """The endpoint of this answer, or the last one asked where Envoy names none."""
-    answered_by = _attribute(message, agreed.ANSWERED_BY)
+    answered_by = _attribute(given, agreed.ANSWERED_BY)
     if answered_by is not None:
         return _text(answered_by)
     if not message.HasField("metadata_context"):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jh2.stream import H2Stream
 
     from laar.server.h2.connection import Connection
+    from laar.server.h2.library import Headers
 
 __all__ = ["FRAME_BYTES", "Call", "Handler"]
 
@@ -35,11 +36,11 @@ FRAME_BYTES = 1 << 16
 _CREDIT_SHARE = 2
 """A stream's window is given back when this part of it is used up: a half."""
 
-_RESPONSE = [
+_RESPONSE = (
     (b":status", b"200"),
     (b"content-type", b"application/grpc"),
     (b"grpc-accept-encoding", b"identity"),
-]
+)
 
 
 class Handler(Protocol):
@@ -214,9 +215,9 @@ class Call:
         if not self.answered:
             self.answered = True
             if self._end is not None and not self._out:
-                self._finish([*_RESPONSE, *status_headers(*self._end)])
+                self._finish(stream, (*_RESPONSE, *status_headers(*self._end)))
                 return False
-            h2.send_headers(self.stream_id, _RESPONSE)
+            h2.write_headers(stream, _RESPONSE)
         if self._out:
             room = min(h2.may_send(stream), FRAME_BYTES)
             if room <= 0:
@@ -228,11 +229,11 @@ class Call:
         if self._out:
             return True
         if self._end is not None:
-            self._finish(status_headers(*self._end))
+            self._finish(stream, tuple(status_headers(*self._end)))
         return False
 
-    def _finish(self, headers: list[tuple[bytes, bytes]]) -> None:
-        self._connection.h2.send_headers(self.stream_id, headers, end_stream=True)
+    def _finish(self, stream: H2Stream, headers: Headers) -> None:
+        self._connection.h2.write_headers(stream, headers, end=True)
         self._connection.finished(self, reset=not self._remote_done)
 
     def _write_data(self, stream: H2Stream, room: int) -> None:

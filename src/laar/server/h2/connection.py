@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import jh2.events as events
@@ -223,7 +224,7 @@ class Connection(asyncio.Protocol):
             CallError: there is none, or this is no call that can be served.
         """
         named = dict(headers)
-        size = sum(len(name) + len(value) + 32 for name, value in headers)
+        size = sum(map(len, chain.from_iterable(headers))) + 32 * len(headers)
         if size > HEADER_LIST_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         if named.get(b":method") != b"POST":
@@ -286,6 +287,7 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _settings(self, event: Any) -> None:
+        self.h2.settings_changed(event)
         if not self._greeted:
             self._greeted = True
             self._keep_alive()

@@ -4,17 +4,24 @@ DATA frames are most of the input and output, and the library's objects and stat
 more than the message in it. Those that change no state of an open stream go around it: `takes` and
 `write_data` keep its windows for it. All others are the library's own: frames that are padded, the
 last of a stream, and all errors.
+
+Headers are the same from call to call. A list that the library has found right is not checked
+again, and those of answers are written without compression, so they change no table of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
-from jh2.hyperframe.frame import GoAwayFrame
+from jh2.events import RemoteSettingsChanged, TrailersReceived
+from jh2.hyperframe.frame import GoAwayFrame, HeadersFrame
 from jh2.settings import SettingCodes, Settings
-from jh2.stream import H2Stream, StreamState
+from jh2.stream import H2Stream, StreamInputs, StreamState
+from jh2.utilities import HeaderValidationFlags, validate_headers
 
 from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, Frame
 
@@ -22,6 +29,7 @@ __all__ = [
     "CONNECTION_WINDOW_BYTES",
     "HEADER_LIST_BYTES",
     "STREAM_WINDOW_BYTES",
+    "Headers",
     "goaway",
     "greet",
     "new_library",
@@ -36,6 +44,14 @@ HEADER_LIST_BYTES = 16 << 10
 the connection."""
 
 _FIRST_WINDOW_BYTES = 65535
+_FIRST_TABLE_BYTES = 4096
+_MOST_LITERAL_BYTES = 126
+"""A length beyond takes more than a byte."""
+_END_STREAM, _END_HEADERS = 0x1, 0x4
+_KNOWN_LISTS = 64
+"""Lists of headers that are remembered: 4 MiB at most, some 20 KB where Envoy is the peer."""
+
+Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
 
@@ -49,7 +65,9 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
     def __init__(self) -> None:
         super().__init__(config=_CONFIG)
+        self._frame_dispatch_table[HeadersFrame] = self._receive_checked
         self._written: list[bytes | bytearray | memoryview] = []
+        self._table_is_first = True
 
     @property
     def open_inbound_streams(self) -> int:
@@ -81,6 +99,37 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         of_stream.current_window_size -= length
         return True
 
+    def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
+        """Takes a frame of headers, or raises what the library raises where they break a rule."""
+        frames, found = super()._receive_headers_frame(frame)
+        _check(tuple(found[0].headers), type(found[0]) is TrailersReceived)
+        return frames, found
+
+    def settings_changed(self, event: RemoteSettingsChanged) -> None:
+        """Takes the peer's settings: headers after a change of its table must begin with that."""
+        table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
+        if table is not None and table.new_value != _FIRST_TABLE_BYTES:
+            self._table_is_first = False
+
+    def write_headers(self, stream: H2Stream, headers: Headers, *, end: bool = False) -> None:
+        """Writes an answer's headers or trailers.
+
+        Args:
+            stream: a stream that was not ended.
+            headers: names and values.
+            end: nothing follows.
+        """
+        block = _literal(headers) if self._table_is_first else b""
+        if not block:
+            self.send_headers(stream.stream_id, headers, end_stream=end)
+            return
+        stream.state_machine.process_input(StreamInputs.SEND_HEADERS)
+        flags = _END_HEADERS
+        if end:
+            stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
+            flags |= _END_STREAM
+        self._write(Frame.HEADERS, flags, stream.stream_id, (block,), len(block))
+
     def may_send(self, stream: H2Stream) -> int:
         """Bytes that the next DATA frame of a stream may have; not above 0 where it has to wait."""
         most: int = min(
@@ -102,12 +151,20 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
+        self._write(Frame.DATA, 0, stream.stream_id, pieces, length)
+
+    def _write(
+        self,
+        kind: Frame,
+        flags: int,
+        stream_id: int,
+        pieces: Sequence[bytes | memoryview],
+        length: int,
+    ) -> None:
         if self._data_to_send:
             self._written.append(self._data_to_send)
             self._data_to_send = bytearray()
-        self._written.append(
-            FRAME_HEAD.pack(length >> 8, length & 0xFF, Frame.DATA, 0, stream.stream_id)
-        )
+        self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
         self._written += pieces
 
     def data_to_send(self) -> bytes:
@@ -123,10 +180,28 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
+    validate_inbound_headers=False,  # `_check` does
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,
 )
+
+
+@lru_cache(_KNOWN_LISTS)
+def _check(headers: Headers, is_trailer: bool) -> None:
+    """Raises `ProtocolError` where headers break a rule of HTTP/2."""
+    for _ in validate_headers(headers, HeaderValidationFlags(False, is_trailer, False, False)):
+        pass
+
+
+@lru_cache(_KNOWN_LISTS)
+def _literal(headers: Headers) -> bytes:
+    """Headers as literals that no table keeps (RFC 7541, 6.2.3); empty where one is long."""
+    if any(max(map(len, header)) > _MOST_LITERAL_BYTES for header in headers):
+        return b""
+    return b"".join(
+        b"\x10%c%b%c%b" % (len(name), name, len(value), value) for name, value in headers
+    )
 
 
 def greet(library: Library) -> None:
