@@ -57,7 +57,7 @@ def split(data):
     """
     written, granted, at = {}, Counter(), 0
     decoder = Decoder()
-    decoder.max_allowed_table_size = 1 << 16
+    decoder.max_allowed_table_size = 1 << 32
     while at < len(data):
         end = at + 9 + int.from_bytes(data[at : at + 3], "big")
         kind, stream, payload = data[at + 3], int.from_bytes(data[at + 5 : at + 9], "big"), at + 9
