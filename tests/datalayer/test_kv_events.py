@@ -252,8 +252,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     made.close()
 
 
-def spec(engine: Engine, label: str | None = None) -> EndpointSpec:
+def spec(engine: Engine, label: str | None = None, *, replay: Replay | None = None) -> EndpointSpec:
     labels = {EVENTS_LABEL: label or str(engine.port)}
+    if replay is not None:
+        labels[REPLAY_LABEL] = str(replay.port)
     return EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
 
 
@@ -432,9 +434,7 @@ async def test_a_gap_is_filled_by_what_the_engine_still_has(
     topics: bool,
 ) -> None:
     replay.topics = topics
-    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
-    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
-    start(KvEvents(lambda: [target], recorder).run())
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
     await until(engine.subscribed)
 
     def seen() -> list[str]:
@@ -457,9 +457,7 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     replay.kept = [(number, removal(number)) for number in range(3)]
-    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
-    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
-    start(KvEvents(lambda: [target], recorder).run())
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
     await until(engine.subscribed)
     engine.number = 3
     engine.publish_bytes(removal(3))
@@ -475,9 +473,7 @@ async def test_who_comes_late_learns_all_that_the_engine_has_done(
 async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_one_can(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
-    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
-    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
-    start(KvEvents(lambda: [target], recorder).run())
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
     await until(engine.subscribed)
 
     def removals() -> int:
@@ -501,9 +497,7 @@ async def test_a_batch_that_comes_again_and_cannot_be_read_is_a_problem_until_on
 async def test_a_batch_that_cannot_be_read_costs_no_replay_of_all(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
-    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
-    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
-    start(KvEvents(lambda: [target], recorder).run())
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
     await until(engine.subscribed)
     engine.publish(REMOVED)
     for _ in range(3):
@@ -518,9 +512,7 @@ async def test_batches_after_one_that_cannot_be_read_are_taken_from_a_replay(
     engine: Engine, replay: Replay, recorder: Any, start: Any, until: Any
 ) -> None:
     replay.kept = [(0, removal(0)), (1, b"\xc1garbage"), (2, removal(2))]
-    labels = {EVENTS_LABEL: str(engine.port), REPLAY_LABEL: str(replay.port)}
-    target = EndpointSpec(address="127.0.0.1:8000", models=("tiny",), labels=labels)
-    start(KvEvents(lambda: [target], recorder).run())
+    start(KvEvents(lambda: [spec(engine, replay=replay)], recorder).run())
     await until(engine.subscribed)
     engine.number = 3
     engine.publish_bytes(removal(3))

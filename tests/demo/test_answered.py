@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
-from laar.client import Attempt, Outcome
 from laar.lab.live.answered import LIMIT_S, MARKS_S, Contestant, sentence, soon
 from laar.lab.live.comparison import Tally
 from laar.lab.live.up import Demo
 from laar.measuring.kv_lookup import queries
+from support.outcomes import outcome
 
 
 def contestant(name, seconds, engine_s=None):
@@ -91,33 +91,13 @@ def test_the_early_share_of_equal_policies_differs_in_few_draws():
 
 def answered_in(*latencies_s, served_s):
     """A policy's tally of one question with attempts of these latencies."""
-    made = tuple(
-        Attempt(
-            model="m",
-            endpoint=None,
-            decision_id=None,
-            reason=None,
-            status=200,
-            latency_s=latency_s,
-            ttft_s=None,
-            waited_s=0.0,
-            prompt_tokens=None,
-            answer=None,
-            correct=True,
-            error=None,
-        )
-        for latency_s in latencies_s
-    )
-    outcome = Outcome(
-        answer=None,
-        correct=True,
-        attempts=made,
-        ttca_s=sum(latencies_s),
-        censored=False,
-        exhausted=False,
-    )
     [query] = queries(languages=["en"], lengths_tokens=[4096], per_cell=1)
-    return Tally("laar", results=[(query, outcome)], engine_s=0.1, served_s=served_s)
+    return Tally(
+        "laar",
+        results=[(query, outcome(*latencies_s, correct=True, waited_s=0.0))],
+        engine_s=0.1,
+        served_s=served_s,
+    )
 
 
 @pytest.mark.parametrize(("served_s", "busy"), [(0.58, False), (0.36, True)])

@@ -9,42 +9,11 @@ import orjson
 import pytest
 from laar_command import laar
 
-from laar.client import Attempt, Outcome
 from laar.lab.live.agreement import Figures, agreements, in_lab, in_order
 from laar.lab.live.comparison import Tally
 from laar.lab.live.figures import Step, improvements, plot, steps
 from laar.measuring.kv_lookup import Query, queries
-
-
-def outcome(*latencies_s: float, correct: bool) -> Outcome:
-    """An attempt for each latency, the last one right if `correct`; each waited a tenth before."""
-    last = len(latencies_s) - 1
-    attempts = tuple(
-        Attempt(
-            model="m",
-            endpoint=None,
-            decision_id=None,
-            reason=None,
-            status=200,
-            latency_s=latency_s,
-            ttft_s=None,
-            waited_s=0.1 if at else 0.0,
-            prompt_tokens=None,
-            answer="",
-            correct=correct and at == last,
-            error=None,
-        )
-        for at, latency_s in enumerate(latencies_s)
-    )
-    total_s = sum(attempt.latency_s + attempt.waited_s for attempt in attempts)
-    return Outcome(
-        answer="",
-        correct=correct,
-        attempts=attempts,
-        ttca_s=total_s,
-        censored=not correct,
-        exhausted=False,
-    )
+from support.outcomes import outcome
 
 
 def query(language: str, length: int) -> Query:
