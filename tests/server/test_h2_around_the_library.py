@@ -130,9 +130,12 @@ def assert_the_same(frames, cuts=()):
     return expected
 
 
+@pytest.mark.filterwarnings("default:Generating overly large repr")  # of a counter-example
 @settings(max_examples=40)  # the fuzz target does so at length
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
+@example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then a fault
+@example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and the other way round
 def test_any_frames_cause_the_same_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
 

@@ -167,18 +167,19 @@ class Call:
             return
         was_coming = self.waits
         try:
-            messages = self._unframer.feed(data)
-        except CallError as error:
+            for message in self._unframer.feed(data):
+                if self._end is not None:  # by the message before it
+                    return
+                self._is_whole = True
+                self._connection.guard.useful()
+                if self._is_stopped() or self._inbox:
+                    self._inbox.append(message)
+                    self._inbox_bytes += len(message)
+                else:
+                    self._hand_over(message)
+        except CallError as error:  # the messages before it count, however the peer's bytes were cut
             self.end(error.code, error.text)
             return
-        for message in messages:
-            self._is_whole = True
-            self._connection.guard.useful()
-            if self._is_stopped() or self._inbox:
-                self._inbox.append(message)
-                self._inbox_bytes += len(message)
-            else:
-                self._hand_over(message)
         if not was_coming and self.waits:
             self._connection.is_coming(self)
         self._account()

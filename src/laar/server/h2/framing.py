@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from urllib.parse import quote_from_bytes
 
@@ -76,17 +76,19 @@ class Unframer:
         """Whether a message has begun that is not whole."""
         return bool(self._prefix or self._missing)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The messages that a piece completes.
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The messages that a piece completes, each before the next is looked at.
 
         Raises:
             CallError: a message is compressed or too long.
         """
-        messages: list[bytes] = []
         at, end = 0, len(data)
         while at < end:
             if self._missing:
-                at = self._continue(data, at, messages)
+                piece = data[at : at + self._missing] if at or end > self._missing else data
+                at += len(piece)
+                if (message := self._continued(piece)) is not None:
+                    yield message
                 continue
             if self._prefix or end - at < _PREFIX_BYTES:
                 taken = _PREFIX_BYTES - len(self._prefix)
@@ -100,26 +102,25 @@ class Unframer:
                 length = self._length(data, at)
                 at += _PREFIX_BYTES
             if end - at >= length:
-                messages.append(data[at : at + length])
+                yield data[at : at + length]
                 at += length
             else:
                 self._missing = length
-        return messages
 
-    def _continue(self, data: bytes, at: int, messages: list[bytes]) -> int:
-        """Takes what belongs to the message that has begun; where it ends in the data."""
-        piece = data[at : at + self._missing] if at or len(data) > self._missing else data
+    def _continued(self, piece: bytes) -> bytes | None:
+        """The message that has begun, if the piece is its last."""
         pieces = self._pieces
         pieces.append(piece)
         self.held_bytes += len(piece)
         self._missing -= len(piece)
         if not self._missing:
-            messages.append(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            message = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             self.held_bytes = 0
-        elif len(pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
+            return message
+        if len(pieces) > _FEW_PIECES + self.held_bytes // _SMALL_PIECE_BYTES:
             pieces[:] = [b"".join(pieces)]  # a piece of one byte is 34 as an object
-        return at + len(piece)
+        return None
 
     def _length(self, data: bytes, at: int) -> int:
         if data[at]:
