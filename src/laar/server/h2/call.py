@@ -295,6 +295,7 @@ class Call:
         self._inbox_bytes = 0
         self._unframer = Unframer(0)
         self._account()
+        self.reassure = None  # no cycle, which only a collection of all would free
         handler, self.handler = self.handler, _Nobody()
         self._guarded(handler.closed)
 
