@@ -162,7 +162,8 @@ class Call:
             flow_bytes: bytes that it took of the windows.
         """
         self._owed_bytes += flow_bytes
-        self.heard = True
+        if data:
+            self.heard = True
         if self._end is not None:
             return
         was_coming = self.waits

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from jh2.exceptions import ProtocolError
 
 from laar.server.h2.call import Call
 from laar.server.h2.framing import CallError, Code, timeout_s
-from laar.server.h2.guard import Budget, FloodError, Guard
+from laar.server.h2.guard import Budget, FloodError, Frame, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
@@ -120,14 +120,16 @@ class Connection(asyncio.Protocol):
         self._heard = self._reading = True
         now = self._loop.time()
         try:
-            for stream_id, piece in self.guard.feed(data, now):
-                if stream_id:
+            for kind, stream_id, piece in self.guard.feed(data, now):
+                if kind == Frame.DATA:
                     self._data(stream_id, piece, len(piece))
-                    continue
-                for event in self.h2.receive_data(piece):
-                    react = _REACTIONS.get(type(event))
-                    if react is not None:
-                        react(self, event)
+                elif kind == Frame.HEADERS:
+                    self._request(stream_id, self.h2.open(stream_id, piece))
+                elif kind == Frame.RST_STREAM:
+                    self.h2.close(stream_id)
+                    self._stream_reset(stream_id)
+                else:
+                    self._through_the_library(piece)
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:  # the library has a GOAWAY ready
@@ -200,24 +202,29 @@ class Connection(asyncio.Protocol):
 
     # -- input of the peer ---------------------------------------------------------------------
 
-    def _request(self, event: Any) -> None:
-        stream_id = event.stream_id
+    def _through_the_library(self, data: bytes) -> None:
+        for event in self.h2.receive_data(data):
+            react = _REACTIONS.get(type(event))
+            if react is not None:
+                react(self, event)
+
+    def _request(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
         if self._refusing or len(self._calls) >= self._server.max_streams:
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         call = self._calls[stream_id] = Call(
             self,
             stream_id,
-            event.headers,
+            headers,
             longest_bytes=self._server.longest_bytes,
             window_bytes=STREAM_WINDOW_BYTES,
         )
         try:
-            self._begin(call, event.headers)
+            self._begin(call, headers)
         except CallError as error:
             call.end(error.code, error.text)
 
-    def _begin(self, call: Call, headers: list[tuple[bytes, bytes]]) -> None:
+    def _begin(self, call: Call, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Finds the handler.
 
         Raises:
@@ -264,8 +271,8 @@ class Connection(asyncio.Protocol):
         if (call := self._calls.get(event.stream_id)) is not None:
             call.remote_ended()
 
-    def _stream_reset(self, event: Any) -> None:
-        call = self._calls.pop(event.stream_id, None)
+    def _stream_reset(self, stream_id: int) -> None:
+        call = self._calls.pop(stream_id, None)
         if call is not None:
             call.lost()
         # Envoy resets each stream at its end, and those of clients that leave before an answer. It
@@ -426,10 +433,10 @@ class Connection(asyncio.Protocol):
 
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
-    events.RequestReceived: Connection._request,
+    events.RequestReceived: lambda self, event: self._request(event.stream_id, event.headers),
     events.DataReceived: Connection._data_event,
     events.StreamEnded: Connection._stream_ended,
-    events.StreamReset: Connection._stream_reset,
+    events.StreamReset: lambda self, event: self._stream_reset(event.stream_id),
     events.WindowUpdated: Connection._window,
     events.RemoteSettingsChanged: Connection._settings,
     events.PingAckReceived: Connection._ping_answered,

@@ -1,9 +1,9 @@
 """jh2 as it is used here: its settings, and changes that a busy server needs.
 
-DATA frames are most of the input and output, and the library's objects and states for each cost
-more than the message in it. Those that change no state of an open stream go around it: `takes` and
-`write_data` keep its windows for it. All others are the library's own: frames that are padded, the
-last of a stream, and all errors.
+The library's objects for a frame cost more than what is in it. So the frames of a usual call go
+around them: `takes` picks those that are whole, without padding or priority, and right for their
+stream, and `open`, `close` and `write_data` keep the library's streams and windows for it. All
+others are the library's own: the first headers, all that end a stream but resets, and all errors.
 
 Headers are the same from call to call. A list that the library has found right is not checked
 again, and those of answers are written without compression, so they change no table of it.
@@ -16,8 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 from jh2.config import H2Configuration
-from jh2.connection import H2Connection
+from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
 from jh2.events import RemoteSettingsChanged, TrailersReceived
+from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame, HeadersFrame
 from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
@@ -53,6 +54,8 @@ _KNOWN_LISTS = 64
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
+_SERVING = ConnectionState.SERVER_OPEN
+_RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it ships no types
@@ -80,24 +83,57 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
             self._prune_at = 2 * len(self.streams) + 64
         return 0
 
-    def takes(self, stream_id: int, length: int) -> bool:
-        """Takes a DATA frame without flags off the windows; False where it is for `receive_data`.
+    def takes(self, kind: int, stream_id: int, length: int) -> bool:
+        """Whether a frame goes around the library; False where it is for `receive_data`.
 
         Args:
-            stream_id: stream of the frame.
+            kind: its type. DATA is then off the windows; headers are for `open`, a reset for
+                `close`. All are without flags but the one of headers that they are whole.
+            stream_id: its stream.
             length: bytes of its payload.
         """
+        if self.incoming_buffer._headers_buffer:
+            return False
+        if kind == Frame.HEADERS:
+            return (
+                stream_id > self.highest_inbound_stream_id
+                and self.state_machine.state is _SERVING
+            )
         stream = self.streams.get(stream_id)
-        if stream is None or stream.state_machine.state not in _RECEIVING:
+        if stream is None:
+            return False
+        if kind == Frame.RST_STREAM:
+            return length == _RESET_BYTES
+        state = stream.state_machine.state
+        if state not in _RECEIVING or stream._expected_content_length is not None:
             return False
         ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
         if length > ours.current_window_size or length > of_stream.current_window_size:
             return False  # which the library has the error for
-        if stream._expected_content_length is not None or self.incoming_buffer._headers_buffer:
-            return False
         ours.current_window_size -= length
         of_stream.current_window_size -= length
         return True
+
+    def open(self, stream_id: int, block: bytes) -> Headers:
+        """Opens a stream with headers that `takes` took.
+
+        Raises:
+            ProtocolError: they are none, or break a rule.
+        """
+        self.open_inbound_streams  # noqa: B018 - forgets the closed ones
+        try:
+            headers = tuple(_decode_headers(self.decoder, block))
+            stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
+            stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
+            stream._expected_content_length = _check(headers, False)
+        except ProtocolError as error:
+            self._terminate_connection(error.error_code)
+            raise
+        return headers
+
+    def close(self, stream_id: int) -> None:
+        """Closes a stream for a reset that `takes` took."""
+        self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
         """Takes a frame of headers, or raises what the library raises where they break a rule."""
@@ -188,10 +224,14 @@ _CONFIG = H2Configuration(
 
 
 @lru_cache(_KNOWN_LISTS)
-def _check(headers: Headers, is_trailer: bool) -> None:
-    """Raises `ProtocolError` where headers break a rule of HTTP/2."""
+def _check(headers: Headers, is_trailer: bool) -> int | None:
+    """The content-length, if there is one; `ProtocolError` where headers break a rule of HTTP/2."""
     for _ in validate_headers(headers, HeaderValidationFlags(False, is_trailer, False, False)):
         pass
+    stream = H2Stream(0, _CONFIG, 0, 0)
+    stream._initialize_content_length(headers)
+    length: int | None = stream._expected_content_length
+    return length
 
 
 @lru_cache(_KNOWN_LISTS)
