@@ -194,9 +194,10 @@ CODES = (b"\0\0\0\0", b"\0\0\0\x08", b"\xff\xff\xff\xff")
 ago = st.integers(0, 4)
 
 
-def step(make, *choices):
-    """A frame of one of the last streams, or of the next where `ago` is below 0."""
-    return st.tuples(st.just(make), *(c if hasattr(c, "map") else st.sampled_from(c) for c in choices))
+def step(make, before, flags, given):
+    """A frame of the stream that is so many before the last; the next is -1."""
+    before = before if before is ago else st.sampled_from(before)
+    return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
 
 
 def headed(number, flags, headers, encoder):

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import chain
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import jh2.events as events
@@ -24,8 +23,10 @@ from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
     STREAM_WINDOW_BYTES,
+    Head,
     goaway,
     greet,
+    head_of,
     new_library,
 )
 
@@ -208,31 +209,30 @@ class Connection(asyncio.Protocol):
             if react is not None:
                 react(self, event)
 
-    def _request(self, stream_id: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def _request(self, stream_id: int, head: Head) -> None:
         if self._refusing or len(self._calls) >= self._server.max_streams:
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         call = self._calls[stream_id] = Call(
             self,
             stream_id,
-            headers,
+            head.headers,
             longest_bytes=self._server.longest_bytes,
             window_bytes=STREAM_WINDOW_BYTES,
         )
         try:
-            self._begin(call, headers)
+            self._begin(call, head)
         except CallError as error:
             call.end(error.code, error.text)
 
-    def _begin(self, call: Call, headers: Sequence[tuple[bytes, bytes]]) -> None:
+    def _begin(self, call: Call, head: Head) -> None:
         """Finds the handler.
 
         Raises:
             CallError: there is none, or this is no call that can be served.
         """
-        named = dict(headers)
-        size = sum(map(len, chain.from_iterable(headers))) + 32 * len(headers)
-        if size > HEADER_LIST_BYTES:
+        named = head.named
+        if head.size_bytes > HEADER_LIST_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         if named.get(b":method") != b"POST":
             raise CallError(Code.UNIMPLEMENTED, "a call is a POST")
@@ -433,7 +433,9 @@ class Connection(asyncio.Protocol):
 
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
-    events.RequestReceived: lambda self, event: self._request(event.stream_id, event.headers),
+    events.RequestReceived: lambda self, event: self._request(
+        event.stream_id, head_of(tuple(event.headers))
+    ),
     events.DataReceived: Connection._data_event,
     events.StreamEnded: Connection._stream_ended,
     events.StreamReset: lambda self, event: self._stream_reset(event.stream_id),

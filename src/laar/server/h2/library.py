@@ -11,7 +11,8 @@ again, and those of answers are written without compression, so they change no t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -30,9 +31,11 @@ __all__ = [
     "CONNECTION_WINDOW_BYTES",
     "HEADER_LIST_BYTES",
     "STREAM_WINDOW_BYTES",
+    "Head",
     "Headers",
     "goaway",
     "greet",
+    "head_of",
     "new_library",
 ]
 
@@ -49,8 +52,9 @@ _FIRST_TABLE_BYTES = 4096
 _MOST_LITERAL_BYTES = 126
 """A length beyond takes more than a byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
-_KNOWN_LISTS = 64
-"""Lists of headers that are remembered: 4 MiB at most, some 20 KB where Envoy is the peer."""
+_KNOWN_LISTS = _KNOWN_HEADERS = 64
+"""Lists of headers that are remembered, and their length: 6 MiB at most, some 20 KB where Envoy is
+the peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
@@ -95,10 +99,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         if self.incoming_buffer._headers_buffer:
             return False
         if kind == Frame.HEADERS:
-            return (
-                stream_id > self.highest_inbound_stream_id
-                and self.state_machine.state is _SERVING
-            )
+            is_new = stream_id > self.highest_inbound_stream_id
+            return is_new and self.state_machine.state is _SERVING
         stream = self.streams.get(stream_id)
         if stream is None:
             return False
@@ -114,7 +116,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         of_stream.current_window_size -= length
         return True
 
-    def open(self, stream_id: int, block: bytes) -> Headers:
+    def open(self, stream_id: int, block: bytes) -> Head:
         """Opens a stream with headers that `takes` took.
 
         Raises:
@@ -122,14 +124,22 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """
         self.open_inbound_streams  # noqa: B018 - forgets the closed ones
         try:
-            headers = tuple(_decode_headers(self.decoder, block))
+            found = self._decode(block)
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
-            stream._expected_content_length = _check(headers, False)
+            head = head_of(found)
         except ProtocolError as error:
             self._terminate_connection(error.error_code)
             raise
-        return headers
+        stream._expected_content_length = head.content_length
+        return head
+
+    def _decode(self, block: bytes) -> tuple[tuple[Any, ...], ...]:
+        try:
+            return tuple(self.decoder.decode(block, raw=True))
+        except BaseException as error:  # what panics in Rust is no Exception
+            _decode_headers(_Failed(error), block)  # raises it as the library's own
+            raise
 
     def close(self, stream_id: int) -> None:
         """Closes a stream for a reset that `takes` took."""
@@ -138,7 +148,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
         """Takes a frame of headers, or raises what the library raises where they break a rule."""
         frames, found = super()._receive_headers_frame(frame)
-        _check(tuple(found[0].headers), type(found[0]) is TrailersReceived)
+        head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
@@ -191,47 +201,89 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
     def _write(
         self,
-        kind: Frame,
+        kind: int,
         flags: int,
         stream_id: int,
         pieces: Sequence[bytes | memoryview],
         length: int,
     ) -> None:
-        if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
+        self._keep_order()
         self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
         self._written += pieces
 
+    def _keep_order(self) -> None:
+        if self._data_to_send:
+            self._written.append(self._data_to_send)
+            self._data_to_send = bytearray()
+
     def data_to_send(self) -> bytes:
         """Takes the bytes to write."""
-        rest: bytes = super().data_to_send()
-        if not self._written:
-            return rest
-        data = b"".join((*self._written, rest))
+        self._keep_order()
+        data = b"".join(self._written)
         self._written.clear()
         return data
+
+
+class _Failed:
+    """A decoder that has failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def decode(self, _block: bytes, *, raw: bool) -> None:
+        raise self._error
 
 
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `_check` does
+    validate_inbound_headers=False,  # `head_of` does
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A list of headers that breaks no rule of HTTP/2. Calls that have the same share it.
+
+    Attributes:
+        headers: names and values.
+        named: value of each name, of the last where there are more.
+        size_bytes: what `HEADER_LIST_BYTES` limits.
+        content_length: what they announce, if they do.
+    """
+
+    headers: Headers
+    named: Mapping[bytes, bytes]
+    size_bytes: int
+    content_length: int | None
+
+
+def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
+    """Looks at headers, and remembers lists that are not long.
+
+    Args:
+        found: names and values, and whatever the decoder says beside.
+        is_trailer: they end a stream.
+
+    Raises:
+        ProtocolError: they break a rule.
+    """
+    read = _known if len(found) <= _KNOWN_HEADERS else _known.__wrapped__
+    return read(found, is_trailer)
+
+
 @lru_cache(_KNOWN_LISTS)
-def _check(headers: Headers, is_trailer: bool) -> int | None:
-    """The content-length, if there is one; `ProtocolError` where headers break a rule of HTTP/2."""
+def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
+    headers = tuple((name, value) for name, value, *_ in found)
     for _ in validate_headers(headers, HeaderValidationFlags(False, is_trailer, False, False)):
         pass
     stream = H2Stream(0, _CONFIG, 0, 0)
     stream._initialize_content_length(headers)
-    length: int | None = stream._expected_content_length
-    return length
+    size_bytes = sum(len(name) + len(value) + 32 for name, value in headers)
+    return Head(headers, dict(headers), size_bytes, stream._expected_content_length)
 
 
 @lru_cache(_KNOWN_LISTS)
