@@ -63,7 +63,7 @@ _RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it ships no types
-    """jh2's connection without what costs by the number of open streams, or of DATA frames."""
+    """jh2's connection without what costs by the number of open streams, or of usual frames."""
 
     MAX_CLOSED_STREAMS = 1024
 
