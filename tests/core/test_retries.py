@@ -135,6 +135,39 @@ def test_a_failure_tells_more_where_success_was_likely() -> None:
     assert given(right, np.array([True, False, False]), 0.0)[2] == pytest.approx(0.5)
 
 
+def with_windows(**windows: int) -> Director:
+    d = director(**({"answer_value_s": windows.pop("value_s")} if "value_s" in windows else {}))
+    specs = [
+        EndpointSpec(address=f"10.0.0.{at}:80", models=(m,), max_model_len=windows.get(m))
+        for at, m in enumerate(MODELS)
+    ]
+    d.table.replace("test", specs)
+    return d
+
+
+def test_a_model_with_too_short_a_window_is_not_waited_for() -> None:
+    """The prompt has 100 tokens; a retry would go to a model that was wrong at temperature 0."""
+    assert chain(with_windows(c=50)) == ["a", "b"]
+    assert chain(with_windows(b=50, c=50)) == ["a"]
+    assert chain(with_windows(c=5000)) == ["a", "b", "c"]
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # none takes it: the largest may
+
+
+def test_a_model_with_too_short_a_window_is_no_reason_to_go_on() -> None:
+    """After `a` only `b` would be worth its seconds."""
+    assert chain(with_windows(value_s=20)) == ["a", "b"]
+    assert chain(with_windows(value_s=20, b=50)) == ["a"]
+
+
+def test_a_window_that_is_out_for_now_is_waited_for() -> None:
+    d = with_windows(c=50)
+    large = EndpointSpec(address="10.0.0.9:80", models=("c",), max_model_len=5000)
+    d.table.replace("more", [large])
+    d.table.failures[d.table.slot(large.address)] = 1e6
+    assert ask(d, "a").model == "b"
+    assert not ask(d, "a").exhausted
+
+
 def test_laar_paper_is_the_published_cost_with_a_static_q() -> None:
     """c(m) * (T + 0.7 R) / Q * 100 ** tries: nothing of what failed, or is decoded, moves it."""
     d = director(policy="laar-paper")

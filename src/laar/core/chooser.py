@@ -180,7 +180,7 @@ class Chooser:
         served = self._table.sent_name(slot, request.model)
         tokens = view.tokens.item(at)
         tried = with_model(earlier.models, model)
-        exhausted = self._exhausted(policy, view, group, tried)
+        exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
         prefiller = choose_prefiller(view, at, self._health, now)
         return Decision(
             id=new_id(),
@@ -261,7 +261,10 @@ class Chooser:
         order = policy.order(scores, view, masks, first)
         if view.faults:
             reason = self._note_faults(view)
-        return _Ranked(order, scores, eligible, reason or view.reason or policy.name, on_trial)
+        fits = None if able is None else able.keeps("window")
+        return _Ranked(
+            order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
+        )
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -313,17 +316,44 @@ class Chooser:
             self._next_weights = self._weights(now)
         return self._next_weights
 
-    def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
-        """Whether a failure of this attempt should be the last: all tried, or not worth it."""
+    def _exhausted(
+        self,
+        policy: Policy,
+        view: View,
+        fits: Mask | None,
+        group: Group,
+        tried: Sequence[str],
+    ) -> bool:
+        """Whether a failure of this attempt should be the last: all tried, or not worth it.
+
+        `fits` are the candidates that the prompt is not too long for; None for all.
+        """
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
-        if group.models.issubset(tried):
+        untried = group.models.difference(tried)
+        if untried and fits is not None and not fits.all():
+            untried &= self._with_window(view, fits, group)
+        if not untried:
             return True
         value_s = self.settings.answer_value_s
         if value_s is None or view.terms is None:
             return False
         after = self._views.after(view, tried)
-        return after is not None and next_cost_s(view.terms, *after) > value_s
+        if after is None:
+            return False
+        probability, left = after
+        left = left if fits is None else left & fits
+        return next_cost_s(view.terms, probability, left) > value_s
+
+    def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
+        """The models that the prompt is not too long for, at an endpoint that is out as well."""
+        table, model_id = self._table, self._table.model_id[view.slots]
+        tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
+        tokens[model_id] = view.tokens  # by model, whichever its endpoint
+        of = table.model_id[group.able]
+        takes[of[table.window_tokens[group.able] >= tokens[of]]] = True
+        takes[model_id[fits]] = True
+        return {table.models[at] for at in takes.nonzero()[0].tolist()}
 
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
@@ -380,6 +410,7 @@ class _Ranked(NamedTuple):
         eligible: which may be chosen; None for all.
         reason: reason of the decision.
         on_trial: the chosen one is out, and this request tries it.
+        fits: which candidates the prompt is not too long for; None for all.
     """
 
     order: Sequence[int]
@@ -387,6 +418,7 @@ class _Ranked(NamedTuple):
     eligible: Eligible | None
     reason: str
     on_trial: bool
+    fits: Mask | None
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
