@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -62,7 +63,8 @@ def read_capability(path: Path) -> CapabilityModel:
         data = path.read_bytes()
     except OSError as error:
         raise SettingError(f"{path}: can't be read: {error.strerror}; run `laar fit`") from None
-    return CapabilityModel(parse_artifact(data, source=str(path)))
+    digest = blake2b(data, digest_size=16).hexdigest()
+    return CapabilityModel(parse_artifact(data, source=str(path)), digest)
 
 
 @dataclass(slots=True)
