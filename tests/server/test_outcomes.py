@@ -13,6 +13,7 @@ from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, 
 from laar.accuracy.fitting.records import read_records
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
+from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.lab.decisions import is_decision_log, read_decisions
@@ -189,6 +190,34 @@ async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway,
         assert not read.faults
     assert is_decision_log(log)
     assert len(list(read_decisions(log))) == 17
+
+
+async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
+    log = gateway.directory / "decisions.jsonl"
+    runner = await picker(gateway, decisions={"log": str(log)})
+    adapted = EndpointSpec(
+        address="127.0.0.1:9", models=("a", "sql"), adapters=frozenset({"sql"})
+    )
+    runner.picker.table.replace("adapted", [adapted])
+    for number in range(4):
+        decision = ask(runner, f"question {number}", model="sql")
+        retry = ask(runner, f"question {number}", model="sql", tried=decision.model)
+        told = {"decision_id": retry.id, "correct": False}
+        assert (await post(gateway, http, told))[1]["verdicts"] == ["taken"]
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+    page = await get(gateway, http, "/metrics")
+    assert 'laar_retry_outcomes_total{verdict="taken"} 4.0' in page
+    assert 'laar_model_prior_weight{model="sql"}' in page
+    assert 'laar_model_prior_weight{model="a"}' not in page
+
+    async def written():
+        return log.exists() and len(log.read_bytes().splitlines()) == 9 + 8
+
+    await eventually(written, what="decisions, reports, and failures that retries showed")
+    shown = gateway.directory / "shown.json"
+    shown.write_text(await get(gateway, http, "/decisions?limit=200"))
+    for path in (log, shown):
+        assert {outcome.model for outcome in read_records([path]).outcomes} == {"sql"}
 
 
 async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):

@@ -82,6 +82,7 @@ class _Decision:
     link: _Link | None  # identifies a retry of this attempt
     tenant: str
     policy: str
+    adapter: str
     at_s: float
     latency_s: float | None = None
     correct: bool | None = None
@@ -119,6 +120,7 @@ class OutcomeReports:
         tenant: str = "",
         policy: str = "",
         now: float = 0.0,
+        adapter: str = "",
     ) -> None:
         """Notes a decision that an outcome may be reported for.
 
@@ -131,6 +133,8 @@ class OutcomeReports:
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
+            adapter: the LoRA adapter of the model that was asked for: outcomes count as its own,
+                and its failures are no evidence about the model.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -141,7 +145,7 @@ class OutcomeReports:
             link = (request, (*known, model))
             self._link(link, decision_id)
         self._decisions[decision_id] = _Decision(
-            model, features, known, previous, link, tenant, policy, now
+            model, features, known, previous, link, tenant, policy, adapter, now
         )
 
     def moved(self, decision_id: str, model: str) -> None:
@@ -237,9 +241,9 @@ class OutcomeReports:
         decision.correct = correct
         self.on_verdict(decision_id, correct)
         taken = self._success.observe(
-            decision.model,
+            decision.adapter or decision.model,
             decision.features,
-            self._wrong(decision),
+            () if decision.adapter else self._wrong(decision),
             correct,
             now,
             tenant=decision.tenant,

@@ -120,6 +120,7 @@ class Learning:
             tenant=decision.request.tenant,
             policy=decision.policy,
             now=decision.now,
+            adapter=decision.flight.adapter,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:

@@ -68,7 +68,7 @@ share of the questions can be held back rather than a share of the answers."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
-_OF_DECISION = ("id", "model", "task", "language", "bucket_tokens", "completion")
+_OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,13 +347,18 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     seconds = _number(end, "latency_s", "seconds")
     return MeasuredOutcome.model_construct(
         **_common(raw, _question(raw)),
-        # Of a decision, the model that answered: Envoy may have asked another than the one picked.
-        model=_name(end.get("model", raw.get("model")), "model"),
+        model=_name(_answered(raw, end), "model"),
         score=score,
         correct=None if score is None else score >= 0.5,
         latency_s=seconds or 0.0,
         dollars=_number(raw, "dollars", "cost_dollars"),
     )
+
+
+def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
+    """The model that answered. Of a decision: its adapter, or the one that Envoy asked at last."""
+    adapter = raw.get("adapter")
+    return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
 
 
 def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
