@@ -192,6 +192,23 @@ async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway,
     assert len(list(read_decisions(log))) == 17
 
 
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ({"status": 503}, "unanswered"),
+        ({"status": 200, "error": True}, "unanswered"),
+        ({"status": None, "cause": "error"}, "unanswered"),  # Envoy reached no endpoint
+        ({"status": 200, "cause": "reset"}, "taken"),
+        ({"status": None, "cause": "disconnect"}, "taken"),  # the answer passes elsewhere
+    ],
+)
+async def test_a_refusal_can_t_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
+    runner = await picker(gateway)
+    told = {"decision_id": ask(runner, model="a", **end).id, "correct": False}
+    assert (await post(gateway, http, told))[1]["verdicts"] == [verdict]
+    assert (believed(ask(runner), "a") == pytest.approx(0.9)) == (verdict == "unanswered")
+
+
 async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})

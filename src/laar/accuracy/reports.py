@@ -45,6 +45,8 @@ class Verdict(StrEnum):
     CONTRADICTORY = "contradictory"
     PASSED = "passed"
     """Passed on: another picker decided, and takes the report."""
+    UNANSWERED = "unanswered"
+    """The endpoint refused the request, or none was reached: there is no answer to judge."""
 
 
 class Answered(NamedTuple):
@@ -87,6 +89,7 @@ class _Decision:
     latency_s: float | None = None
     correct: bool | None = None
     answered: bool = True
+    refused: bool = False
 
 
 class OutcomeReports:
@@ -165,11 +168,14 @@ class OutcomeReports:
         if decision is not None:
             decision.latency_s = latency_s
 
-    def failed(self, decision_id: str) -> None:
-        """Notes that there was no whole answer: a retry then shows no wrong one."""
+    def failed(self, decision_id: str, *, refused: bool) -> None:
+        """Notes that there was no whole answer: a retry then shows no wrong one.
+
+        `refused` where there was none at all, so that no report can be about it.
+        """
         decision = self._decisions.get(decision_id)
         if decision is not None:
-            decision.answered = False
+            decision.answered, decision.refused = False, refused
 
     def outcome_of(self, decision_id: str) -> bool | None:
         """The outcome reported for a decision; None without one, or when it is forgotten."""
@@ -236,6 +242,8 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         if decision is None:
             return Verdict.UNKNOWN
+        if decision.refused:
+            return Verdict.UNANSWERED
         if decision.correct is not None:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct

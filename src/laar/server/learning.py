@@ -130,7 +130,8 @@ class Learning:
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
         if not end.ok or end.cause != "complete":
-            self.reports.failed(decision.id)
+            unanswered = end.cause == "error" or (end.status is not None and not end.ok)
+            self.reports.failed(decision.id, refused=unanswered)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # the tokens ahead of the request are known of the endpoint that was picked, no other.
