@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.traffic import seconds_ahead
@@ -78,6 +79,36 @@ def test_a_measured_answer_is_expected_to_take_the_time_that_it_took(base_s):
     )
     begun = engines.constants(slots.copy(), bases, timed=True)
     assert begun.answer_s[0] == pytest.approx(base_s)
+
+
+def two_models():
+    """An endpoint of each of two models; returns what their answers are expected to take."""
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
+    engines = Engines(table)
+    slots = table.active.copy()
+
+    def answer_s(*bases):
+        return engines.constants(slots, np.array(bases), timed=True).answer_s.tolist()
+
+    return engines, answer_s
+
+
+def test_a_model_first_heard_of_by_another_picker_begins_with_its_measured_base():
+    engines, answer_s = two_models()
+    engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0), 0.1, 0.1, 0.02))
+    engines.reads(np.arange(2))  # as a scrape of the metrics does, before any decision
+    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
+
+
+def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
+    engines, answer_s = two_models()
+    engines.began(0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=8.0, timed=True, shown=True)
+    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
+    engines.reassess()
+    assert answer_s(1.0, 2.0) == pytest.approx([8.0, 2.0])
+    engines.began(0, 1.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=1.0, timed=True, shown=True)
+    assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
 
 
 def ahead(engines, slots, now, read):

@@ -165,6 +165,7 @@ class Picker:
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
+            self.director.engines.reassess()
         self.health.settings = settings.health.breaker
         self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
