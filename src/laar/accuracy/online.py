@@ -408,20 +408,13 @@ class OnlineOutcomes:
 
     def _sweep(self, now: float) -> None:
         """Drops forgotten cells, the names of forgotten reporters, and their evidence."""
-        cells: dict[tuple[str, Features], Cell] = {}
-        for key, cell in self._cells.items():
-            kept = self._kept(cell, now)
-            if kept * cell.total.outcomes >= _FORGOTTEN:
-                cells[key] = cell
-                for name, share in list(cell.shares.items()):
-                    if name != UNNAMED and kept * share.outcomes < _FORGOTTEN:
-                        del cell.shares[name]
-                        rest = cell.shares.setdefault(UNNAMED, Share())
-                        rest.correct += share.correct
-                        rest.outcomes += share.outcomes
-                if cell.shares.keys() == {UNNAMED}:
-                    cell.shares = {}
-        self._cells = cells
+        self._cells = {
+            key: cell
+            for key, cell in self._cells.items()
+            if self._kept(cell, now) * cell.total.outcomes >= _FORGOTTEN
+        }
+        for cell in self._cells.values():
+            _merge_forgotten(cell, self._kept(cell, now))
         self._begun = Counter(cell.tenant for cell in self._cells.values())
         self._shares = sum(len(cell.shares) for cell in self._cells.values())
         self._trust.clear()
@@ -431,3 +424,18 @@ class OnlineOutcomes:
                 self._trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
+
+
+def _merge_forgotten(cell: Cell, kept: float) -> None:
+    """Counts a cell's forgotten reporters, of whose outcomes a share is `kept`, as unnamed."""
+    forgotten = [
+        name
+        for name, share in cell.shares.items()
+        if name != UNNAMED and kept * share.outcomes < _FORGOTTEN
+    ]
+    for name in forgotten:
+        share, rest = cell.shares.pop(name), cell.shares.setdefault(UNNAMED, Share())
+        rest.correct += share.correct
+        rest.outcomes += share.outcomes
+    if cell.shares.keys() == {UNNAMED}:
+        cell.shares = {}
