@@ -41,6 +41,10 @@ MAX_CELLS = 4096
 """Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""
 
+MAX_LISTS = 16
+"""Lists of models whose constants are kept: that of the fleet, and one for each virtual name that
+stands for adapters."""
+
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
@@ -147,7 +151,8 @@ class CapabilityAssessor:
         return np.array(online.outcomes(models, features, now)) if online else None
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:
-        self._constants.clear()  # the set of models changed; one entry is all there ever is
+        if len(self._constants) >= MAX_LISTS:
+            self._constants.clear()
         made = self._constants[models] = _Constants(
             self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
         )
