@@ -212,9 +212,7 @@ async def test_a_refusal_can_t_be_reported_as_a_wrong_answer(gateway, http, end,
 async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
     log = gateway.directory / "decisions.jsonl"
     runner = await picker(gateway, decisions={"log": str(log)})
-    adapted = EndpointSpec(
-        address="127.0.0.1:9", models=("a", "sql"), adapters=frozenset({"sql"})
-    )
+    adapted = EndpointSpec(address="127.0.0.1:9", models=("a", "sql"), adapters=frozenset({"sql"}))
     runner.picker.table.replace("adapted", [adapted])
     for number in range(4):
         decision = ask(runner, f"question {number}", model="sql")
@@ -661,3 +659,32 @@ async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, h
     assert await report_outcome(outcome, gateway.url("admin", ""))
     reported = runner.picker.learning.online.by_model(time.monotonic())
     assert reported.keys() == {"b"}
+
+
+async def test_an_artifact_of_other_models_is_a_problem(gateway, http):
+    """As one measured under the names of a hub, for engines that serve shorter ones."""
+    runner = await picker(
+        gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
+    )
+    told = runner.picker.problems["accuracy.capability"]
+    assert "org/llama, org/phi" in told
+    assert "llama, phi" in told.replace("org/", "", 1)
+    assert not runner.picker.observability._calibrated()
+    artifact(gateway.directory / "capability.json", {"llama": 0.9})
+    await eventually(
+        lambda: "accuracy.capability" not in runner.picker.problems, what="a mended artifact"
+    )
+    assert runner.picker.observability._calibrated()
+    gateway.members(("127.0.0.1:7", "mistral"))
+    await eventually(
+        lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
+        what="a new fleet",
+    )
+
+
+async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
+    runner = await picker(gateway, ("x",), probabilities={"a": 0.9})
+    assert not runner.picker.observability._calibrated()
+    told = {"decision_id": ask(runner).id, "correct": True}
+    assert (await post(gateway, http, told))[1]["accepted"] == 1
+    assert runner.picker.observability._calibrated()

@@ -460,9 +460,7 @@ class Engines:
         at = int(self._table.model_id[slot])
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(
-        self, name: str, base_s: float | None = None, *, timed: bool = False
-    ) -> EngineModel:
+    def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
         """A model's constants; without a base where another picker's lesson comes first."""
         model = self._models.get(name)
         if model is None:
