@@ -13,7 +13,7 @@ from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
@@ -159,13 +159,17 @@ def test_a_model_with_too_short_a_window_is_no_reason_to_go_on() -> None:
     assert chain(with_windows(value_s=20, b=50)) == ["a"]
 
 
-def test_a_window_that_is_out_for_now_is_waited_for() -> None:
+def test_a_window_that_is_busy_for_now_is_waited_for() -> None:
     d = with_windows(c=50)
     large = EndpointSpec(address="10.0.0.9:80", models=("c",), max_model_len=5000)
     d.table.replace("more", [large])
-    d.table.failures[d.table.slot(large.address)] = 1e6
+    d.table.read(large.address, Reading(waiting=1000.0), 0.0)
     assert ask(d, "a").model == "b"
     assert not ask(d, "a").exhausted
+    for _ in range(3):
+        d.table.round_trip(large.address, None, 0.0)  # unreachable
+    d.table.read("10.0.0.0:80", Reading(), 0.0)
+    assert ask(d, "a").exhausted
 
 
 def test_laar_paper_is_the_published_cost_with_a_static_q() -> None:

@@ -330,7 +330,7 @@ class Chooser:
         """
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
-        untried = group.models.difference(tried)
+        untried = group.up.difference(tried)
         if untried and fits is not None and not fits.all():
             untried &= self._with_window(view, fits, group)
         if not untried:
@@ -346,12 +346,12 @@ class Chooser:
         return next_cost_s(view.terms, probability, left) > value_s
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
-        """The models that the prompt is not too long for, at an endpoint that is out as well."""
+        """The models that the prompt is not too long for, also at an endpoint that is busy now."""
         table, model_id = self._table, self._table.model_id[view.slots]
         tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
         tokens[model_id] = view.tokens  # by model, whichever its endpoint
-        of = table.model_id[group.able]
-        takes[of[table.window_tokens[group.able] >= tokens[of]]] = True
+        of = table.model_id[group.alive]
+        takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
         takes[model_id[fits]] = True
         return {table.models[at] for at in takes.nonzero()[0].tolist()}
 

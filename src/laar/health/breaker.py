@@ -138,6 +138,12 @@ class Breaker:
         """Whether it is out, and the last it did was to fail again and again."""
         return self.is_out and self._hopeless
 
+    def stays_out(self, settings: HealthSettings) -> bool:
+        """Whether it is out, and has failed a trial or a question since it was taken out."""
+        return self.state in (State.OPEN, State.TRIAL) and self._backoff_s > _first_s(
+            self.kind, settings
+        )
+
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
         return (
@@ -237,7 +243,7 @@ class Breaker:
     def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
         """Takes the endpoint out until a trial."""
         longest = settings.longest_trial_s
-        first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
+        first = _first_s(kind, settings)
         quiet_s = now - self._closed_at
         back_for_good = (
             self.state in (State.CLOSED, State.SUSPECT)
@@ -401,3 +407,8 @@ class Breaker:
         self._streak = 0.0
         self._recent.good = _FAITH
         self._recent.bad = min(self._recent.bad, 1.0)
+
+
+def _first_s(kind: Kind, settings: HealthSettings) -> float:
+    """Seconds to the first trial after a failure of this kind."""
+    return settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
