@@ -169,15 +169,16 @@ def test_an_alias_for_an_adapter_has_its_price_its_count_and_its_prefixes() -> N
     assert d.table.weights("any") == "any"  # an adapter's at one endpoint, a model's at the other
 
 
+RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
+
+
 class ByName:
     """Estimates that know adapters by their names."""
-
-    right = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        right, n = np.array([self.right[model] for model in models]), len(models)
+        right, n = np.array([RIGHT[model] for model in models]), len(models)
         return Assessment(
             tokens=np.full(n, 25.0),
             probability=right,

@@ -70,6 +70,17 @@ def test_no_policy_sends_to_what_is_out(policy):
     assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
 
 
+def test_a_retry_is_no_trial_of_a_model_that_was_tried():
+    d = fleet(A, B)
+    d.table.replace("more", [EndpointSpec(address=C, models=("other",))])
+    ask = replace(request(), model="auto")
+    d.preview(ask, 10.0)
+    now = fail(d, A, 11.0) + 5.0
+    assert d.preview(ask, now).reason == "trial"
+    assert d.preview(replace(ask, tried="m"), now).model == "other"
+    assert d.preview(replace(ask, tried="other"), now).reason == "trial"
+
+
 def test_a_model_that_stays_down_is_not_waited_for():
     """Each further attempt would repeat the answer of another model."""
     d = fleet(A, probe=True)

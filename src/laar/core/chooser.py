@@ -157,15 +157,15 @@ class Chooser:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
-        trial = self._trial_due(request, group.standing, now)
+        earlier = parse_tried(request.tried, self._table.models)
+        self.ignored_tried += earlier.ignored
+        trial = self._trial_due(request, earlier.models, group.standing, now)
         if trial is not None:
             group = self.candidates.with_trial(group, trial, now)
         prefillers = None
         apart = self.settings.apart != "never"
         if group.prefillers is not None and apart and may_be_apart(request):
             prefillers = group.prefillers
-        earlier = parse_tried(request.tried, self._table.models)
-        self.ignored_tried += earlier.ignored
         policy = self._policy(request)
         tuned = self._tuned(policy, request, now)
         view, chain, degraded = self._views.view(
@@ -298,11 +298,14 @@ class Chooser:
                 return policy
         return self.policies[self.settings.policy]
 
-    def _trial_due(self, request: Request, standing: Standing | None, now: float) -> int | None:
-        """The slot that this request is to try."""
+    def _trial_due(
+        self, request: Request, tried: Sequence[str], standing: Standing | None, now: float
+    ) -> int | None:
+        """The slot that this request is to try; none whose model was wrong on it before."""
         if self._health is None or standing is None or not standing.trials or request.shadow:
             return None
-        return self._health.due(standing, now)
+        slot = self._health.due(standing, now)
+        return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """The tuner's weights for this decision; None for the policy's own.
