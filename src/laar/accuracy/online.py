@@ -270,8 +270,8 @@ class OnlineOutcomes:
         """Restores a saved state; returns how many cells were kept.
 
         The state may come from a file that anyone edited: invalid entries are counted as refused
-        and left out, another schema gives 0, and no error is raised. Evidence about an artifact that
-        was replaced is dropped, as by `new_prior`.
+        and left out, another schema gives 0, and no error is raised. Evidence about an artifact
+        that was replaced is dropped, as by `new_prior`.
 
         Args:
             state: a result of `state`, after a round trip through JSON.
