@@ -58,6 +58,8 @@ def run_fit(
     """
     if find_spec("sklearn") is None:
         raise SettingError("`laar fit` needs scikit-learn: pip install 'laar[fit]'")
+    if out.is_dir():
+        raise SettingError(f"{out} is a directory: name the file to write the artifact to")
     console = Console()
     read = read_records(outcomes)
     if hold_out is None:
