@@ -295,7 +295,7 @@ def test_a_directory_is_no_file_to_write_an_artifact_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for out in (Path("."), tmp_path):
+    for out in (Path(), tmp_path):
         with pytest.raises(SettingError, match="directory"):
             run_fit([tmp_path / "never-read"], out=out, report=None, json_file=None)
     assert not list(tmp_path.parent.glob(".*.new"))
