@@ -85,6 +85,8 @@ class Breaker:
     refused: bool = False
     """The question was denied, which counts once a sibling was asked the same."""
     failed_probes: float = 0.0
+    failed_again: bool = False
+    """It was out already when it was last opened."""
     doubtful: int = 0
     """Answers that must be read and found good before an unread 200 counts again."""
     _recent: Recent = field(default_factory=Recent)
@@ -138,11 +140,10 @@ class Breaker:
         """Whether it is out, and the last it did was to fail again and again."""
         return self.is_out and self._hopeless
 
-    def stays_out(self, settings: HealthSettings) -> bool:
+    @property
+    def stays_out(self) -> bool:
         """Whether it is out, and has failed a trial or a question since it was taken out."""
-        return self.state in (State.OPEN, State.TRIAL) and self._backoff_s > _first_s(
-            self.kind, settings
-        )
+        return self.failed_again and self.state in (State.OPEN, State.TRIAL)
 
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
@@ -243,13 +244,14 @@ class Breaker:
     def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
         """Takes the endpoint out until a trial."""
         longest = settings.longest_trial_s
-        first = _first_s(kind, settings)
+        first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
         quiet_s = now - self._closed_at
         back_for_good = (
             self.state in (State.CLOSED, State.SUSPECT)
             and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
         )
         self._suspected = False
+        self.failed_again = self.state in (State.OPEN, State.TRIAL)
         doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
         self._backoff_s = min(longest, max(first, doubled))
         self.state = State.OPEN
@@ -407,8 +409,3 @@ class Breaker:
         self._streak = 0.0
         self._recent.good = _FAITH
         self._recent.bad = min(self._recent.bad, 1.0)
-
-
-def _first_s(kind: Kind, settings: HealthSettings) -> float:
-    """Seconds to the first trial after a failure of this kind."""
-    return settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)

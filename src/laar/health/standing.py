@@ -96,7 +96,7 @@ def _with_troubled(
         typical_s=[_typical_s(records, slot) for slot in kept] if is_slow else None,
         trials=trials,
         left_out=left_out,
-        down=[slot for slot in out if breakers[slot].stays_out(records.settings)],
+        down=[slot for slot in out if breakers[slot].stays_out],
         all_failing=all_failing,
         until=min(changes),
     )
