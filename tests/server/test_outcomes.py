@@ -233,6 +233,10 @@ async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
     shown.write_text(await get(gateway, http, "/decisions?limit=200"))
     for path in (log, shown):
         assert {outcome.model for outcome in read_records([path]).outcomes} == {"sql"}
+    assert len(list(read_decisions(log))) == 9
+    models = orjson.loads(await get(gateway, http, "/models"))["models"]
+    outcomes = {entry["model"]: entry["reported"]["outcomes"] for entry in models}
+    assert outcomes == {"a": 0.0, "b": 0.0, "sql": pytest.approx(8.0, rel=1e-3)}
 
 
 async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):

@@ -167,14 +167,14 @@ class Learning:
     # -- showing -------------------------------------------------------------------------------
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """One entry for each model that is served or was measured; may run on any thread."""
+        """One entry for each model that is served, measured or reported; may run on any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
         ratios = self.assessor.tokens.ratios()
         drifts = {drift.model: drift for drift in self.latency.report()}
         entries: list[dict[str, object]] = []
-        for model in dict.fromkeys([*served, *capability.models]):
+        for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes, drift = reported.get(model), drifts.get(model)
             entries.append(
                 {
