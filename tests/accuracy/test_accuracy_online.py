@@ -180,6 +180,8 @@ def test_any_state_is_read_without_an_error(state: object, cells: list[object]) 
         [1, 2, -1],
         [True, 2, 0],
         ["1", 2, 0],
+        [10**400, 10**400, 0],
+        [1, 2, 0, 10**400],
         [1, 2],
     ],
 )

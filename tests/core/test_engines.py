@@ -357,3 +357,16 @@ def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
     assert line.now[1] == pytest.approx(0.5, abs=0.1)
     feed(1.5, 3000)
     assert line.now[1] == pytest.approx(1.5, abs=0.2)
+
+
+@pytest.mark.parametrize("at", [(0, 0), (-1, 0)])
+def test_a_state_with_numbers_that_no_float_holds_is_left_out(at):
+    """JSON has integers of any size."""
+    table, engines = fleet("a:1")
+    serve(table, engines, lambda _slot, work, _n: (work, 1.0), 30)
+    state = engines.state()
+    row, column = at
+    state["models"]["m"]["first"][row][column] = 10**400
+    fresh = Engines(table)
+    fresh.restore(state)
+    assert math.isfinite(of(table, fresh).read[0])
