@@ -359,14 +359,23 @@ def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
     assert line.now[1] == pytest.approx(1.5, abs=0.2)
 
 
-@pytest.mark.parametrize("at", [(0, 0), (-1, 0)])
-def test_a_state_with_numbers_that_no_float_holds_is_left_out(at):
+@pytest.mark.parametrize(
+    ("at", "row"), [(0, [10**400] * 5), (-1, [10**400]), (-1, {}), (-1, []), (0, "x")]
+)
+def test_a_state_that_is_none_is_left_out(at, row):
     """JSON has integers of any size."""
     table, engines = fleet("a:1")
     serve(table, engines, lambda _slot, work, _n: (work, 1.0), 30)
     state = engines.state()
-    row, column = at
-    state["models"]["m"]["first"][row][column] = 10**400
+    state["models"]["m"]["first"][at] = row
     fresh = Engines(table)
     fresh.restore(state)
     assert math.isfinite(of(table, fresh).read[0])
+
+
+def test_a_pace_of_fewer_samples_than_none_is_left_out():
+    table, engines = fleet("a:1", "b:1")
+    engines.restore({"paces": {"a:1": [0.0, -1.0, 0.0, 0.0, 0.0, 0.0]}})
+    constants = of(table, engines)
+    assert np.isfinite(constants.read).all()
+    assert np.isfinite(constants.answer_s).all()
