@@ -62,6 +62,9 @@ MAX_BYTES = 4 << 30
 
 _MAX_LINE_BYTES = 64 << 20
 _MAX_NAME_CHARS = 256
+_MAX_TASK_CHARS = 128
+_MAX_LANGUAGE_CHARS = 64
+"""An artifact's terms name a task and a language, in 256 characters together."""
 _MANY_QUESTIONS = 30
 """Different questions, among answers that their question does not distinguish, from which on a
 share of the questions can be held back rather than a share of the answers."""
@@ -369,8 +372,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
     given = raw.get("id")
     language = raw.get("language")
-    if isinstance(language, str) and len(language) > _MAX_NAME_CHARS:
-        raise ValueError(f"language: must be a name of at most {_MAX_NAME_CHARS} characters")
+    if isinstance(language, str) and len(language) > _MAX_LANGUAGE_CHARS:
+        raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
     seen = _last_part(raw) or question
     named = _task(task) if task else task_of(seen)
     if question:  # as serving sees it: ids may begin again with each task or file
@@ -522,7 +525,7 @@ def _by_model(raw: Mapping[str, Any], name: str) -> dict[str, float]:
 
 
 def _task(task: str) -> str:
-    return task.strip().lower()[:_MAX_NAME_CHARS] or GENERIC
+    return task.strip().lower()[:_MAX_TASK_CHARS] or GENERIC
 
 
 def _name(value: object, where: str) -> str:
