@@ -153,6 +153,13 @@ def test_a_model_with_too_short_a_window_is_not_waited_for() -> None:
     assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # none takes it: the largest may
 
 
+def test_a_model_with_too_short_a_window_does_not_hide_how_often_others_were_tried() -> None:
+    d = with_windows(c=50)
+    d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
+    assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
+    assert {ask(d, "a,b,b").model for _ in range(20)} == {"a"}
+
+
 def test_a_model_with_too_short_a_window_is_no_reason_to_go_on() -> None:
     """After `a` only `b` would be worth its seconds."""
     assert chain(with_windows(value_s=20)) == ["a", "b"]

@@ -242,7 +242,7 @@ class Chooser:
         able = able_to_take(view, room)
         eligible = able
         if self.settings.retries == NEW_MODEL and view.request.tried:
-            eligible = prefer(eligible, "tried", least_tried(view.times_tried))
+            eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
         eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
