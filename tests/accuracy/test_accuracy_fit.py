@@ -289,3 +289,13 @@ def test_lines_that_are_no_outcomes_are_left_out(line: bytes) -> None:
 def test_a_file_without_outcomes_is_refused(data: bytes) -> None:
     with pytest.raises(SettingError):
         parse_records([(data, "o.jsonl")])
+
+
+def test_a_directory_is_no_file_to_write_an_artifact_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for out in (Path(), tmp_path):
+        with pytest.raises(SettingError, match="directory"):
+            run_fit([tmp_path / "never-read"], out=out, report=None, json_file=None)
+    assert not list(tmp_path.parent.glob(".*.new"))

@@ -21,6 +21,7 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy import online as online_module
+from laar.accuracy.online import Taken
 from laar.accuracy.trust import SHARES, PriorTrust
 
 QA = Features("en", 4096, "qa")
@@ -179,6 +180,8 @@ def test_any_state_is_read_without_an_error(state: object, cells: list[object]) 
         [1, 2, -1],
         [True, 2, 0],
         ["1", 2, 0],
+        [10**400, 10**400, 0],
+        [1, 2, 0, 10**400],
         [1, 2],
     ],
 )
@@ -281,6 +284,42 @@ def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
 
 
 FITTED = artifact({m: model(1.0) for m in "abc"}, per_failure=-0.7)
+
+
+WRONG, RIGHT = artifact({"a": model(3.0)}), artifact({"a": model(-1.4)})
+
+
+def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
+    """Reports outcomes in several cells, of which a fifth is correct."""
+    success = SuccessModel(capability, online)
+    for task in ("a", "b", "c", "d"):
+        for number in range(30):
+            success.observe("a", Features("en", 4096, task), (), number % 5 == 0, 0.0)
+
+
+def test_an_artifact_replaced_while_the_picker_is_down_is_not_doubted_for_the_old_one() -> None:
+    old = OnlineOutcomes()
+    one_in_five(CapabilityModel(WRONG, "old"), old)
+    assert old.prior_weights()["a"] < 50
+    saved = orjson.loads(orjson.dumps(old.state(0.0)))
+    weights = {}
+    for capability in (CapabilityModel(WRONG, "old"), CapabilityModel(RIGHT, "new")):
+        again = OnlineOutcomes()
+        SuccessModel(capability, again)
+        assert again.restore(saved, 0.0) == 4
+        weights[capability.digest] = again.prior_weights()
+    assert weights == {"old": old.prior_weights(), "new": {}}
+
+
+def test_an_outcome_from_a_picker_with_another_artifact_is_held_against_ones_own() -> None:
+    here, there = OnlineOutcomes(), OnlineOutcomes()
+    SuccessModel(CapabilityModel(RIGHT), here)
+    taken: list[Taken] = []
+    there.on_taken = taken.append
+    one_in_five(CapabilityModel(WRONG), there)
+    assert all(here.heard(outcome, 0.0) for outcome in taken)
+    assert there.prior_weights()["a"] < 50
+    assert here.prior_weights()["a"] == 50
 
 
 def test_the_three_parts_of_a_success_probability_come_in_order() -> None:

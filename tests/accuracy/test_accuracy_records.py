@@ -195,9 +195,9 @@ def test_bad_entries_are_named_with_file_and_line() -> None:
 
 def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
     records = [record | {"language": "en"} for record in world(["sums"], 4)]
-    read = parse_records([(lines([*records, records[0] | {"language": "L" * 257}]), "x")])
+    read = parse_records([(lines([*records, records[0] | {"language": "L" * 65}]), "x")])
     assert {outcome.language for outcome in read.outcomes} == {"en"}
-    assert read.faults == ["x:5: language: must be a name of at most 256 characters"]
+    assert read.faults == ["x:5: language: must be a name of at most 64 characters"]
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,17 @@ def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
     assert "…" not in told
     assert "a[/b]" in told
     assert "c[chat]" in told
+
+
+def test_a_task_that_is_a_whole_text_is_cut_to_a_name() -> None:
+    """The fit failed on it, and asked for fewer tasks."""
+    records = world(["sums", "code"], 60)
+    for record in records:
+        record["task"] += " and nothing else" * 20
+    read = parse_records([(lines(records), "x")])
+    made = fit(read.outcomes, created="2026-01-01", data_sha256=read.sha256)
+    cells = {cell.task for model in made.artifact.models.values() for cell in model.cells}
+    assert {task[:4] for task in cells} == {"sums", "code"}
 
 
 def test_the_first_fault_of_a_refused_file_is_named() -> None:

@@ -210,7 +210,7 @@ def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
     told.decided("1", "a", QA, (), request="r")
     told.ended("1", 1.0)
     told.decided("2", "b", QA, ("a",), request="r")
-    told.failed("2")  # a 503
+    told.failed("2", refused=True)  # a 503
     told.decided("3", "c", QA, ("a", "b"), request="r")
     told.ended("3", 1.0)
     assert told.report("3", True, 0.0) is Verdict.TAKEN
@@ -218,6 +218,19 @@ def test_a_refused_attempt_is_no_wrong_answer_of_its_model() -> None:
     told.report("3", True, 0.0)
     assert counted(online).keys() == {"a", "c"}
     assert told.outcome_of("2") is None
+
+
+def test_no_report_is_about_an_attempt_that_had_no_answer() -> None:
+    told, online = reports()
+    told.decided("1", "a", QA, (), request="r")
+    told.decided("2", "b", QA, ("a",), request="r")
+    told.failed("2", refused=True)
+    assert told.report("2", False, 0.0) is Verdict.UNANSWERED  # the client gives up
+    assert counted(online) == {"a": (0, 1)}
+    assert told.outcome_of("2") is None
+    told.decided("3", "c", QA, (), request="s")
+    told.failed("3", refused=False)  # the client had read enough of it
+    assert told.report("3", True, 0.0) is Verdict.TAKEN
 
 
 @pytest.mark.parametrize("before", [(), ("c",)])
@@ -232,7 +245,7 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
             if refused:  # twice: a retry may come back to the same model
                 for at in range(2):
                     told.decided(f"{number}.{at}", "a", QA, tried, request=asked)
-                    told.failed(f"{number}.{at}")
+                    told.failed(f"{number}.{at}", refused=True)
                     tried = (*tried, "a")
             told.decided(f"{number}.b", "b", QA, tried, request=asked)
             told.report(f"{number}.b", number % 5 < 3, 0.0)

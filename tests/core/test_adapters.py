@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Served
+from laar.core.interfaces import Assessment, Assessor
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 
@@ -18,7 +21,9 @@ ADDRESSES = ("a:1", "b:1", "c:1")
 NAMES = ("sql", "law", "med", "poem")
 
 
-def fleet(*addresses: str, load_s: float = 0.25, **settings: Any) -> Director:
+def fleet(
+    *addresses: str, load_s: float = 0.25, assessor: Assessor | None = None, **settings: Any
+) -> Director:
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
     for address in addresses:
@@ -28,6 +33,7 @@ def fleet(*addresses: str, load_s: float = 0.25, **settings: Any) -> Director:
         build_policies(CostWeights()),
         DirectorSettings(adapter_load_s=load_s, **settings),
         rng=random.Random(1),
+        assessor=assessor,
     )
 
 
@@ -161,3 +167,63 @@ def test_an_alias_for_an_adapter_has_its_price_its_count_and_its_prefixes() -> N
     assert d.table.weights("auto") == ""
     d.table.served("b:1", Served(weights={"m": "m"}))
     assert d.table.weights("any") == "any"  # an adapter's at one endpoint, a model's at the other
+
+
+RIGHT = {"m": 0.5, "sql": 0.9, "law": 0.2, "other": 0.7}
+
+
+class ByName:
+    """Estimates that know adapters by their names."""
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        right, n = np.array([RIGHT[model] for model in models]), len(models)
+        return Assessment(
+            tokens=np.full(n, 25.0),
+            probability=right,
+            evidence=100.0 * right,
+            seconds_per_token=np.full(n, 1e-6),
+            base_s=np.ones(n),
+            cell=("en", 512, "qa"),
+            unknown=False,
+            timed_answers=True,
+            published=right,
+            reported=right,
+        )
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("name", "chosen", "right"),
+    [
+        ("auto", "other:1", [0.5, 0.7]),
+        ("able", "a:1", [0.9, 0.7]),
+        ("unable", "other:1", [0.2, 0.7]),
+        ("sql", "a:1", [0.5]),  # no choice: as its model
+    ],
+)
+def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(
+    name: str, chosen: str, right: list[float]
+) -> None:
+    d = fleet(
+        "a:1",
+        load_s=0.0,
+        aliases={"auto": (), "able": ("sql", "other"), "unable": ("law", "other")},
+        explore_share=0.0,
+        assessor=ByName(),
+    )
+    d.table.replace("more", [EndpointSpec(address="other:1", models=("other",))])
+    decision = ask(d, name, 0.0)
+    view = decision.view
+    assert view is not None
+    assert decision.address == chosen
+    assert view.probability.tolist() == right
+    assert view.evidence.tolist() == pytest.approx([100.0 * each for each in right])
+    hedging = Request(id="r", api=Api.CHAT, model=name, chars=100, wants_hedge=True)
+    advice = d.preview(hedging, 0.0).hedge
+    assert (advice is None) == (len(right) == 1)
+    if advice is not None:
+        assert sorted((advice.p, advice.next_p)) == sorted(right)

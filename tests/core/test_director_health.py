@@ -1,6 +1,7 @@
 """Health in the director: who is a candidate, what a trial is, who failed where Envoy retried."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import explained
-from laar.health import Health, HealthSettings, Kind, Reply
+from laar.health import Health, HealthSettings, Kind, Reply, Word
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.published_cost import expected_time
 
@@ -67,6 +68,52 @@ def test_no_policy_sends_to_what_is_out(policy):
         assert A not in decision.fallbacks
     assert chosen == {B, C} or (len(chosen) == 1 and A not in chosen)
     assert A not in {d.decide(request(api=Api.OPAQUE), 1.5).address for _ in range(30)}
+
+
+def test_a_retry_is_no_trial_of_a_model_that_was_tried():
+    d = fleet(A, B)
+    d.table.replace("more", [EndpointSpec(address=C, models=("other",))])
+    ask = replace(request(), model="auto")
+    d.preview(ask, 10.0)
+    now = fail(d, A, 11.0) + 5.0
+    assert d.preview(ask, now).reason == "trial"
+    assert d.preview(replace(ask, tried="m"), now).model == "other"
+    assert d.preview(replace(ask, tried="other"), now).reason == "trial"
+
+
+def test_a_model_that_stays_down_is_not_waited_for():
+    """Each further attempt would repeat the answer of another model."""
+    d = fleet(A, probe=True)
+    d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
+    slot = d.table.slot(B)
+
+    def chosen(now):
+        decision = d.preview(replace(request(), model="auto"), now)
+        return decision.model, decision.exhausted
+
+    assert not chosen(10.0)[1]
+    for _ in range(6):
+        d.health.passed_over(slot, 10.5)
+    assert chosen(10.6) == ("m", False)  # it may be back in a second
+    assert d.health.questions.due(13.0, 9) == [slot]
+    d.health.questions.told(slot, None, 13.0, Kind.STATUS)
+    assert chosen(13.1) == ("m", True)
+    d.health.heard(slot, "other", Word("back", Kind.STATUS, 0.0), 14.0)
+    assert not chosen(14.1)[1]
+    for _ in range(3):
+        d.table.round_trip(B, None, 15.0)
+    assert chosen(16.0) == ("m", True)  # nor one that is not reached
+
+
+def test_a_busy_model_is_waited_for():
+    d = fleet(A)
+    d.table.replace("more", [EndpointSpec(address=B, models=("other",))])
+    slot = d.table.slot(B)
+    d.preview(replace(request(), model="auto"), 0.0)
+    attempt = d.health.sent(slot, "other", stream=False, predicted_s=0.1, tokens=1.0, now=1.0)
+    d.health.replied(attempt, Reply(status=429, retry_after_s=20.0), 1.0)
+    decision = d.preview(replace(request(), model="auto"), 1.5)
+    assert (decision.model, decision.exhausted) == ("m", False)
 
 
 def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():

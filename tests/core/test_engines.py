@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.traffic import seconds_ahead
@@ -78,6 +79,36 @@ def test_a_measured_answer_is_expected_to_take_the_time_that_it_took(base_s):
     )
     begun = engines.constants(slots.copy(), bases, timed=True)
     assert begun.answer_s[0] == pytest.approx(base_s)
+
+
+def two_models():
+    """An endpoint of each of two models; returns what their answers are expected to take."""
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
+    engines = Engines(table)
+    slots = table.active.copy()
+
+    def answer_s(*bases):
+        return engines.constants(slots, np.array(bases), timed=True).answer_s.tolist()
+
+    return engines, answer_s
+
+
+def test_a_model_first_heard_of_by_another_picker_begins_with_its_measured_base():
+    engines, answer_s = two_models()
+    engines.heard(0, Sample(True, (1.0, 0.1, 0.0, 0.0, 0.0), 0.1, 0.1, 0.02))
+    engines.reads(np.arange(2))  # as a scrape of the metrics does, before any decision
+    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
+
+
+def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
+    engines, answer_s = two_models()
+    engines.began(0, 0.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=8.0, timed=True, shown=True)
+    assert answer_s(8.0, 3.0) == pytest.approx([8.0, 3.0])
+    engines.reassess()
+    assert answer_s(1.0, 2.0) == pytest.approx([8.0, 2.0])
+    engines.began(0, 1.0, plain_s=1.0, others=0.0, rtt_s=0.0, base_s=1.0, timed=True, shown=True)
+    assert answer_s(1.0, 2.0) == pytest.approx([1.0, 2.0])
 
 
 def ahead(engines, slots, now, read):
@@ -326,3 +357,25 @@ def test_a_line_is_found_despite_outliers_and_followed_when_it_changes():
     assert line.now[1] == pytest.approx(0.5, abs=0.1)
     feed(1.5, 3000)
     assert line.now[1] == pytest.approx(1.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    ("at", "row"), [(0, [10**400] * 5), (-1, [10**400]), (-1, {}), (-1, []), (0, "x")]
+)
+def test_a_state_that_is_none_is_left_out(at, row):
+    """JSON has integers of any size."""
+    table, engines = fleet("a:1")
+    serve(table, engines, lambda _slot, work, _n: (work, 1.0), 30)
+    state = engines.state()
+    state["models"]["m"]["first"][at] = row
+    fresh = Engines(table)
+    fresh.restore(state)
+    assert math.isfinite(of(table, fresh).read[0])
+
+
+def test_a_pace_of_fewer_samples_than_none_is_left_out():
+    table, engines = fleet("a:1", "b:1")
+    engines.restore({"paces": {"a:1": [0.0, -1.0, 0.0, 0.0, 0.0, 0.0]}})
+    constants = of(table, engines)
+    assert np.isfinite(constants.read).all()
+    assert np.isfinite(constants.answer_s).all()

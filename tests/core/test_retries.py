@@ -13,7 +13,7 @@ from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
@@ -133,6 +133,50 @@ def test_a_failure_tells_more_where_success_was_likely() -> None:
     after_weak = given(right, np.array([False, True, False]), 2.0)[2]
     assert after_strong < after_weak < 0.5
     assert given(right, np.array([True, False, False]), 0.0)[2] == pytest.approx(0.5)
+
+
+def with_windows(**windows: int) -> Director:
+    d = director(**({"answer_value_s": windows.pop("value_s")} if "value_s" in windows else {}))
+    specs = [
+        EndpointSpec(address=f"10.0.0.{at}:80", models=(m,), max_model_len=windows.get(m))
+        for at, m in enumerate(MODELS)
+    ]
+    d.table.replace("test", specs)
+    return d
+
+
+def test_a_model_with_too_short_a_window_is_not_waited_for() -> None:
+    """The prompt has 100 tokens; a retry would go to a model that was wrong at temperature 0."""
+    assert chain(with_windows(c=50)) == ["a", "b"]
+    assert chain(with_windows(b=50, c=50)) == ["a"]
+    assert chain(with_windows(c=5000)) == ["a", "b", "c"]
+    assert chain(with_windows(a=50, b=50, c=60)) == ["c"]  # none takes it: the largest may
+
+
+def test_a_model_with_too_short_a_window_does_not_hide_how_often_others_were_tried() -> None:
+    d = with_windows(c=50)
+    d.use(DirectorSettings(policy="least-loaded", retries="new-model"), d.policies)
+    assert {ask(d, "a,a,b").model for _ in range(20)} == {"b"}
+    assert {ask(d, "a,b,b").model for _ in range(20)} == {"a"}
+
+
+def test_a_model_with_too_short_a_window_is_no_reason_to_go_on() -> None:
+    """After `a` only `b` would be worth its seconds."""
+    assert chain(with_windows(value_s=20)) == ["a", "b"]
+    assert chain(with_windows(value_s=20, b=50)) == ["a"]
+
+
+def test_a_window_that_is_busy_for_now_is_waited_for() -> None:
+    d = with_windows(c=50)
+    large = EndpointSpec(address="10.0.0.9:80", models=("c",), max_model_len=5000)
+    d.table.replace("more", [large])
+    d.table.read(large.address, Reading(waiting=1000.0), 0.0)
+    assert ask(d, "a").model == "b"
+    assert not ask(d, "a").exhausted
+    for _ in range(3):
+        d.table.round_trip(large.address, None, 0.0)  # unreachable
+    d.table.read("10.0.0.0:80", Reading(), 0.0)
+    assert ask(d, "a").exhausted
 
 
 def test_laar_paper_is_the_published_cost_with_a_static_q() -> None:

@@ -13,6 +13,7 @@ from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, 
 from laar.accuracy.fitting.records import read_records
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
+from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.lab.decisions import is_decision_log, read_decisions
@@ -189,6 +190,53 @@ async def test_the_decision_log_is_evidence_for_a_fit_and_still_a_trace(gateway,
         assert not read.faults
     assert is_decision_log(log)
     assert len(list(read_decisions(log))) == 17
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"),
+    [
+        ({"status": 503}, "unanswered"),
+        ({"status": 200, "error": True}, "unanswered"),
+        ({"status": None, "cause": "error"}, "unanswered"),  # Envoy reached no endpoint
+        ({"status": 200, "cause": "reset"}, "taken"),
+        ({"status": None, "cause": "disconnect"}, "taken"),  # the answer passes elsewhere
+    ],
+)
+async def test_a_refusal_can_t_be_reported_as_a_wrong_answer(gateway, http, end, verdict):
+    runner = await picker(gateway)
+    told = {"decision_id": ask(runner, model="a", **end).id, "correct": False}
+    assert (await post(gateway, http, told))[1]["verdicts"] == [verdict]
+    assert (believed(ask(runner), "a") == pytest.approx(0.9)) == (verdict == "unanswered")
+
+
+async def test_outcomes_of_an_adapter_are_not_its_models(gateway, http):
+    log = gateway.directory / "decisions.jsonl"
+    runner = await picker(gateway, decisions={"log": str(log)})
+    adapted = EndpointSpec(address="127.0.0.1:9", models=("a", "sql"), adapters=frozenset({"sql"}))
+    runner.picker.table.replace("adapted", [adapted])
+    for number in range(4):
+        decision = ask(runner, f"question {number}", model="sql")
+        retry = ask(runner, f"question {number}", model="sql", tried=decision.model)
+        told = {"decision_id": retry.id, "correct": False}
+        assert (await post(gateway, http, told))[1]["verdicts"] == ["taken"]
+    assert believed(ask(runner), "a") == pytest.approx(0.9)
+    page = await get(gateway, http, "/metrics")
+    assert 'laar_retry_outcomes_total{verdict="taken"} 4.0' in page
+    assert 'laar_model_prior_weight{model="sql"}' in page
+    assert 'laar_model_prior_weight{model="a"}' not in page
+
+    async def written():
+        return log.exists() and len(log.read_bytes().splitlines()) == 9 + 8
+
+    await eventually(written, what="decisions, reports, and failures that retries showed")
+    shown = gateway.directory / "shown.json"
+    shown.write_text(await get(gateway, http, "/decisions?limit=200"))
+    for path in (log, shown):
+        assert {outcome.model for outcome in read_records([path]).outcomes} == {"sql"}
+    assert len(list(read_decisions(log))) == 9
+    models = orjson.loads(await get(gateway, http, "/models"))["models"]
+    outcomes = {entry["model"]: entry["reported"]["outcomes"] for entry in models}
+    assert outcomes == {"a": 0.0, "b": 0.0, "sql": pytest.approx(8.0, rel=1e-3)}
 
 
 async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):
@@ -615,3 +663,32 @@ async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, h
     assert await report_outcome(outcome, gateway.url("admin", ""))
     reported = runner.picker.learning.online.by_model(time.monotonic())
     assert reported.keys() == {"b"}
+
+
+async def test_an_artifact_of_other_models_is_a_problem(gateway, http):
+    """As one measured under the names of a hub, for engines that serve shorter ones."""
+    runner = await picker(
+        gateway, ("llama", "phi"), probabilities={"org/llama": 0.9, "org/phi": 0.8}
+    )
+    told = runner.picker.problems["accuracy.capability"]
+    assert "org/llama, org/phi" in told
+    assert "llama, phi" in told.replace("org/", "", 1)
+    assert not runner.picker.observability._calibrated()
+    artifact(gateway.directory / "capability.json", {"llama": 0.9})
+    await eventually(
+        lambda: "accuracy.capability" not in runner.picker.problems, what="a mended artifact"
+    )
+    assert runner.picker.observability._calibrated()
+    gateway.members(("127.0.0.1:7", "mistral"))
+    await eventually(
+        lambda: "mistral" in runner.picker.problems.get("accuracy.capability", ""),
+        what="a new fleet",
+    )
+
+
+async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
+    runner = await picker(gateway, ("x",), probabilities={"a": 0.9})
+    assert not runner.picker.observability._calibrated()
+    told = {"decision_id": ask(runner).id, "correct": True}
+    assert (await post(gateway, http, told))[1]["accepted"] == 1
+    assert runner.picker.observability._calibrated()

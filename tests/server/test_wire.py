@@ -18,6 +18,7 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import Processin
 from envoy_data_plane.envoy.service.ext_proc import v3 as envoy
 from envoy_data_plane.envoy.type.v3 import HttpStatus
 
+from laar.protocol.headers import FAIRNESS, read_head
 from laar.server.extproc.messages import event_of
 from laar.wire import ext_proc_pb2 as ours
 from laar.wire import health_pb2
@@ -92,4 +93,23 @@ def test_a_header_that_is_no_text_counts_as_absent_and_the_rest_stays() -> None:
     fields["request.headers['x-laar-task']"].string_value = b"\xff\xfe"
     fields["request.headers['x-laar-session']"].string_value = b"s1"
     event = event_of(ours.ProcessingRequest.FromString(message.SerializeToString()))
-    assert event.headers == {"x-laar-session": "s1"}
+    head = read_head(event.headers)
+    assert (head.task, head.session) == ("", "s1")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_tenants_in_latin_1_are_tenants_apart(kept: bool) -> None:
+    """As many systems write them; with the bytes replaced all such tenants had one turn."""
+    found = []
+    for raw in ("Müller".encode(), "Müller".encode("latin-1"), "Möller".encode("latin-1")):
+        message = ours.ProcessingRequest()
+        if kept:
+            message.request_body.body = b"{}"
+            message.protocol_config.request_body_mode = ours.ProcessingMode.BUFFERED
+            fields = message.attributes["envoy.filters.http.ext_proc"].fields
+            fields[f"request.headers['{FAIRNESS}']"].string_value = raw
+        else:
+            message.request_headers.headers.headers.add(key=FAIRNESS, raw_value=raw)
+        event = event_of(ours.ProcessingRequest.FromString(message.SerializeToString()))
+        found.append(read_head(event.headers).tenant)
+    assert found[0] == found[1] != found[2]

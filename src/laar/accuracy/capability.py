@@ -118,9 +118,11 @@ class CapabilityModel:
 
     Args:
         artifact: None before anything was measured.
+        digest: differs from that of another artifact, where states are saved.
     """
 
-    def __init__(self, artifact: Capability | None = None) -> None:
+    def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
+        self.digest = digest
         self._models = dict(artifact.models) if artifact else {}
         self._difficulty = artifact.retry.difficulty if artifact else None
         self._per_failure = artifact.retry.per_failure if artifact else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from laar.accuracy.features import MIN_LEARNED_BUCKET_TOKENS, Features
+from laar.accuracy.features import MAX_BUCKET_TOKENS, MIN_LEARNED_BUCKET_TOKENS, Features
 from laar.accuracy.reporters import UNNAMED, Likelihood
 from laar.accuracy.trust import Evidence
 
@@ -99,12 +99,14 @@ def read_saved(entry: object) -> Saved | None:
             return None
     if not isinstance(reporter, str) or len(reporter) > MAX_NAME_CHARS:
         return None
-    if type(bucket) is not int or any(type(count) not in (int, float) for count in counts):
+    if type(bucket) is not int or not 0 <= bucket <= MAX_BUCKET_TOKENS:
+        return None
+    # NaN fails the comparison; an integer may be too large for a float.
+    if not all(type(count) in (int, float) and abs(count) <= _MAX_COUNT for count in counts):
         return None
     correct, outcomes, level, *known = map(float, counts)
-    possible = 0 <= outcomes <= _MAX_COUNT and -outcomes <= correct <= 2 * outcomes
-    possible = possible and all(0 <= prior <= 1 for prior in known)
-    if not (possible and 0 <= level <= _MAX_COUNT):  # NaN fails each comparison
+    possible = outcomes >= 0 and -outcomes <= correct <= 2 * outcomes and level >= 0
+    if not (possible and all(0 <= prior <= 1 for prior in known)):
         return None
     share = Share(correct, outcomes, level)
     features = learned(Features(language, bucket, task))

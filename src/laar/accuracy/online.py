@@ -125,6 +125,10 @@ class OnlineOutcomes:
         """Gets each outcome that was taken and does not come from another picker."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
         """Outcomes that the artifact has of a model's cell."""
+        self.prior: Callable[[str, Features], float] | None = None
+        """The artifact's probability; None leaves it to those who observe."""
+        self.prior_id: Callable[[], str] = str
+        """Identifies the artifact, in saved states."""
 
     def __len__(self) -> int:
         return len(self._cells)
@@ -218,7 +222,8 @@ class OnlineOutcomes:
             counts.level += weight
             counts.correct += weight * (correct + offset)
             counts.outcomes += weight
-        cell.prior = prior
+        # Another picker may have another artifact, whose errors are not this one's.
+        cell.prior = prior if self.prior is None else self.prior(model, features)
         self._judge(*key, cell, () if alone else (name,))
         return True
 
@@ -228,13 +233,18 @@ class OnlineOutcomes:
         Changes nothing, and may run on another thread than the observing one: an outcome that comes
         in meanwhile is in the state or is not.
         """
-        cells = []
+        cells: list[list[object]] = []
         for (model, features), cell in list(self._cells.items()):
             for reporter, share in list(cell.shares.items()) or [(UNNAMED, cell.total)]:
                 aged = self._aged(cell, share, now)
                 if aged.outcomes >= _FORGOTTEN:
                     cells.append(written(Saved(model, features, aged, cell.prior, reporter)))
-        return {"schema": STATE_SCHEMA, "features_schema": FEATURES_SCHEMA, "cells": cells}
+        return {
+            "schema": STATE_SCHEMA,
+            "features_schema": FEATURES_SCHEMA,
+            "prior_id": self.prior_id(),
+            "cells": cells,
+        }
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
         """The outcomes that count for each model, over its cells; from any thread, as `state`."""
@@ -260,7 +270,8 @@ class OnlineOutcomes:
         """Restores a saved state; returns how many cells were kept.
 
         The state may come from a file that anyone edited: invalid entries are counted as refused
-        and left out, another schema gives 0, and no error is raised.
+        and left out, another schema gives 0, and no error is raised. Evidence about an artifact
+        that was replaced is dropped, as by `new_prior`.
 
         Args:
             state: a result of `state`, after a round trip through JSON.
@@ -272,6 +283,7 @@ class OnlineOutcomes:
         ):
             return 0
         cells = state.get("cells")
+        same_prior = state.get("prior_id") == self.prior_id()
         found: dict[tuple[str, Features], Cell] = {}
         for entry in cells if isinstance(cells, list) else ():
             read = read_saved(entry)
@@ -279,7 +291,7 @@ class OnlineOutcomes:
                 self.refused += 1
                 continue
             cell = found.setdefault((read.model, read.features), Cell(now - max(away_s, 0.0)))
-            cell.prior = read.prior
+            cell.prior = read.prior if same_prior else None
             reporter = self._reporters.admitted(read.reporter)
             share = cell.shares.get(self._share_of(cell, reporter), cell.total)
             for counts in (cell.total,) if share is cell.total else (cell.total, share):
@@ -396,20 +408,13 @@ class OnlineOutcomes:
 
     def _sweep(self, now: float) -> None:
         """Drops forgotten cells, the names of forgotten reporters, and their evidence."""
-        cells: dict[tuple[str, Features], Cell] = {}
-        for key, cell in self._cells.items():
-            kept = self._kept(cell, now)
-            if kept * cell.total.outcomes >= _FORGOTTEN:
-                cells[key] = cell
-                for name, share in list(cell.shares.items()):
-                    if name != UNNAMED and kept * share.outcomes < _FORGOTTEN:
-                        del cell.shares[name]
-                        rest = cell.shares.setdefault(UNNAMED, Share())
-                        rest.correct += share.correct
-                        rest.outcomes += share.outcomes
-                if cell.shares.keys() == {UNNAMED}:
-                    cell.shares = {}
-        self._cells = cells
+        self._cells = {
+            key: cell
+            for key, cell in self._cells.items()
+            if self._kept(cell, now) * cell.total.outcomes >= _FORGOTTEN
+        }
+        for cell in self._cells.values():
+            _merge_forgotten(cell, self._kept(cell, now))
         self._begun = Counter(cell.tenant for cell in self._cells.values())
         self._shares = sum(len(cell.shares) for cell in self._cells.values())
         self._trust.clear()
@@ -419,3 +424,18 @@ class OnlineOutcomes:
                 self._trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():
                 self._reporters.take(name, share.found, ())
+
+
+def _merge_forgotten(cell: Cell, kept: float) -> None:
+    """Counts a cell's forgotten reporters, of whose outcomes a share is `kept`, as unnamed."""
+    forgotten = [
+        name
+        for name, share in cell.shares.items()
+        if name != UNNAMED and kept * share.outcomes < _FORGOTTEN
+    ]
+    for name in forgotten:
+        share, rest = cell.shares.pop(name), cell.shares.setdefault(UNNAMED, Share())
+        rest.correct += share.correct
+        rest.outcomes += share.outcomes
+    if cell.shares.keys() == {UNNAMED}:
+        cell.shares = {}

@@ -45,6 +45,8 @@ class Verdict(StrEnum):
     CONTRADICTORY = "contradictory"
     PASSED = "passed"
     """Passed on: another picker decided, and takes the report."""
+    UNANSWERED = "unanswered"
+    """The endpoint refused the request, or none was reached: there is no answer to judge."""
 
 
 class Answered(NamedTuple):
@@ -82,10 +84,12 @@ class _Decision:
     link: _Link | None  # identifies a retry of this attempt
     tenant: str
     policy: str
+    adapter: str
     at_s: float
     latency_s: float | None = None
     correct: bool | None = None
     answered: bool = True
+    refused: bool = False
 
 
 class OutcomeReports:
@@ -119,6 +123,7 @@ class OutcomeReports:
         tenant: str = "",
         policy: str = "",
         now: float = 0.0,
+        adapter: str = "",
     ) -> None:
         """Notes a decision that an outcome may be reported for.
 
@@ -131,6 +136,8 @@ class OutcomeReports:
             tenant: tenant of the request.
             policy: the policy that decided.
             now: seconds, monotonic.
+            adapter: the LoRA adapter of the model that was asked for: outcomes count as its own,
+                and its failures are no evidence about the model.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -141,7 +148,7 @@ class OutcomeReports:
             link = (request, (*known, model))
             self._link(link, decision_id)
         self._decisions[decision_id] = _Decision(
-            model, features, known, previous, link, tenant, policy, now
+            model, features, known, previous, link, tenant, policy, adapter, now
         )
 
     def moved(self, decision_id: str, model: str) -> None:
@@ -161,11 +168,14 @@ class OutcomeReports:
         if decision is not None:
             decision.latency_s = latency_s
 
-    def failed(self, decision_id: str) -> None:
-        """Notes that there was no whole answer: a retry then shows no wrong one."""
+    def failed(self, decision_id: str, *, refused: bool) -> None:
+        """Notes that there was no whole answer: a retry then shows no wrong one.
+
+        `refused` where there was none at all, so that no report can be about it.
+        """
         decision = self._decisions.get(decision_id)
         if decision is not None:
-            decision.answered = False
+            decision.answered, decision.refused = False, refused
 
     def outcome_of(self, decision_id: str) -> bool | None:
         """The outcome reported for a decision; None without one, or when it is forgotten."""
@@ -232,14 +242,16 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         if decision is None:
             return Verdict.UNKNOWN
+        if decision.refused:
+            return Verdict.UNANSWERED
         if decision.correct is not None:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
         self.on_verdict(decision_id, correct)
         taken = self._success.observe(
-            decision.model,
+            decision.adapter or decision.model,
             decision.features,
-            self._wrong(decision),
+            () if decision.adapter else self._wrong(decision),
             correct,
             now,
             tenant=decision.tenant,

@@ -31,6 +31,8 @@ class SuccessModel:
         self.online = online
         if online is not None:
             online.measured = lambda model, features: self.capability.measured(model, features)
+            online.prior = self._prior
+            online.prior_id = lambda: self.capability.digest
 
     def probabilities(
         self,
@@ -67,7 +69,6 @@ class SuccessModel:
         """
         if self.online is None:
             return False
-        prior = float(self.capability.probabilities((model,), features)[0])
         offset = 0.0
         if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
@@ -78,8 +79,11 @@ class SuccessModel:
             features,
             correct,
             now,
-            prior=prior,
+            prior=self._prior(model, features),
             offset=offset,
             tenant=tenant,
             reporter=reporter,
         )
+
+    def _prior(self, model: str, features: Features) -> float:
+        return float(self.capability.probabilities((model,), features)[0])

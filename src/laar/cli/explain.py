@@ -162,7 +162,11 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
-    cells = [f"{row['rank']}" if "rank" in row else "1", row["endpoint"], row["model"]]
+    from rich.markup import escape
+
+    # Brackets of an IPv6 address, or of a name, are no markup.
+    named = [escape(row[name]) for name in ("endpoint", "model")]
+    cells = [f"{row['rank']}" if "rank" in row else "1", *named]
     if "probability" not in row:  # an opaque request
         return [*cells, "-", "-", "-", "-", "-"]
     cells += [f"{row['probability']:.2f}", f"{row['evidence']:.0f}"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +41,10 @@ MAX_CELLS = 4096
 """Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""
 
+MAX_LISTS = 16
+"""Lists of models whose constants are kept: that of the fleet, and one for each virtual name that
+stands for adapters."""
+
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 
@@ -62,7 +67,8 @@ def read_capability(path: Path) -> CapabilityModel:
         data = path.read_bytes()
     except OSError as error:
         raise SettingError(f"{path}: can't be read: {error.strerror}; run `laar fit`") from None
-    return CapabilityModel(parse_artifact(data, source=str(path)))
+    digest = blake2b(data, digest_size=16).hexdigest()
+    return CapabilityModel(parse_artifact(data, source=str(path)), digest)
 
 
 @dataclass(slots=True)
@@ -145,7 +151,8 @@ class CapabilityAssessor:
         return np.array(online.outcomes(models, features, now)) if online else None
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:
-        self._constants.clear()  # the set of models changed; one entry is all there ever is
+        if len(self._constants) >= MAX_LISTS:
+            self._constants.clear()
         made = self._constants[models] = _Constants(
             self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
         )

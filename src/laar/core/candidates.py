@@ -32,6 +32,8 @@ class Group:
     Args:
         able: endpoints that may serve it at all.
         models: the models of those.
+        alive: those of `able` that are reached and not down: they take requests now, or soon.
+        up: the models of those.
         slots: the candidates: those of `able` that the soft filters keep.
         model_id: index of each candidate's model in the table's `models`.
         rtt_s: round trip to each candidate; unknown ones count as the worst that is known.
@@ -47,6 +49,8 @@ class Group:
 
     able: Slots
     models: frozenset[str]
+    alive: Slots
+    up: frozenset[str]
     slots: Slots
     model_id: Slots
     rtt_s: Floats
@@ -148,11 +152,14 @@ class Candidates:
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
-        slots = unless_none(able, reachable(table, able, self._filters))
-        slots = unless_none(slots, unsaturated(table, slots, self._filters, now))
+        reached = unless_none(able, reachable(table, able, self._filters))
+        slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
+        models = self._models(able)
         group = Group(
             able=able,
-            models=frozenset(table.models[int(i)] for i in table.model_id[able]),
+            models=models,
+            alive=reached,
+            up=models if len(reached) == len(able) else self._models(reached),
             slots=slots,
             model_id=table.model_id[slots],
             rtt_s=_settle_unknown(fresh_rtt(table.rtt_s[slots], table.rtt_at[slots], now)),
@@ -162,9 +169,17 @@ class Candidates:
         )
         if self._health is not None:
             self._ask(self._health, group, now)
+            if group.standing is not None and group.standing.down:
+                down = np.isin(reached, list(group.standing.down))
+                group.alive = reached[~down]
+                group.up = self._models(group.alive)
         if len(helpers):
             group.prefillers = self._prefillers(group, helpers, now)
         return group
+
+    def _models(self, slots: Slots) -> frozenset[str]:
+        models = self._table.models
+        return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """The endpoints that may prefill for a group: sound ones, since plain serving remains."""

@@ -157,15 +157,15 @@ class Chooser:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
-        trial = self._trial_due(request, group.standing, now)
+        earlier = parse_tried(request.tried, self._table.models)
+        self.ignored_tried += earlier.ignored
+        trial = self._trial_due(request, earlier.models, group.standing, now)
         if trial is not None:
             group = self.candidates.with_trial(group, trial, now)
         prefillers = None
         apart = self.settings.apart != "never"
         if group.prefillers is not None and apart and may_be_apart(request):
             prefillers = group.prefillers
-        earlier = parse_tried(request.tried, self._table.models)
-        self.ignored_tried += earlier.ignored
         policy = self._policy(request)
         tuned = self._tuned(policy, request, now)
         view, chain, degraded = self._views.view(
@@ -180,7 +180,7 @@ class Chooser:
         served = self._table.sent_name(slot, request.model)
         tokens = view.tokens.item(at)
         tried = with_model(earlier.models, model)
-        exhausted = self._exhausted(policy, view, group, tried)
+        exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
         prefiller = choose_prefiller(view, at, self._health, now)
         return Decision(
             id=new_id(),
@@ -242,7 +242,7 @@ class Chooser:
         able = able_to_take(view, room)
         eligible = able
         if self.settings.retries == NEW_MODEL and view.request.tried:
-            eligible = prefer(eligible, "tried", least_tried(view.times_tried))
+            eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
         eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
@@ -261,7 +261,10 @@ class Chooser:
         order = policy.order(scores, view, masks, first)
         if view.faults:
             reason = self._note_faults(view)
-        return _Ranked(order, scores, eligible, reason or view.reason or policy.name, on_trial)
+        fits = None if able is None else able.keeps("window")
+        return _Ranked(
+            order, scores, eligible, reason or view.reason or policy.name, on_trial, fits
+        )
 
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
@@ -295,11 +298,14 @@ class Chooser:
                 return policy
         return self.policies[self.settings.policy]
 
-    def _trial_due(self, request: Request, standing: Standing | None, now: float) -> int | None:
-        """The slot that this request is to try."""
+    def _trial_due(
+        self, request: Request, tried: Sequence[str], standing: Standing | None, now: float
+    ) -> int | None:
+        """The slot that this request is to try; none whose model was wrong on it before."""
         if self._health is None or standing is None or not standing.trials or request.shadow:
             return None
-        return self._health.due(standing, now)
+        slot = self._health.due(standing, now)
+        return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """The tuner's weights for this decision; None for the policy's own.
@@ -313,17 +319,44 @@ class Chooser:
             self._next_weights = self._weights(now)
         return self._next_weights
 
-    def _exhausted(self, policy: Policy, view: View, group: Group, tried: Sequence[str]) -> bool:
-        """Whether a failure of this attempt should be the last: all tried, or not worth it."""
+    def _exhausted(
+        self,
+        policy: Policy,
+        view: View,
+        fits: Mask | None,
+        group: Group,
+        tried: Sequence[str],
+    ) -> bool:
+        """Whether a failure of this attempt should be the last: all tried, or not worth it.
+
+        `fits` are the candidates that the prompt is not too long for; None for all.
+        """
         if not policy.knows_retries and self.settings.retries != NEW_MODEL:
             return False
-        if group.models.issubset(tried):
+        untried = group.up.difference(tried)
+        if untried and fits is not None and not fits.all():
+            untried &= self._with_window(view, fits, group)
+        if not untried:
             return True
         value_s = self.settings.answer_value_s
         if value_s is None or view.terms is None:
             return False
         after = self._views.after(view, tried)
-        return after is not None and next_cost_s(view.terms, *after) > value_s
+        if after is None:
+            return False
+        probability, left = after
+        left = left if fits is None else left & fits
+        return next_cost_s(view.terms, probability, left) > value_s
+
+    def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
+        """The models that the prompt is not too long for, also at an endpoint that is busy now."""
+        table, model_id = self._table, self._table.model_id[view.slots]
+        tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
+        tokens[model_id] = view.tokens  # by model, whichever its endpoint
+        of = table.model_id[group.alive]
+        takes[of[table.window_tokens[group.alive] >= tokens[of]]] = True
+        takes[model_id[fits]] = True
+        return {table.models[at] for at in takes.nonzero()[0].tolist()}
 
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
@@ -380,6 +413,7 @@ class _Ranked(NamedTuple):
         eligible: which may be chosen; None for all.
         reason: reason of the decision.
         on_trial: the chosen one is out, and this request tries it.
+        fits: which candidates the prompt is not too long for; None for all.
     """
 
     order: Sequence[int]
@@ -387,6 +421,7 @@ class _Ranked(NamedTuple):
     eligible: Eligible | None
     reason: str
     on_trial: bool
+    fits: Mask | None
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:

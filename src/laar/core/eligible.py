@@ -38,6 +38,10 @@ class Eligible:
         """The candidates that each cause leaves, the most important first."""
         return tuple(mask for _, mask in self.kept)
 
+    def keeps(self, cause: Cause) -> Mask | None:
+        """The candidates that a cause leaves; None where it takes out none."""
+        return next((mask for name, mask in self.kept if name == cause), None)
+
     def cause(self, at: int) -> Cause | None:
         """The cause that took out the candidate at a position; None for one that is left."""
         return next((cause for cause, mask in self.kept if not mask[at]), None)

@@ -108,7 +108,7 @@ class EngineModel:
 
     def __init__(self, base_s: float, *, timed: bool = False) -> None:
         self.first = Line(
-            prior=(0.0 if timed else base_s, 1.0, 0.0, 1.0, _BEND),  # b, c, c * s, w * c, c * q
+            prior=_first_prior(base_s, timed=timed),
             doubt=(0.05, 0.5, 0.1, 0.5, 1.0),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
             high=(60.0, 20.0, 10.0, 20.0, 20.0),
@@ -116,9 +116,24 @@ class EngineModel:
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
         )  # d0, d1, in units of a mean answer
+        self._tokens = 0.0
+        self.base: tuple[float, bool] | None = (base_s, timed)
+        """The arguments; None where they are not known yet."""
+        self._expect_answers(base_s, timed=timed)
+
+    def rebase(self, base_s: float, timed: bool) -> None:
+        """Replaces what was expected before any sample, by the arguments of a new model."""
+        self.base = base_s, timed
+        prior = _first_prior(base_s, timed=timed)
+        self.first.expect(prior)
+        if not self.first.seen:
+            self.first.now = list(prior)
+        if not self.rest.seen:
+            self._expect_answers(base_s, timed=timed)
+
+    def _expect_answers(self, base_s: float, *, timed: bool) -> None:
         self.unit_s = max(base_s, _LEAST_ANSWER_S) if timed else _ANSWER_S
         self._answers = 4.0 if timed else 1.0  # that the unit's prior weighs
-        self._tokens = 0.0
 
     @property
     def read(self) -> float:
@@ -191,6 +206,11 @@ class EngineModel:
         self.first.restore(state.get("first"))
         if self.rest.restore(state.get("rest")):
             self.unit_s, self._answers, self._tokens = map(float, scalars)
+
+
+def _first_prior(base_s: float, *, timed: bool) -> tuple[float, ...]:
+    """b, c, c * s, w * c and c * q of a first token."""
+    return 0.0 if timed else base_s, 1.0, 0.0, 1.0, _BEND
 
 
 @lru_cache(maxsize=MAX_MODELS)

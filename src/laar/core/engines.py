@@ -111,11 +111,14 @@ class Engines:
         rows = []
         for at, name in enumerate(models):
             model = self._models.get(name)
-            if model is None:
-                mine = (model_id == at).nonzero()[0]
-                rows.append(priors(float(base_s[mine[0]]), timed) if len(mine) else priors(0.0))
-            else:
+            if model is not None and model.base is not None:
                 rows.append(model.constants())
+                continue
+            mine = (model_id == at).nonzero()[0]
+            base = (float(base_s[mine[0]]), timed) if len(mine) else (0.0, False)
+            if model is not None and len(mine):
+                model.rebase(*base)
+            rows.append(priors(*base) if model is None else model.constants())
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         made = EndpointConstants(
@@ -131,6 +134,18 @@ class Engines:
         )
         self._kept = slots, models, made
         return made
+
+    def reads(self, slots: Slots) -> Floats:
+        """The real seconds that some endpoints read for one second by c(m)."""
+        self._grow()
+        known = [self._models.get(name) for name in self._table.models]
+        by_model = np.array([1.0 if model is None else model.read for model in known])
+        paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
+        return paced
+
+    def reassess(self) -> None:
+        """The assessor has other values from now on."""
+        self._kept = None
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
         """The share of running requests that must end before such prompts have room; or None."""
@@ -162,7 +177,7 @@ class Engines:
             plain_s: seconds of its prompt, by c(m).
             others: other requests in flight there.
             rtt_s: round trip.
-            base_s: the assessor's value for the model, for a model that is new.
+            base_s: the assessor's value for the model, to begin with.
             shown: whether the first byte of its answer will be seen.
             timed: whether `base_s` counts to the end of a usual answer.
             context_tokens: tokens that each token of its prompt attends to, on average.
@@ -175,6 +190,9 @@ class Engines:
         now = traffic.advance(slot, now)
         name = self._name(slot)
         model = self._model(name, base_s, timed=timed)
+        if model.base != (base_s, timed):
+            model.rebase(base_s, timed)
+            self._kept = None
         pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
@@ -442,12 +460,15 @@ class Engines:
         at = int(self._table.model_id[slot])
         return self._table.models[at] if at >= 0 else ""
 
-    def _model(self, name: str, base_s: float = 0.0, *, timed: bool = False) -> EngineModel:
+    def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
+        """A model's constants; without a base where another picker's lesson comes first."""
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()  # names come from the sources of endpoints, yet have a cap
-            model = self._models[name] = EngineModel(base_s, timed=timed)
+            model = self._models[name] = EngineModel(base_s or 0.0, timed=timed)
+            if base_s is None:
+                model.base = None
             self._kept = None
         return model
 

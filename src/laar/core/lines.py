@@ -105,7 +105,7 @@ class Line:
             return False
         try:
             rows, seen = np.array(state[:-1], np.float64), float(state[-1][0])
-        except (TypeError, ValueError, IndexError):
+        except (TypeError, ValueError, LookupError, OverflowError):
             return False
         if rows.shape != (size + 2, size) or not np.isfinite(rows).all() or not seen >= 0:
             return False

@@ -31,6 +31,7 @@ _COLUMNS = (
     *("first_logs", "first_seen", "first_scatter"),
     *("rest_logs", "rest_seen", "rest_scatter"),
 )
+_COUNTS = [at for at, name in enumerate(_COLUMNS) if not name.endswith("logs")]
 
 
 class Paces:
@@ -95,6 +96,8 @@ class Paces:
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
+            return
+        if not all(known[at] >= 0.0 for at in _COUNTS):
             return
         self._columns[:, slot] = known
         self._paced_at[slot] = math.inf  # as of the first request

@@ -11,14 +11,15 @@ from __future__ import annotations
 import numpy as np
 
 from laar.core.cost import MIN_PROBABILITY, Terms
+from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats, Mask
 
 __all__ = ["least_tried", "next_cost_s"]
 
 
-def least_tried(times_tried: Floats) -> Mask:
-    """The candidates whose model was tried least often."""
-    least: Mask = times_tried == times_tried.min()
+def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
+    """The candidates whose model was tried least often, of those that can take the request."""
+    least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
     return least
 
 

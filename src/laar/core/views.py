@@ -79,19 +79,21 @@ class Views:
     ) -> tuple[View, Chain | None, str]:
         """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
         table, reason = self._table, ""
-        known = self._assess(request, table.models, tried, now)
+        slots, model_id = group.slots, group.model_id
+        models, judged = self._judged(request, slots, model_id)
+        known = self._assess(request, models, tried, now)
         if known is None:
             reason = self._faults.reason("assessor")
-            known = self._plain_assessor.assess(request, table.models, tried, now)
-        slots, model_id = group.slots, group.model_id
+            known = self._plain_assessor.assess(request, models, tried, now)
+        by_model = known.tokens[: len(table.models)]
         asked, asked_models = slots, model_id
         if prefillers is not None:
             asked = np.concatenate([slots, prefillers.slots])
             asked_models = np.concatenate([model_id, prefillers.model_id])
-        found = self._cached(request, asked, asked_models, known.tokens, now)
+        found = self._cached(request, asked, asked_models, by_model, now)
         if found is None:
             reason = self._faults.reason("prefixes")
-            found = None, known.tokens[asked_models], np.zeros(len(asked)), None, None
+            found = None, by_model[asked_models], np.zeros(len(asked)), None, None
         chain, tokens, cached, demand, again = found
         apart = None
         if prefillers is not None:
@@ -119,8 +121,8 @@ class Views:
             queued_tokens=table.queued_tokens[slots],
             in_flight=table.in_flight[slots],
             rtt_s=group.rtt_s,
-            probability=known.probability[model_id],
-            evidence=known.evidence[model_id],
+            probability=known.probability[judged],
+            evidence=known.evidence[judged],
             seconds_per_token=known.seconds_per_token[model_id],
             base_s=base_s,
             times_tried=self._times_tried(tried, model_id),
@@ -131,8 +133,8 @@ class Views:
             again=again,
             unlike=known.unlike,
             apart=apart,
-            published=None if known.published is None else known.published[model_id],
-            reported=None if known.reported is None else known.reported[model_id],
+            published=None if known.published is None else known.published[judged],
+            reported=None if known.reported is None else known.reported[judged],
             answers=group.answers,
             pace=group.pace,
             typical_s=group.typical_s,
@@ -143,11 +145,34 @@ class Views:
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
         """P(correct) of each candidate once all of `tried` have failed, and which are untried."""
-        known: Assessment | None = self._assess(view.request, self._table.models, tried, view.now)
+        model_id = self._table.model_id[view.slots]
+        models, judged = self._judged(view.request, view.slots, model_id)
+        known: Assessment | None = self._assess(view.request, models, tried, view.now)
         if known is None:
             return None
-        model_id = self._table.model_id[view.slots]
-        return known.probability[model_id], self._times_tried(tried, model_id) == 0
+        return known.probability[judged], self._times_tried(tried, model_id) == 0
+
+    def _judged(
+        self, request: Request, slots: Slots, model_id: Slots
+    ) -> tuple[Sequence[str], Slots]:
+        """The table's models, and the index of the one whose accuracy each candidate has.
+
+        Where a virtual name stands for LoRA adapters they are models of their own, behind the
+        table's. A name that stands for one adapter leaves no choice by accuracy.
+        """
+        models, name = self._table.models, request.model
+        if name not in self.settings.aliases or not self._table.weights(name):
+            return models, model_id
+        places = {model: at for at, model in enumerate(models)}
+        own = [
+            places.setdefault(adapter, len(places)) if adapter else at
+            for adapter, at in zip(
+                [self._adapters.named(slot, name) for slot in slots.tolist()],
+                model_id.tolist(),
+                strict=True,
+            )
+        ]
+        return list(places), np.array(own, np.intp)
 
     def _look_up_prefix(
         self, request: Request, slots: Slots, model_id: Slots, by_model: Floats, now: float

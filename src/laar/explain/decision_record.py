@@ -40,7 +40,8 @@ class DecisionRecord:
     was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the wall
     clock's, for readers. `settings` were in force then. `tuner_window` is the tuner's window that
     the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
-    that was picked. `left_out` has by slot the reasons why health left candidates out. `generates`
+    that was picked. `adapter` answers in place of `model`, where one of its LoRA adapters was asked
+    for. `left_out` has by slot the reasons why health left candidates out. `generates`
     is the request's, and `goes_on` is true for one that goes on from an answer that an endpoint
     keeps. `end`, `served`, the model that `answered`, and `failed`, those that Envoy tried before,
     come later.
@@ -72,6 +73,7 @@ class DecisionRecord:
     trace: Trace | None = None
     tuner_window: int = 0
     prefiller: str = ""
+    adapter: str = ""
     end: Completion | None = None
     served: str = ""
     answered: str = ""
@@ -124,6 +126,7 @@ def record_of(
         trace=request.trace,
         tuner_window=decision.weights_version,
         prefiller=decision.prefiller.address if decision.prefiller is not None else "",
+        adapter=decision.flight.adapter,
         left_out=decision.left_out,
         generates=request.generates,
         goes_on=bool(request.response_id),

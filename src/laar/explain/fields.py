@@ -22,6 +22,7 @@ from laar.core.interfaces import View
 from laar.explain.decision_record import DecisionRecord
 
 __all__ = [
+    "ADAPTED",
     "APART",
     "ATTRIBUTES",
     "COMPLETION",
@@ -121,6 +122,11 @@ APART: tuple[Field[DecisionRecord], ...] = (
 )
 """Behind those, where another endpoint reads the prompt than the one that was picked."""
 
+ADAPTED: tuple[Field[DecisionRecord], ...] = (
+    Field("adapter", lambda of: of.adapter, "laar.decision.adapter"),
+)
+"""Behind those, where a LoRA adapter of the model answers: its outcomes are not the model's."""
+
 COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
     Field("status", lambda of: of[1].status or 0, "http.response.status_code"),
     Field("cause", lambda of: of[1].cause, "laar.end.cause"),
@@ -205,7 +211,7 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
 
 
 ATTRIBUTES: Mapping[str, str] = {
-    field.name: field.attribute for field in (*HEAD, *TAIL, *APART) if field.attribute
+    field.name: field.attribute for field in (*HEAD, *TAIL, *APART, *ADAPTED) if field.attribute
 }
 """Attributes of spans and log records, by the decision's field."""
 

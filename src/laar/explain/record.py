@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from laar.core.endpoints import EndpointSpec
 from laar.explain.decision_record import DecisionRecord, Readings
-from laar.explain.fields import APART, COMPLETION, ENDPOINT, HEAD, TAIL, columns_of, values_of
+from laar.explain.fields import (
+    ADAPTED,
+    APART,
+    COMPLETION,
+    ENDPOINT,
+    HEAD,
+    TAIL,
+    columns_of,
+    values_of,
+)
 from laar.explain.sentence import ranking, sentence, why_not
 
 __all__ = ["MAX_ROWS", "explained", "shown"]
@@ -31,6 +40,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
     fields |= values_of(TAIL, record)
     if record.prefiller:
         fields |= values_of(APART, record)
+    if record.adapter:
+        fields |= values_of(ADAPTED, record)
     if view is not None and view.unlike:
         fields["unlike"] = True
     if view is not None and view.weights is not None:

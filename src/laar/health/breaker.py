@@ -85,6 +85,8 @@ class Breaker:
     refused: bool = False
     """The question was denied, which counts once a sibling was asked the same."""
     failed_probes: float = 0.0
+    failed_again: bool = False
+    """It was out already when it was last opened."""
     doubtful: int = 0
     """Answers that must be read and found good before an unread 200 counts again."""
     _recent: Recent = field(default_factory=Recent)
@@ -137,6 +139,11 @@ class Breaker:
     def is_hopeless(self) -> bool:
         """Whether it is out, and the last it did was to fail again and again."""
         return self.is_out and self._hopeless
+
+    @property
+    def stays_out(self) -> bool:
+        """Whether it is out, and has failed a trial or a question since it was taken out."""
+        return self.failed_again and self.state in (State.OPEN, State.TRIAL)
 
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
@@ -244,6 +251,7 @@ class Breaker:
             and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
         )
         self._suspected = False
+        self.failed_again = self.state in (State.OPEN, State.TRIAL)
         doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
         self._backoff_s = min(longest, max(first, doubled))
         self.state = State.OPEN

@@ -25,6 +25,7 @@ class Standing:
         typical_s: a whole answer of each one's model, seconds; None with `pace`.
         trials: slots that are out, by the time their next trial is due.
         left_out: why the others get none.
+        down: those of them that have failed again since they were taken out.
         all_failing: all are out, so all are tried.
         until: when this has to be computed again.
     """
@@ -35,6 +36,7 @@ class Standing:
     typical_s: Sequence[float] | None = None
     trials: Sequence[tuple[float, int]] = ()
     left_out: dict[int, str] = field(default_factory=dict)
+    down: Sequence[int] = ()
     all_failing: bool = False
     until: float = float("inf")
 
@@ -94,6 +96,7 @@ def _with_troubled(
         typical_s=[_typical_s(records, slot) for slot in kept] if is_slow else None,
         trials=trials,
         left_out=left_out,
+        down=[slot for slot in out if breakers[slot].stays_out],
         all_failing=all_failing,
         until=min(changes),
     )

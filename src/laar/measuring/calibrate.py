@@ -71,7 +71,7 @@ def calibrate(wanted: Calibration) -> Fit:
     except SettingError as error:
         raise SettingError(f"{error} (--seconds gives them more time)") from None
     if failed:
-        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.")
+        console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
     show_worth(console, fitted.evaluation.replays, fitted.evaluation.queries)
     return fitted
 

@@ -78,7 +78,9 @@ def run_measure(
 
             summary = asyncio.run(run())
     except KeyboardInterrupt:
-        console.print(f"stopped; all outcomes so far are in {out}. Run it again to go on.")
+        console.print(
+            f"stopped; all outcomes so far are in {out}. Run it again to go on.", markup=False
+        )
         return INTERRUPTED
     _tell(console, summary, out)
     if json_file is not None:
@@ -156,7 +158,8 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
 def _tell(console: Console, summary: Summary, out: Path) -> None:
     console.print(
         f"{out}: {summary.asked} outcomes added to {summary.resumed}; {summary.unjudged} without a "
-        "verdict."
+        "verdict.",
+        markup=False,
     )
     if summary.mended_bytes:
         console.print(f"A torn last line of {summary.mended_bytes} bytes was cut off first.")

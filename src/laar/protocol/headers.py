@@ -29,6 +29,7 @@ __all__ = [
     "read_head",
     "read_subset",
     "retry_after_s",
+    "text_of",
 ]
 
 DESTINATION = "x-gateway-destination-endpoint"
@@ -296,6 +297,14 @@ def retry_after_s(value: str, now: float) -> float | None:
     except (ValueError, OverflowError):
         return None
     return max(0.0, until.replace(tzinfo=until.tzinfo or UTC).timestamp() - now)
+
+
+def text_of(raw: bytes) -> str:
+    """A header's value: UTF-8, or else Latin-1, in which different bytes stay different."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
 
 
 def _name(value: str) -> str:

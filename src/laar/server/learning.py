@@ -12,7 +12,8 @@ and a file that is no state at all costs a warning, never the start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
+from itertools import islice
 from math import isfinite
 
 import orjson
@@ -43,6 +44,7 @@ MAX_STATE_BYTES = 16 << 20
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
+_MAX_NAMED = 5  # models, in a problem
 
 
 class Learning:
@@ -120,6 +122,7 @@ class Learning:
             tenant=decision.request.tenant,
             policy=decision.policy,
             now=decision.now,
+            adapter=decision.flight.adapter,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
@@ -129,7 +132,8 @@ class Learning:
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
         if not end.ok or end.cause != "complete":
-            self.reports.failed(decision.id)
+            unanswered = end.cause == "error" or (end.status is not None and not end.ok)
+            self.reports.failed(decision.id, refused=unanswered)
         view = decision.view
         # Without a stream the first byte comes after the last token, which would blur c(m); and
         # the tokens ahead of the request are known of the endpoint that was picked, no other.
@@ -144,22 +148,33 @@ class Learning:
         ahead = float(view.queued_tokens[decision.position])
         self.latency.observe(flight.model, uncached, ahead, end.ttft_s)
 
-    def calibrated(self) -> bool:
-        """Whether the accuracy of a model is known, from an artifact or from outcomes."""
-        known = bool(self.assessor.capability.models)
+    def calibrated(self, served: Collection[str]) -> bool:
+        """Whether the accuracy of a served model is known, from an artifact or from outcomes."""
+        known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and len(self.online) > 0)
+
+    def fault_of_artifact(self, served: Collection[str]) -> str | None:
+        """The problem of an artifact that has measured none of the served models."""
+        measured = self.assessor.capability.models
+        if not measured or not served or not set(measured).isdisjoint(served):
+            return None
+        return (
+            f"{self._settings.capability} knows no model of the fleet, so all count as equally "
+            f"good: it has {_named(measured)}, and endpoints serve {_named(served)}; give both the "
+            "same names, the endpoints' first ones"
+        )
 
     # -- showing -------------------------------------------------------------------------------
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """One entry for each model that is served or was measured; may run on any thread."""
+        """One entry for each model that is served, measured or reported; may run on any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
         ratios = self.assessor.tokens.ratios()
         drifts = {drift.model: drift for drift in self.latency.report()}
         entries: list[dict[str, object]] = []
-        for model in dict.fromkeys([*served, *capability.models]):
+        for model in dict.fromkeys([*served, *capability.models, *reported]):
             outcomes, drift = reported.get(model), drifts.get(model)
             entries.append(
                 {
@@ -241,6 +256,11 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
         return read_capability(settings.capability)
     except SettingError as fault:
         raise SettingError(str(fault), setting="accuracy.capability") from None
+
+
+def _named(models: Collection[str]) -> str:
+    more = f" and {len(models) - _MAX_NAMED} more" if len(models) > _MAX_NAMED else ""
+    return ", ".join(islice(models, _MAX_NAMED)) + more
 
 
 def _fingerprint(request: Request) -> Hashable:

@@ -165,6 +165,8 @@ class Picker:
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
+            self.director.engines.reassess()
+            self.check_artifact()
         self.health.settings = settings.health.breaker
         self.enforced.share = settings.routing.enforcement.share
         self._apply_bodies(settings)
@@ -172,6 +174,12 @@ class Picker:
         if self.admission is not None:
             self.admission.use(settings.flow.admission)
         self.observability.apply(settings)
+
+    def check_artifact(self) -> None:
+        """Reports an artifact that knows none of the models that are served, nor an adapter."""
+        adapters = (spec.adapters for spec in self.table.specs())
+        served = [*self.table.models, *sorted(set().union(*adapters))]
+        self.problems.report("accuracy.capability", self.learning.fault_of_artifact(served))
 
     def waited(self, outcome: Outcome) -> None:
         """Counts a request whose wait in flow control is over."""
@@ -290,7 +298,7 @@ class Picker:
             clock=self.clock,
             rng=self.rng,
             problems=self.problems,
-            calibrated=self.learning.calibrated,
+            calibrated=lambda: self.learning.calibrated(self.table.models),
             sharing=lambda: self.sharer.shown() if self.sharer else None,
         )
 

@@ -247,6 +247,8 @@ class Runner:
             elif not known.is_set():
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
         self.picker.observability.hit_rates.keep(spec.address for spec in table.specs())
+        if self.collectors.have_listed():
+            self.picker.check_artifact()
         if self._flow is not None:
             self._flow.endpoints_changed(known=len(table) > 0)
         self._changed.set()

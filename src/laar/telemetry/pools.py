@@ -142,9 +142,9 @@ class PoolMetrics:
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):
-            of = engines.constants(slots, np.zeros(len(slots)))
+            read = engines.reads(slots)
             (ahead_s, since, free_at, *_), _ = engines.traffic.asked(slots, now)
-            seconds = of.read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, of.read)
+            seconds = read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]

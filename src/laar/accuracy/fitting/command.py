@@ -58,6 +58,8 @@ def run_fit(
     """
     if find_spec("sklearn") is None:
         raise SettingError("`laar fit` needs scikit-learn: pip install 'laar[fit]'")
+    if out.is_dir():
+        raise SettingError(f"{out} is a directory: name the file to write the artifact to")
     console = Console()
     read = read_records(outcomes)
     if hold_out is None:
@@ -98,9 +100,10 @@ def run_fit(
     if fitted.artifact.fitted_on is not None and hold_out:
         console.print(
             f"{hold_out:.0%} of the questions were held back: `laar evaluate {out} ...` judges by "
-            "them. Fit with --hold-out 0 to learn from all."
+            "them. Fit with --hold-out 0 to learn from all.",
+            markup=False,
         )
-    console.print(f"Written to {out}: name it in accuracy.capability.")
+    console.print(f"Written to {out}: name it in accuracy.capability.", markup=False)
     return fitted
 
 

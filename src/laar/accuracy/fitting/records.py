@@ -62,13 +62,16 @@ MAX_BYTES = 4 << 30
 
 _MAX_LINE_BYTES = 64 << 20
 _MAX_NAME_CHARS = 256
+_MAX_TASK_CHARS = 128
+_MAX_LANGUAGE_CHARS = 64
+"""An artifact's terms name a task and a language, in 256 characters together."""
 _MANY_QUESTIONS = 30
 """Different questions, among answers that their question does not distinguish, from which on a
 share of the questions can be held back rather than a share of the answers."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
-_OF_DECISION = ("id", "model", "task", "language", "bucket_tokens", "completion")
+_OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,13 +350,18 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
     seconds = _number(end, "latency_s", "seconds")
     return MeasuredOutcome.model_construct(
         **_common(raw, _question(raw)),
-        # Of a decision, the model that answered: Envoy may have asked another than the one picked.
-        model=_name(end.get("model", raw.get("model")), "model"),
+        model=_name(_answered(raw, end), "model"),
         score=score,
         correct=None if score is None else score >= 0.5,
         latency_s=seconds or 0.0,
         dollars=_number(raw, "dollars", "cost_dollars"),
     )
+
+
+def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
+    """The model that answered. Of a decision: its adapter, or the one that Envoy asked at last."""
+    adapter = raw.get("adapter")
+    return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
 
 
 def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
@@ -364,8 +372,8 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
     tokens = _number(raw, "prompt_tokens", "tokens", "bucket_tokens")
     given = raw.get("id")
     language = raw.get("language")
-    if isinstance(language, str) and len(language) > _MAX_NAME_CHARS:
-        raise ValueError(f"language: must be a name of at most {_MAX_NAME_CHARS} characters")
+    if isinstance(language, str) and len(language) > _MAX_LANGUAGE_CHARS:
+        raise ValueError(f"language: must be a name of at most {_MAX_LANGUAGE_CHARS} characters")
     seen = _last_part(raw) or question
     named = _task(task) if task else task_of(seen)
     if question:  # as serving sees it: ids may begin again with each task or file
@@ -517,7 +525,7 @@ def _by_model(raw: Mapping[str, Any], name: str) -> dict[str, float]:
 
 
 def _task(task: str) -> str:
-    return task.strip().lower()[:_MAX_NAME_CHARS] or GENERIC
+    return task.strip().lower()[:_MAX_TASK_CHARS] or GENERIC
 
 
 def _name(value: object, where: str) -> str:

@@ -157,7 +157,7 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         try:
             body = await body_of(request, max_bytes)
             headers = {
-                name: value.encode("latin-1").decode("utf-8", "replace")  # as on the data path
+                name: names.text_of(value.encode("latin-1"))  # as on the data path
                 for name, value in request.headers.items()
                 if name not in _FOR_THIS_PORT
             }

@@ -88,7 +88,7 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     sent = headers.headers.headers
     given = _given(message)
     return RequestHeaders(
-        {h.key: (h.raw_value or h.value).decode("utf-8", "replace") for h in sent},
+        {h.key: names.text_of(h.raw_value or h.value) for h in sent},
         headers.end_of_stream,
         _shape(message) or Shape.GATEWAY,
         _subset(message),
@@ -128,10 +128,7 @@ def _attributes(given: _Given) -> tuple[dict[str, str], str]:
     for fields in given:
         for name in fields:
             if header := names.header_of(name):
-                try:
-                    headers[header] = fields[name].string_value.decode()
-                except UnicodeDecodeError:
-                    continue  # it counts as absent, as a malformed header does elsewhere
+                headers[header] = _text(fields[name])
             elif name == names.POOL:
                 pool = _text(fields[name])
     return headers, pool
@@ -186,11 +183,11 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
 
 
 def _value(header: pb.HeaderValue) -> str:
-    return (header.raw_value or header.value).decode("utf-8", "replace")
+    return names.text_of(header.raw_value or header.value)
 
 
 def _text(value: pb.Value) -> str:
-    return value.string_value.decode("utf-8", "replace")
+    return names.text_of(value.string_value)
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:

@@ -1,0 +1,23 @@
+"""Names and addresses in what `laar explain` prints."""
+
+import orjson
+from typer.testing import CliRunner
+
+from laar.cli import app
+
+
+def test_brackets_of_addresses_and_names_are_shown(tmp_path, monkeypatch):
+    """Of [fd00::12]:8000, as pods of an IPv6 cluster have it, the table showed the port alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "laar.yaml").write_text(
+        "endpoints:\n"
+        "  - {address: '[fd00::12]:8000', models: ['coder[fp8]']}\n"
+        "  - {address: '[fd00::13]:8000', models: [chat]}\n"
+    )
+    body = {"model": "auto", "messages": [{"role": "user", "content": "hello"}]}
+    (tmp_path / "request.json").write_bytes(orjson.dumps(body))
+    ended = CliRunner().invoke(app, ["explain", "request.json"])
+    assert ended.exit_code == 0
+    table = ended.output[ended.output.index("endpoint  ") :]
+    for name in ("[fd00::12]:8000", "[fd00::13]:8000", "coder[fp8]"):
+        assert name in table
