@@ -338,7 +338,8 @@ def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, ta
         done = CliRunner().invoke(app, ["check", "--with-envoy", *more, "-c", str(path)])
         return done.exit_code, done.stderr
 
-    made = "endpoints_file: endpoints.yaml\n" + _listen(free_ports(3))
+    ports = free_ports(3)
+    made = "endpoints_file: endpoints.yaml\n" + _listen(ports)
     (tmp_path / "endpoints.yaml").write_text(FILES["endpoints.yaml"])
     (tmp_path / "laar.yaml").write_text(made)
     assert check()[0] == 2
@@ -350,6 +351,7 @@ def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, ta
         [
             *("envoy", "--shape", "sidecar", "--listen-port", str(taken), "--admin-port", "0"),
             *("--ready-port", "0", "--eds-file", str(tmp_path / "run" / "e.json")),
+            *("--picker", f"127.0.0.1:{ports[0]}"),
         ],
     )
     (tmp_path / "envoy.yaml").write_text(done.stdout)

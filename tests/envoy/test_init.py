@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -117,7 +118,8 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         admin_port=0,
         eds_path=str(eds),
     )
-    (tmp_path / "envoy.yaml").write_text(to_yaml(render("sidecar", options)))
+    own = to_yaml(render("sidecar", options)).replace("name: data", "name: mine")
+    (tmp_path / "envoy.yaml").write_text(own.replace("stat_prefix: data", "stat_prefix: mine"))
     gate = asyncio.Semaphore(0)
 
     async def events() -> AsyncIterator[bytes]:
@@ -239,5 +241,46 @@ def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) ->
     assert "laar.yaml:3: listen.tls: " in done.output
     with pytest.raises(SettingError, match=r"take listen.tls out, or write an envoy.yaml"):
         bootstrap_beside(load(config), config)
-    (tmp_path / "envoy.yaml").write_text("static_resources: {}\n")
-    assert bootstrap_beside(load(config), config) == {"static_resources": {}}
+    (tmp_path / "envoy.yaml").write_text("admin: {address: {}}\n")
+    assert bootstrap_beside(load(config), config) == {"admin": {"address": {}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "fault"),
+    [
+        (
+            "",
+            {"path: ": "path: /elsewhere"},
+            r"read its endpoints from /elsewhere/.*envoy.eds_file",
+        ),
+        ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"port 9102 \(listen.ext_proc\)"),
+        ("", {"admin:": "x:"}, r"no `admin`"),
+        ("", {}, None),
+    ],
+)
+def test_an_envoy_yaml_of_other_settings_is_refused(
+    tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
+) -> None:
+    """As in a copy of a directory, or after a change of the picker's port."""
+    config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
+        + settings
+    )
+    text = to_yaml(render("sidecar", BootstrapOptions(eds_path=str(tmp_path / "run/e.json"))))
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    written.write_text(text)
+    if fault is None:
+        assert bootstrap_beside(load(config), config)
+        return
+    with pytest.raises(SettingError, match=fault) as raised:
+        bootstrap_beside(load(config), config)
+    _, is_command, command = str(raised.value).partition("render it again: ")
+    if is_command:  # what it says to do mends it
+        arguments, _, target = command.partition(" > ")
+        assert Path(target) == written
+        done = CliRunner().invoke(app, shlex.split(arguments)[1:])
+        written.write_text(done.output)
+        assert bootstrap_beside(load(config), config)

@@ -40,7 +40,9 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         )
     find_binary()
     if written.exists():
-        return _read(written)
+        bootstrap = _read(written)
+        _must_fit(bootstrap, loaded, written)
+        return bootstrap
     return render(
         "sidecar",
         BootstrapOptions(
@@ -88,6 +90,53 @@ def _read(path: Path) -> Mapping[str, object]:
     if not isinstance(bootstrap, dict):
         raise SettingError(f"{path}: not a bootstrap of Envoy; {remedy}")
     return bootstrap
+
+
+def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
+    """The file may be older than the settings, or come from another directory.
+
+    Raises:
+        SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
+            or ask another picker.
+    """
+    import shlex
+
+    from laar.datalayer import split_address
+    from laar.settings.listening import dialled
+
+    settings = loaded.settings
+    eds, picker = settings.envoy.eds_file, dialled(settings.listen.ext_proc)
+    again = ["laar", "envoy", "--shape", "sidecar", "--listen-address", "127.0.0.1"]
+    again += ["--picker", picker, "--eds-file", str(eds)]
+    remedy = f"correct it, or render it again: {shlex.join(again)} > {shlex.quote(str(path))}"
+    if not bootstrap.get("admin"):
+        raise SettingError(
+            f"{path}: no `admin`: laar asks it whether Envoy is ready, and drains it; give it an "
+            "address on loopback"
+        )
+    files = [each["path"] for each in _all(bootstrap, "path_config_source") if "path" in each]
+    if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
+        raise SettingError(
+            f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
+            f"writes them to {eds} (envoy.eds_file); {remedy}"
+        )
+    port = split_address(picker)[1]
+    clusters = (bootstrap.get("static_resources") or {}).get("clusters")
+    ports = {address.get("port_value") for address in _all(clusters, "socket_address")}
+    if ports and port not in ports:
+        raise SettingError(
+            f"{path}: no cluster has the picker's port {port} (listen.ext_proc), so requests would "
+            f"go on without it; {remedy}"
+        )
+
+
+def _all(value: Any, key: str) -> Iterator[Any]:
+    """The values of a key, at any depth."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in below:
+        yield from _all(each, key)
+    if isinstance(value, dict) and isinstance(value.get(key), dict):
+        yield value[key]
 
 
 def _elsewhere(value: Any, path: str, other: str) -> Any:
