@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from laar.cli import app
@@ -25,11 +27,12 @@ from support import Answer, RecordingUpstream
 from support.waiting import eventually, free_ports
 
 
-async def _laar(*arguments: str) -> tuple[int, str]:
+async def _laar(*arguments: str, **variables: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "laar.cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **variables},
     )
     async with asyncio.timeout(60):
         output, _ = await process.communicate()
@@ -198,6 +201,27 @@ async def test_what_cannot_be_is_an_error_with_a_remedy(
     assert status == 2
     assert remedy in text
     assert not (tmp_path / "laar.yaml").exists()
+
+
+async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> None:
+    async def models(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != "Bearer secret":
+            return web.Response(status=401)
+        return web.json_response({"data": [{"id": "m", "root": "m"}]})
+
+    engine = web.Application()
+    engine.router.add_get("/v1/models", models)
+    place = tmp_path / "my fleet"
+    async with TestServer(engine) as server:
+        asked = ("init", "-e", f"127.0.0.1:{server.port}", "-d", str(place))
+        status, text = await _laar(*asked)
+        assert status == 2
+        assert "--key-env" in text
+        status, text = await _laar(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
+    assert status == 0, text
+    assert f"cd '{place}' && laar serve" in text
+    for written in place.iterdir():
+        assert written.is_dir() or "secret" not in written.read_text()
 
 
 async def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
