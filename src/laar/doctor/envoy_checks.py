@@ -32,6 +32,7 @@ from laar.doctor.envoy_judgements import (
     request_attributes,
     response_attributes,
     retries,
+    speaks_http2,
     waits_for_held,
     waits_long_enough,
     whole_body,
@@ -149,6 +150,7 @@ PICKER_CLUSTER = (
         "circuit_breakers.thresholds",
         breakers("each request in flight holds a stream to the picker, and those beyond it fail"),
     ),
+    _error("typed_extension_protocol_options", speaks_http2),
     _warning("health_checks", checks_picker),
     _warning("common_lb_config.healthy_panic_threshold", leaves_dead_picker),
 )

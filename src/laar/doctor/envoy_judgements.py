@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from laar.doctor.envoy_values import (
     HEALTH_CHECK,
+    HTTP2_OPTIONS,
+    PROTOCOL_OPTIONS,
     Json,
     fallback,
     key,
@@ -50,6 +52,7 @@ __all__ = [
     "request_attributes",
     "response_attributes",
     "retries",
+    "speaks_http2",
     "waits_for_held",
     "waits_long_enough",
     "whole_body",
@@ -293,6 +296,18 @@ def buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
     effect = f"prompts longer than {limit} bytes get 413 "
     effect += f"(bodies.max_body_bytes is {needs.max_body_bytes})"
     return Wrong(effect, needs.max_body_bytes)
+
+
+def speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
+    """Envoy speaks HTTP/2 to the picker."""
+    options = cluster.get("typed_extension_protocol_options") or {}
+    mine = options.get(PROTOCOL_OPTIONS) or {}
+    ways = [mine.get("explicit_http_config"), mine.get("use_downstream_protocol_config"), cluster]
+    if "auto_config" in mine or any("http2_protocol_options" in (way or {}) for way in ways):
+        return None
+    kept = {key: value for key, value in mine.items() if not key.endswith("_config")}
+    wanted = {**options, PROTOCOL_OPTIONS: kept | HTTP2_OPTIONS}
+    return Wrong("every call of the picker fails, for gRPC needs HTTP/2", wanted)
 
 
 def checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
