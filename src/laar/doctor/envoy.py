@@ -144,8 +144,8 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 level=Level.ERROR,
                 where=f"Envoy {where}",
                 what=f"no picker answers at {shown}: requests go on without one",
-                remedy="write the address of listen.ext_proc there, speak TLS exactly where listen.tls "
-                "is set, and see that Envoy reaches it",
+                remedy="write the address of listen.ext_proc there, speak TLS exactly where "
+                "listen.tls is set, and see that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
             yield Finding(
