@@ -77,6 +77,7 @@ class Judge:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MAX_LINE_BYTES,
+                start_new_session=True,  # Ctrl-C is for the measurement, which ends it
             )
         child = self._child
         assert child.stdin is not None
