@@ -64,7 +64,7 @@ BREAKS = {
     ),
     "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
     "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
-    "failure_mode_allow": lambda b: processor(b).pop("failure_mode_allow"),
+    "failure_mode_allow": lambda b: processor(b).update(failure_mode_allow=False, stat_prefix="x"),
     "observability_mode": lambda b: processor(b).update(observability_mode=True),
     "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
     "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
@@ -132,6 +132,15 @@ def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
     assert right.items() >= kept.items()
     picker["http2_protocol_options"] = {}  # as older configurations have it
     assert not list(faults(broken, NEEDS))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_envoy_that_was_to_fail_closed_stays_so(shape):
+    """Where pools are a boundary (`laar envoy --no-fail-open`), a fix must not open it."""
+    closed = render(shape, BootstrapOptions(fail_open=False))
+    (finding,) = envoy_findings(closed, NEEDS)
+    assert finding.level is Level.OK
+    assert not processor(fixed(closed, NEEDS)).get("failure_mode_allow")
 
 
 def test_a_fault_of_many_routes_is_told_once():

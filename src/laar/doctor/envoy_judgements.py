@@ -20,7 +20,7 @@ from laar.doctor.envoy_values import (
     override_host,
 )
 from laar.envoy import BootstrapOptions
-from laar.envoy.listeners import DELAYED_CLOSE
+from laar.envoy.listeners import DELAYED_CLOSE, STAT_PREFIX
 from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
@@ -36,6 +36,7 @@ __all__ = [
     "breaks_off_at_once",
     "buffers_bodies",
     "checks_picker",
+    "fails_open",
     "falls_back_rightly",
     "follows_picker",
     "gives_up_in_time",
@@ -252,6 +253,14 @@ def response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
     known = processor.get("response_attributes", [])
     effect = "Envoy's own errors pass for an endpoint's, and attempts that failed aren't known"
     return _has_all(known, (ATTEMPTED, DETAILS), effect)
+
+
+def fails_open(processor: Json, _needs: Needs) -> Wrong | None:
+    """Requests go on without a picker, unless `laar envoy --no-fail-open` was asked for."""
+    if processor.get("failure_mode_allow") or processor.get("stat_prefix") == STAT_PREFIX:
+        return None
+    effect = "a picker that is down fails every request instead of leaving them to Envoy"
+    return Wrong(effect, True)
 
 
 def _waits_s(processor: Json) -> float:
