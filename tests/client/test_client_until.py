@@ -14,7 +14,7 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from laar.client import Outcome, until_correct, until_correct_sync
+from laar.client import Hedge, Outcome, until_correct, until_correct_sync
 from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
 from laar.client.wire import Deltas, NotACompletion
 from laar.errors import SettingError
@@ -401,3 +401,15 @@ def test_a_base_that_is_no_url_is_refused_at_once(url: str) -> None:
     """It would be asked ten times, with two minutes of pauses."""
     with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
         until_correct_sync(MESSAGES, bool, base_url=url)
+
+
+async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
+    """What it returns is true of each answer, and would be reported so."""
+
+    async def check(text: str) -> bool:
+        return "42" in text
+
+    fleet = await serve(lambda *_: "no idea")
+    for hedge in (None, Hedge()):
+        with pytest.raises(SettingError, match="the check is asynchronous"):
+            await until_correct(MESSAGES, check, base_url=fleet.url, hedge=hedge)  # type: ignore[arg-type]

@@ -76,6 +76,7 @@ async def test_judges_patterns_and_functions_and_outlives_those_that_hang_or_rai
         "def right(answer):\n    print('chatter')\n    return answer == '42'\n"
         "def fails(answer):\n    raise LookupError(answer)\n"
         "def leaves(answer):\n    sys.exit(3)\n"
+        "async def waits(answer):\n    return False\n"
         "def dies(answer):\n    os._exit(1)\n"
         "def hangs(answer):\n    time.sleep(600)\n"
         "class Kind:\n    @staticmethod\n    def right(answer):\n        return 'yes'\n"
@@ -98,6 +99,8 @@ async def test_judges_patterns_and_functions_and_outlives_those_that_hang_or_rai
         correct, error = await ask(python="my_checks:leaves")
         assert correct is None
         assert "SystemExit" in error
+        correct, error = await ask(python="my_checks:waits")  # what it returns is true of any
+        assert (correct, "asynchronous" in error) == (None, True)
         correct, error = await ask(python="nowhere.at_all:f")
         assert correct is None
         assert "ModuleNotFoundError" in error
