@@ -62,7 +62,7 @@ DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
 STAT_PREFIX = "laar"
-"""Of the ext_proc filter's statistics; the filter is known by it as one that laar rendered."""
+"""Begins the names of the ext_proc filter's statistics, and shows that laar rendered the filter."""
 
 DELAYED_CLOSE = timedelta(milliseconds=250)
 """How long Envoy waits, after an answer that it cannot finish, for the client to close first. With
