@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -338,7 +339,8 @@ def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, ta
         done = CliRunner().invoke(app, ["check", "--with-envoy", *more, "-c", str(path)])
         return done.exit_code, done.stderr
 
-    made = "endpoints_file: endpoints.yaml\n" + _listen(free_ports(3))
+    ports = free_ports(3)
+    made = "endpoints_file: endpoints.yaml\n" + _listen(ports)
     (tmp_path / "endpoints.yaml").write_text(FILES["endpoints.yaml"])
     (tmp_path / "laar.yaml").write_text(made)
     assert check()[0] == 2
@@ -350,12 +352,18 @@ def test_for_envoy_its_file_its_ports_and_its_endpoints_count(tmp_path: Path, ta
         [
             *("envoy", "--shape", "sidecar", "--listen-port", str(taken), "--admin-port", "0"),
             *("--ready-port", "0", "--eds-file", str(tmp_path / "run" / "e.json")),
+            *("--picker", f"127.0.0.1:{ports[0]}"),
         ],
     )
     (tmp_path / "envoy.yaml").write_text(done.stdout)
     status, said = check()
     assert status == 2
-    assert f"Envoy can't listen on 127.0.0.1:{taken}" in said
+    assert f"Envoy can't listen on 127.0.0.1:{taken} (Address already in use); " in said
+    _, _, command = said.partition("with another port: ")
+    arguments, _, target = command.replace("PORT", "0").strip().partition(" > ")
+    done = CliRunner().invoke(app, [*shlex.split(arguments)[1:], "--ready-port", "0"])
+    Path(target).write_text(done.stdout.replace(": 19000", ": 0"))
+    assert check() == (0, ""), "what it says to do mends it"
     (tmp_path / "envoy.yaml").write_text(done.stdout.replace("static_resources", "statics"))
     status, said = check()
     assert status == 2

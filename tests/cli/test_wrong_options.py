@@ -1,6 +1,10 @@
 """Options that can't be meant: a sentence and status 2, not a traceback."""
 
+import asyncio
+
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from laar.cli import app
@@ -24,3 +28,64 @@ def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command)
 def test_the_demo_asks_at_least_one_question_at_once():
     ended = CliRunner().invoke(app, ["up", "--requests", "3", "--concurrency", "0"])
     assert (ended.exit_code, "--concurrency" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["calibrate", "http://127.0.0.1:1", "--out", "none/c.json"],
+        ["calibrate", "http://127.0.0.1:1", "--outcomes", "none/o.jsonl"],
+        ["measure", "--endpoint", "http://127.0.0.1:1", "--out", "none/o.jsonl"],
+        [
+            "measure",
+            "--endpoint",
+            "http://127.0.0.1:1",
+            "--out",
+            "o.jsonl",
+            "--json",
+            "none/o.json",
+        ],
+    ],
+    ids=lambda command: command[-1],
+)
+def test_a_place_that_is_not_there_is_named_before_anything_is_measured(
+    tmp_path, monkeypatch, command
+):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, command)
+    assert (ended.exit_code, "there is no directory none" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["calibrate", "localhost:1"], ["measure", "--endpoint", "localhost:1", "--out", "o"]],
+)
+def test_an_address_is_no_base_url(tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    ended = CliRunner().invoke(app, command)
+    assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
+
+
+@pytest.mark.parametrize("write", ["{}", "http://{}", "http://{}/"])
+async def test_an_admin_port_may_be_named_by_its_address(tmp_path, write):
+    """As a user copies it from the log, or from a browser."""
+    asked = []
+
+    async def answer(request):
+        asked.append(request.path)
+        found = {"/readyz": "ready", "/tuner": {"enabled": False}}.get(request.path, {})
+        return web.Response(text=found) if isinstance(found, str) else web.json_response(found)
+
+    site = web.Application()
+    site.router.add_route("*", "/{path:.*}", answer)
+    (tmp_path / "laar.yaml").write_text("endpoints: [{address: '127.0.0.1:1', models: [m]}]")
+    (tmp_path / "request.json").write_text("{}")
+    async with TestServer(site) as server:
+        place = write.format(f"127.0.0.1:{server.port}")
+        for command in (
+            ["doctor", "-c", tmp_path / "laar.yaml", "--picker", place, "--envoy", place],
+            ["explain", tmp_path / "request.json", "--url", place],
+            ["tune", "--live", "--picker", place],
+        ):
+            await asyncio.to_thread(CliRunner().invoke, app, [str(part) for part in command])
+    assert {"/readyz", "/fleet", "/config_dump", "/explain", "/tuner"} <= set(asked)

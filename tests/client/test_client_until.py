@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from email.utils import formatdate
 from typing import Any
 
 import openai
+import orjson
 import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from laar.client import Outcome, until_correct, until_correct_sync
+from laar.client import Hedge, Outcome, until_correct, until_correct_sync
 from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
+from laar.client.wire import Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion
 
@@ -314,3 +317,99 @@ async def test_a_stream_that_names_no_error_is_an_answer(shape: str) -> None:
         fleet = ScriptedFleet(lambda *_: "", url=str(server.make_url("")).rstrip("/"))
         outcome = await ask(shape, fleet, stream=True)
     assert (outcome.correct, len(outcome.attempts)) == (True, 1)
+
+
+def _events(*texts: str) -> bytes:
+    """A stream as vLLM writes it: letters as they are, no escapes."""
+    named = {"id": "chatcmpl-" + 32 * "0", "object": "chat.completion.chunk", "model": "m" * 120}
+    deltas: list[dict[str, Any]] = [{"delta": {"content": text}} for text in texts]
+    chunks = [*deltas, {"delta": {}, "finish_reason": "stop"}]
+    frames = [
+        orjson.dumps({**named, "choices": [{"index": 0, "logprobs": None, **chunk}]})
+        for chunk in chunks
+    ]
+    return b"".join(b"data: %s\n\n" % frame for frame in [*frames, b"[DONE]"])
+
+
+@shapes
+async def test_line_ends_within_a_text_do_not_cut_a_stream(serve: Any, shape: str) -> None:
+    text = "one\u2028two\u2029three\x85four 42"
+    fleet = await serve(lambda *_: _Stream(_events(text)))
+    outcome = await ask(shape, fleet, stream=True, max_attempts=1)
+    assert (outcome.answer, outcome.attempts[0].error) == (text, None)
+
+
+class _Stream(web.StreamResponse):
+    """These bytes as a stream, with a pause between two of its parts."""
+
+    def __init__(self, *parts: bytes, pause_s: float = 0.0) -> None:
+        super().__init__(headers={"content-type": "text/event-stream"})
+        self._parts, self._pause_s = parts, pause_s
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        writer = await super().prepare(request)
+        with contextlib.suppress(ConnectionError):  # where the client has left
+            for part in self._parts:
+                await self.write(part)
+                await asyncio.sleep(self._pause_s)
+            await self.write_eof()
+        return writer
+
+
+@shapes
+async def test_the_time_out_is_for_the_whole_of_a_stream(serve: Any, shape: str) -> None:
+    event = _events("4").partition(b"\n\n")[0] + b"\n\n"
+    fleet = await serve(lambda *_: _Stream(*20 * [event], pause_s=0.1))
+    began_s = time.monotonic()
+    outcome = await ask(shape, fleet, stream=True, max_attempts=1, timeout_s=0.5)
+    assert time.monotonic() - began_s < 1.5
+    assert (outcome.answer, outcome.attempts[0].status) == (None, 0)
+    assert outcome.attempts[0].error
+
+
+@pytest.mark.parametrize("cut", [1, 7, 1000])
+def test_a_stream_is_read_however_it_is_cut(cut: int) -> None:
+    data = _events("a\u2028b", "c").replace(b"\n\n", b"\r\n\r\n")[:-4]  # no end of the last line
+    deltas = Deltas()
+    for at in range(0, len(data), cut):
+        deltas.feed(data[at : at + cut])
+    assert deltas.completion().text == "a\u2028bc"
+
+
+def test_a_long_answer_may_have_many_tokens() -> None:
+    """As one of a model that reasons, of 128,000 tokens: 40 MB of events, 500 kB of text."""
+    data = _events(*1000 * ["four"])[: -len(_events())]
+    deltas = Deltas()
+    for _ in range(128):
+        deltas.feed(data)
+    deltas.feed(_events())
+    assert len(deltas.completion().text) == 512_000
+
+
+def test_no_stream_fills_the_memory() -> None:
+    for part in (b"x" * 2**20, _events(2**20 * "a").partition(b"\n\n")[0] + b"\n\n"):
+        deltas = Deltas()
+        for _ in range(15):
+            deltas.feed(part)
+        deltas.feed(part)
+        with pytest.raises(NotACompletion, match="longer than"):
+            deltas.feed(part)
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://localhost:8080", "127.0.0.1:8080/v1"])
+def test_a_base_that_is_no_url_is_refused_at_once(url: str) -> None:
+    """It would be asked ten times, with two minutes of pauses."""
+    with pytest.raises(SettingError, match=r"not a URL; write http://\w"):
+        until_correct_sync(MESSAGES, bool, base_url=url)
+
+
+async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
+    """What it returns is true of each answer, and would be reported so."""
+
+    async def check(text: str) -> bool:
+        return "42" in text
+
+    fleet = await serve(lambda *_: "no idea")
+    for hedge in (None, Hedge()):
+        with pytest.raises(SettingError, match="the check is asynchronous"):
+            await until_correct(MESSAGES, check, base_url=fleet.url, hedge=hedge)  # type: ignore[arg-type]

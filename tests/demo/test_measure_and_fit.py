@@ -149,6 +149,9 @@ def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
         (("fit", out), "laar measure"),
         (("ttca", "--policy", "best"), "unknown policy `best`"),
         (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
+        (("ttca", "--url", "http://127.0.0.1:9", "--policy", "laar"), "is it running?"),
+        (("ttca", "--url", "127.0.0.1:9", "--policy", "laar"), "write http://127.0.0.1:9"),
+        (("sim-endpoint", "--port", "99999"), "65535"),
     ]:
         status, text = run_here(*arguments)
         assert (status, says in text) == (2, True), (arguments, text)

@@ -64,7 +64,7 @@ BREAKS = {
     ),
     "request_attributes": lambda b: processor(b)["request_attributes"].remove("request.path"),
     "allow_mode_override": lambda b: processor(b).pop("allow_mode_override"),
-    "failure_mode_allow": lambda b: processor(b).pop("failure_mode_allow"),
+    "failure_mode_allow": lambda b: processor(b).update(failure_mode_allow=False, stat_prefix="x"),
     "observability_mode": lambda b: processor(b).update(observability_mode=True),
     "disable_immediate_response": lambda b: processor(b).update(disable_immediate_response=True),
     "metadata_options.forwarding_namespaces.untyped": lambda b: processor(b)[
@@ -80,6 +80,9 @@ BREAKS = {
     "max_message_timeout": lambda b: processor(b).pop("max_message_timeout"),
     "response_attributes": lambda b: processor(b)["response_attributes"].pop(),
     "retry_policy": lambda b: route(b).pop("retry_policy"),
+    "typed_extension_protocol_options": lambda b: cluster(b, "laar-picker").pop(
+        "typed_extension_protocol_options"
+    ),
     "health_checks": lambda b: cluster(b, "laar-picker").update(
         health_checks=[{"timeout": "2s", "interval": "1s", "tcp_health_check": {}}]
     ),
@@ -113,6 +116,52 @@ def test_each_fault_is_found_with_its_remedy_and_put_right(field):
     right = fixed(broken, NEEDS)
     assert broken == before, "the document that was read is not to be changed"
     assert [f.level for f in envoy_findings(right, NEEDS)] == [Level.OK]
+
+
+@pytest.mark.parametrize("options", [{"auto_config": {}}, {"explicit_http_config": {}}, {}])
+def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
+    """Its other options stay."""
+    broken = render("sidecar")
+    picker = cluster(broken, "laar-picker")
+    (kind,) = picker["typed_extension_protocol_options"]
+    kept = {"common_http_protocol_options": {"idle_timeout": "5s"}}
+    picker["typed_extension_protocol_options"][kind] = {**options, **kept}
+    fields = [fault.field for fault in faults(copy.deepcopy(broken), NEEDS)]
+    assert fields == ([] if "auto_config" in options else ["typed_extension_protocol_options"])
+    right = cluster(fixed(broken, NEEDS), "laar-picker")["typed_extension_protocol_options"][kind]
+    assert right.items() >= kept.items()
+    picker["http2_protocol_options"] = {}  # as older configurations have it
+    assert not list(faults(broken, NEEDS))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_envoy_that_was_to_fail_closed_stays_so(shape):
+    """Where pools are a boundary (`laar envoy --no-fail-open`), a fix must not open it."""
+    closed = render(shape, BootstrapOptions(fail_open=False))
+    (finding,) = envoy_findings(closed, NEEDS)
+    assert finding.level is Level.OK
+    assert not processor(fixed(closed, NEEDS)).get("failure_mode_allow")
+
+
+def test_a_fault_of_many_routes_is_told_once():
+    broken = render("sidecar")
+    (host,) = manager(broken)["route_config"]["virtual_hosts"]
+    for each in host["routes"]:
+        each.get("route", {}).pop("retry_policy", None)
+    (finding,) = envoy_findings(broken, NEEDS)
+    assert finding.remedy.startswith("set retry_policy: ")
+    assert [f.level for f in envoy_findings(fixed(broken, NEEDS), NEEDS)] == [Level.OK]
+
+
+def test_the_clusters_of_a_weighted_route_are_looked_at():
+    broken = render("sidecar")
+    (host,) = manager(broken)["route_config"]["virtual_hosts"]
+    for each in host["routes"]:
+        if "route" in each:
+            name = each["route"].pop("cluster")
+            each["route"]["weighted_clusters"] = {"clusters": [{"name": name, "weight": 1}]}
+    cluster(broken, "laar-endpoints").pop("load_balancing_policy")
+    assert [fault.field for fault in faults(broken, NEEDS)] == ["load_balancing_policy"]
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():

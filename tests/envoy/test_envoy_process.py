@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, write_eds
+from laar.envoy import BootstrapOptions, EnvoyProcess, process, write_eds
 from laar.errors import LaarError
 from support import eventually, free_port
 from support.bootstraps import rendered
@@ -18,11 +18,15 @@ from support.bootstraps import rendered
 pytestmark = pytest.mark.envoy
 
 _PARENT = """
-import asyncio, json, sys
+import asyncio, json, signal, sys
 from pathlib import Path
 from laar.envoy import EnvoyProcess
 
+def draining():
+    print("draining", flush=True)
+
 async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, draining)
     directory = Path(sys.argv[1])
     bootstrap = json.loads((directory / "given.json").read_text())
     async with EnvoyProcess(bootstrap, directory) as envoy:
@@ -111,3 +115,40 @@ async def test_a_parent_killed_outright_leaves_no_envoy_behind(options, tmp_path
     parent.kill()
     await parent.wait()
     await eventually(lambda: not is_envoy(pid), what="Envoy ending with its parent")
+
+
+async def test_ctrl_c_is_left_to_the_parent(options, tmp_path):
+    """A terminal sends it to the whole process group; the answers under way would break off."""
+    (tmp_path / "given.json").write_bytes(orjson.dumps(rendered("sidecar", options)))
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PARENT, tmp_path),
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert parent.stdout is not None
+    try:
+        pid = int(await asyncio.wait_for(parent.stdout.readline(), 20))
+        os.killpg(parent.pid, signal.SIGINT)
+        assert await asyncio.wait_for(parent.stdout.readline(), 20) == b"draining\n"
+        await asyncio.sleep(0.5)
+        assert is_envoy(pid)
+    finally:
+        parent.kill()
+        await parent.wait()
+
+
+async def test_a_long_log_is_put_aside(options, tmp_path, http, monkeypatch):
+    monkeypatch.setattr(process, "_LOG_BYTES", 2000)
+    monkeypatch.setattr(process, "_LOG_LOOK_S", 0.01)
+    async with EnvoyProcess(rendered("sidecar", options), tmp_path) as envoy:
+        keeping = asyncio.create_task(envoy.keep_log_short())
+        earlier = tmp_path / "envoy.log.1"
+        for _ in range(100):  # a line each of its log, and later one of its access log
+            async with http.get(f"{envoy.url()}/v1/models") as response:
+                await response.read()
+        await eventually(earlier.exists, what="the log's earlier part")
+        await eventually(lambda: envoy.log_path.stat().st_size <= 2000, what="a short log")
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        assert earlier.stat().st_size > 2000
+        assert b"\0" not in envoy.log_path.read_bytes()  # nothing is written past the cut

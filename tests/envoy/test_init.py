@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -12,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from laar.cli import app
@@ -24,11 +27,12 @@ from support import Answer, RecordingUpstream
 from support.waiting import eventually, free_ports
 
 
-async def _laar(*arguments: str) -> tuple[int, str]:
+async def _laar(*arguments: str, **variables: str) -> tuple[int, str]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "laar.cli", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, **variables},
     )
     async with asyncio.timeout(60):
         output, _ = await process.communicate()
@@ -117,7 +121,8 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         admin_port=0,
         eds_path=str(eds),
     )
-    (tmp_path / "envoy.yaml").write_text(to_yaml(render("sidecar", options)))
+    own = to_yaml(render("sidecar", options)).replace("name: data", "name: mine")
+    (tmp_path / "envoy.yaml").write_text(own.replace("stat_prefix: data", "stat_prefix: mine"))
     gate = asyncio.Semaphore(0)
 
     async def events() -> AsyncIterator[bytes]:
@@ -198,6 +203,27 @@ async def test_what_cannot_be_is_an_error_with_a_remedy(
     assert not (tmp_path / "laar.yaml").exists()
 
 
+async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> None:
+    async def models(request: web.Request) -> web.Response:
+        if request.headers.get("authorization") != "Bearer secret":
+            return web.Response(status=401)
+        return web.json_response({"data": [{"id": "m", "root": "m"}]})
+
+    engine = web.Application()
+    engine.router.add_get("/v1/models", models)
+    place = tmp_path / "my fleet"
+    async with TestServer(engine) as server:
+        asked = ("init", "-e", f"127.0.0.1:{server.port}", "-d", str(place))
+        status, text = await _laar(*asked)
+        assert status == 2
+        assert "--key-env" in text
+        status, text = await _laar(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
+    assert status == 0, text
+    assert f"cd '{place}' && laar serve" in text
+    for written in place.iterdir():
+        assert written.is_dir() or "secret" not in written.read_text()
+
+
 async def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
     (tmp_path / "laar.yaml").write_text("mine")
     status, text = await _laar("init", "-e", "127.0.0.1:1", "-d", str(tmp_path))
@@ -239,5 +265,46 @@ def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) ->
     assert "laar.yaml:3: listen.tls: " in done.output
     with pytest.raises(SettingError, match=r"take listen.tls out, or write an envoy.yaml"):
         bootstrap_beside(load(config), config)
-    (tmp_path / "envoy.yaml").write_text("static_resources: {}\n")
-    assert bootstrap_beside(load(config), config) == {"static_resources": {}}
+    (tmp_path / "envoy.yaml").write_text("admin: {address: {}}\n")
+    assert bootstrap_beside(load(config), config) == {"admin": {"address": {}}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "fault"),
+    [
+        (
+            "",
+            {"path: ": "path: /elsewhere"},
+            r"read its endpoints from /elsewhere/.*envoy.eds_file",
+        ),
+        ("listen: {ext_proc: '0.0.0.0:9102'}\n", {}, r"port 9102 \(listen.ext_proc\)"),
+        ("", {"admin:": "x:"}, r"no `admin`"),
+        ("", {}, None),
+    ],
+)
+def test_an_envoy_yaml_of_other_settings_is_refused(
+    tmp_path: Path, settings: str, change: dict[str, str], fault: str | None
+) -> None:
+    """As in a copy of a directory, or after a change of the picker's port."""
+    config, written = tmp_path / "laar.yaml", tmp_path / "envoy.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
+        + settings
+    )
+    text = to_yaml(render("sidecar", BootstrapOptions(eds_path=str(tmp_path / "run/e.json"))))
+    for old, new in change.items():
+        assert old in text
+        text = text.replace(old, new)
+    written.write_text(text)
+    if fault is None:
+        assert bootstrap_beside(load(config), config)
+        return
+    with pytest.raises(SettingError, match=fault) as raised:
+        bootstrap_beside(load(config), config)
+    _, is_command, command = str(raised.value).partition("render it again: ")
+    if is_command:  # what it says to do mends it
+        arguments, _, target = command.partition(" > ")
+        assert Path(target) == written
+        done = CliRunner().invoke(app, shlex.split(arguments)[1:])
+        written.write_text(done.output)
+        assert bootstrap_beside(load(config), config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ async def test_judges_patterns_and_functions_and_outlives_those_that_hang_or_rai
         "def right(answer):\n    print('chatter')\n    return answer == '42'\n"
         "def fails(answer):\n    raise LookupError(answer)\n"
         "def leaves(answer):\n    sys.exit(3)\n"
+        "async def waits(answer):\n    return False\n"
         "def dies(answer):\n    os._exit(1)\n"
         "def hangs(answer):\n    time.sleep(600)\n"
         "class Kind:\n    @staticmethod\n    def right(answer):\n        return 'yes'\n"
@@ -97,6 +99,8 @@ async def test_judges_patterns_and_functions_and_outlives_those_that_hang_or_rai
         correct, error = await ask(python="my_checks:leaves")
         assert correct is None
         assert "SystemExit" in error
+        correct, error = await ask(python="my_checks:waits")  # what it returns is true of any
+        assert (correct, "asynchronous" in error) == (None, True)
         correct, error = await ask(python="nowhere.at_all:f")
         assert correct is None
         assert "ModuleNotFoundError" in error
@@ -128,3 +132,33 @@ async def test_a_cancelled_check_does_not_answer_the_next_one(
         with pytest.raises(asyncio.CancelledError):
             await hanging
         assert (await judge.judge(spec(regex="y"), "x")).correct is False
+
+
+_INTERRUPTED = """
+import asyncio, os, signal
+from laar.measuring.checks import CheckSpec
+from laar.measuring.judge import Judge
+
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    async with Judge() as judge:
+        for _ in range(2):
+            print(await judge.judge(CheckSpec(regex="4"), "42"))
+            os.killpg(0, signal.SIGINT)
+            await asyncio.sleep(0.5)
+
+asyncio.run(main())
+"""
+
+
+async def test_ctrl_c_is_left_to_the_measurement() -> None:
+    """A terminal sends it to the whole process group; the judge would end with a traceback."""
+    measuring = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _INTERRUPTED),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    async with asyncio.timeout(60):
+        said, _ = await measuring.communicate()
+    assert said.decode().splitlines() == 2 * ["Judgement(correct=True, error=None)"]

@@ -40,7 +40,9 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         )
     find_binary()
     if written.exists():
-        return _read(written)
+        bootstrap = _read(written)
+        _must_fit(bootstrap, loaded, written)
+        return bootstrap
     return render(
         "sidecar",
         BootstrapOptions(
@@ -72,7 +74,7 @@ def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
                 validate(_elsewhere(bootstrap, str(eds.absolute()), str(stand_in)))
     except SettingError as fault:
         return [str(fault)]
-    return list(_ports_in_use(bootstrap, config)) if ports else []
+    return list(_ports_in_use(bootstrap, loaded, config)) if ports else []
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -90,6 +92,63 @@ def _read(path: Path) -> Mapping[str, object]:
     return bootstrap
 
 
+def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
+    """The file may be older than the settings, or come from another directory.
+
+    Raises:
+        SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
+            or ask another picker.
+    """
+    from laar.datalayer import split_address
+
+    settings = loaded.settings
+    eds = settings.envoy.eds_file
+    remedy = f"correct it, or render it again: {_rendered_by(loaded, path)}"
+    if not bootstrap.get("admin"):
+        raise SettingError(
+            f"{path}: no `admin`: laar asks it whether Envoy is ready, and drains it; give it an "
+            "address on loopback"
+        )
+    files = [each["path"] for each in _all(bootstrap, "path_config_source") if "path" in each]
+    if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
+        raise SettingError(
+            f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
+            f"writes them to {eds} (envoy.eds_file); {remedy}"
+        )
+    port = split_address(settings.listen.ext_proc)[1]
+    clusters = (bootstrap.get("static_resources") or {}).get("clusters")
+    ports = {address.get("port_value") for address in _all(clusters, "socket_address")}
+    if ports and port not in ports:
+        raise SettingError(
+            f"{path}: no cluster has the picker's port {port} (listen.ext_proc), so requests would "
+            f"go on without it; {remedy}"
+        )
+
+
+def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
+    """The command that writes a bootstrap for these settings."""
+    import shlex
+
+    from laar.settings.listening import dialled
+
+    settings = loaded.settings
+    command = ["laar", "envoy", "--shape", "sidecar", "--listen-address", "127.0.0.1"]
+    command += ["--picker", dialled(settings.listen.ext_proc)]
+    command += ["--eds-file", str(settings.envoy.eds_file), *more]
+    if settings.listen.tls is not None:
+        command += ["--picker-ca", "FILE"]
+    return f"{shlex.join(command)} > {shlex.quote(str(path))}"
+
+
+def _all(value: Any, key: str) -> Iterator[Any]:
+    """The values of a key, at any depth."""
+    below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in below:
+        yield from _all(each, key)
+    if isinstance(value, dict) and isinstance(value.get(key), dict):
+        yield value[key]
+
+
 def _elsewhere(value: Any, path: str, other: str) -> Any:
     """A bootstrap that reads its endpoints from another file."""
     if isinstance(value, dict):
@@ -101,19 +160,23 @@ def _elsewhere(value: Any, path: str, other: str) -> Any:
     return str(Path(other).parent) if value == str(Path(path).parent) else value
 
 
-def _ports_in_use(bootstrap: Mapping[str, Any], config: Path) -> Iterator[str]:
+def _ports_in_use(bootstrap: Mapping[str, Any], loaded: Loaded, config: Path) -> Iterator[str]:
     import socket
 
-    listeners = bootstrap.get("static_resources", {}).get("listeners", [])
-    for owner in (*listeners, bootstrap.get("admin", {})):
+    path = config.with_name("envoy.yaml")
+    listeners = (bootstrap.get("static_resources") or {}).get("listeners") or ()
+    for owner in (*listeners, bootstrap["admin"]):
         address = owner.get("address", {}).get("socket_address", {})
         host, port = address.get("address", "127.0.0.1"), address.get("port_value", 0)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             socket.create_server((host, port), family=family).close()
         except OSError as error:
+            option = "admin" if owner is bootstrap["admin"] else "listen"
+            option = "ready" if owner.get("name") == "probes" else option
+            why = str(error.strerror).partition(" (while")[0]  # which says the address once more
             yield (
-                f"{config.with_name('envoy.yaml')}: Envoy can't listen on {host}:{port} "
-                f"({error.strerror}); stop what listens there, or write that file with another "
-                "port: laar envoy --shape sidecar --listen-port PORT"
+                f"{path}: Envoy can't listen on {host}:{port} ({why}); stop what listens there, or "
+                "render the file with another port: "
+                f"{_rendered_by(loaded, path, f'--{option}-port', 'PORT')}"
             )

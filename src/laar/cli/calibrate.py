@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
-from laar.cli.terminal import report_errors
+from laar.cli.terminal import check_places, report_errors
 from laar.measuring.asking import Asking
 
 __all__ = ["calibrate"]
@@ -41,6 +41,7 @@ def calibrate(
 ) -> None:
     """Measure engines for a minute, write an artifact and estimate its benefit."""
     with report_errors():
+        check_places(out, outcomes)
         import sklearn  # noqa: F401 - before a minute is spent
 
         from laar.measuring.calibrate import MAX_QUESTIONS, TIMEOUT_S, Calibration

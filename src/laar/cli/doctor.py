@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from laar.cli import terminal
 from laar.cli.terminal import ConfigFile, TokenFile, read_token, report_errors
 from laar.errors import LaarError
 
@@ -50,8 +51,8 @@ def doctor(
         found = Doctor(
             settings,
             Places(
-                envoy=envoy_url,
-                picker=picker_url or admin_url(settings),
+                envoy=terminal.admin_url(envoy_url) if envoy_url else None,
+                picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
                 token=read_token(token_file),
             ),
         )

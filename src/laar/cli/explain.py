@@ -18,6 +18,7 @@ from laar.cli.terminal import (
     MIN_TABLE_WIDTH,
     ConfigFile,
     TokenFile,
+    admin_url,
     read_file,
     read_token,
     report_errors,
@@ -71,7 +72,7 @@ def explain(
         if pool:
             headers[":pool"] = pool
         if url is not None:
-            shown = asyncio.run(explain_live(url, body, headers, read_token(token_file)))
+            shown = asyncio.run(explain_live(admin_url(url), body, headers, read_token(token_file)))
         else:
             shown = explain_offline(load_settings(config), body, headers)
         if as_json:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from laar.cli.asking import KeyVariable
 from laar.cli.terminal import report_errors
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ def init(
     directory: Annotated[
         Path, typer.Option("--directory", "-d", help="Directory for the files; made if absent.")
     ] = Path(),
+    key_env: KeyVariable = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them."""
@@ -39,7 +42,9 @@ def init(
 
         from laar.datalayer.discovery import address_of, look_at
         from laar.errors import SettingError
+        from laar.measuring.run import key_headers
 
+        headers = key_headers(key_env)
         addresses = list(dict.fromkeys(address_of(url) for url in endpoint))
         names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
         present = [name for name in names if (directory / name).exists()]
@@ -47,7 +52,7 @@ def init(
             raise SettingError(
                 f"{directory / present[0]} exists; choose another --directory, or add --force"
             )
-        engines = asyncio.run(look_at(addresses))
+        engines = asyncio.run(look_at(addresses, headers))
         _report(engines)
         usable = [engine for engine in engines if engine.models]
         if not usable:
@@ -59,7 +64,7 @@ def init(
         (directory / "endpoints.yaml").write_text(_endpoints(usable), "utf-8")
         (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
         _write_bootstrap(directory)
-        where = "" if directory == Path() else f"cd {directory} && "
+        where = "" if directory == Path() else f"cd {quote(str(directory))} && "
         typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
         typer.echo("  curl http://127.0.0.1:8080/v1/models")
 

@@ -8,7 +8,7 @@ import typer
 
 from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
 from laar.cli.lookups import Languages, Lengths
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile, check_places, report_errors
 from laar.measuring.asking import Asking
 
 __all__ = ["measure"]
@@ -55,6 +55,7 @@ def measure(
         from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
         from laar.measuring.run import key_headers, questions_of, run_measure
 
+        check_places(out, json_file)
         questions = questions_of(
             task,
             languages=language or LANGUAGES,

@@ -36,7 +36,7 @@ async def explain_live(
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_EXPLAIN_TIMEOUT_S)) as http,
-            http.post(f"{url.rstrip('/')}/explain", data=body, headers=sent, params=params) as got,
+            http.post(f"{url}/explain", data=body, headers=sent, params=params) as got,
         ):
             answer = orjson.loads(await got.read())
             status = got.status
@@ -70,7 +70,7 @@ async def follow(
         LaarError: no picker answers, or the picker has no tuner.
     """
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    url = f"{picker.rstrip('/')}/tuner"
+    url = f"{picker}/tuner"
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
         if freeze:

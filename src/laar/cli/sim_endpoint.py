@@ -13,7 +13,9 @@ __all__ = ["sim_endpoint"]
 
 
 def sim_endpoint(
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 8000,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 for a free one.", min=0, max=65535)
+    ] = 8000,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     model: Annotated[
         str,

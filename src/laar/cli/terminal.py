@@ -22,6 +22,8 @@ __all__ = [
     "ConfigFile",
     "JsonFile",
     "TokenFile",
+    "admin_url",
+    "check_places",
     "handle_signals",
     "log_to_stderr",
     "read_file",
@@ -114,6 +116,24 @@ def log_to_stderr(verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def check_places(*files: Path | None) -> None:
+    """Refuses files that can't be written, before anything runs for an hour.
+
+    Raises:
+        SettingError: one is a directory, or its directory is missing.
+    """
+    for path in files:
+        if path and path.is_dir():
+            raise SettingError(f"{path} is a directory; name a file")
+        if path and not path.parent.is_dir():
+            raise SettingError(f"{path}: there is no directory {path.parent}")
+
+
+def admin_url(place: str) -> str:
+    """The URL of an admin port that the user named, perhaps without its scheme."""
+    return (place if "://" in place else f"http://{place}").rstrip("/")
 
 
 def read_file(path: Path) -> bytes:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from laar.cli.lab.options import BlockTokens, TimeScale
-from laar.cli.terminal import JsonFile, TokenFile, read_token, report_errors
+from laar.cli.terminal import JsonFile, TokenFile, admin_url, read_token, report_errors
 from laar.errors import SettingError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def tune(
 
         if live:
             on_window = _show_window if wait else None
-            token = read_token(token_file)
+            token, picker = read_token(token_file), admin_url(picker)
             found = asyncio.run(
                 follow(picker, token, freeze=freeze, wait=wait, on_window=on_window)
             )

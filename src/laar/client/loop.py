@@ -13,7 +13,7 @@ tried the loop stops, because under temperature 0 a further attempt repeats an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
 
@@ -194,14 +194,22 @@ def beginning(
 
 
 def judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool = False) -> Attempt:
-    """The attempt that a reply ends."""
+    """The attempt that a reply ends.
+
+    Raises:
+        SettingError: the check is asynchronous; each answer would count as correct.
+    """
     answer = reply.completion
-    correct, error = False, reply.error
+    correct, error, verdict = False, reply.error, None
     if answer is not None:
         try:
-            correct = bool(check(answer.text))
+            verdict = check(answer.text)
+            correct = bool(verdict)
         except Exception as fault:  # noqa: BLE001  # the check is the user's; its fault is an answer
             error = f"the check raised {type(fault).__name__}: {fault}"
+    if isinstance(verdict, Coroutine):
+        verdict.close()
+        raise SettingError("the check is asynchronous: give one that returns its verdict at once")
     return Attempt(
         model=reply.headers.get(names.MODEL) or (answer.model if answer else None),
         endpoint=reply.headers.get(names.ENDPOINT),

@@ -7,16 +7,19 @@ are switched off, because each request must show up as an attempt.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, closing, contextmanager
+from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 import orjson
 
 from laar.client.loop import OnHead, Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
+from laar.errors import SettingError
 
 if TYPE_CHECKING:
     import openai
@@ -27,7 +30,13 @@ _ERROR_CHARS = 300  # of an error's body: enough to know it by
 
 
 def completions_url(base_url: str) -> str:
-    """The chat completions of a base URL, given with or without the ``/v1``."""
+    """The chat completions of a base URL, given with or without the ``/v1``.
+
+    Raises:
+        SettingError: it is no http or https URL.
+    """
+    if not base_url.lower().startswith(("http://", "https://")):
+        raise SettingError(f"{base_url}: not a URL; write http://{base_url.rpartition('//')[2]}")
     base = base_url.rstrip("/")
     return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
 
@@ -53,11 +62,10 @@ async def post(
                 return reading.refused(await answer.content.read(4 * _ERROR_CHARS))
             if not send.body.get("stream") or reading.is_json:
                 return reading.whole(await _whole(answer.content))
-            async for line in answer.content:
-                reading.line(line)
+            async for part in answer.content.iter_any():
+                reading.part(part)
             return reading.streamed()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, NotACompletion) as fault:
-        # aiohttp raises ValueError for a line of the stream past its limit.
         return reading.broken(fault)
 
 
@@ -70,22 +78,23 @@ async def post_openai(
     reading = _Reading(on_head)
     create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
     try:
-        with _transport_errors():
-            raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
-                **send.body, extra_headers=send.headers, timeout=timeout_s
-            )
-        reading.begins(200, raw.headers)
-        if not send.body.get("stream") or reading.is_json:
+        # The package's own time-out is for each wait, and a stream has many.
+        async with asyncio.timeout(timeout_s):
             with _transport_errors():
-                body = await raw.http_response.aread()
-            return reading.whole(body)
-        async for line in _aiter_lines(raw.http_response):
-            reading.line(line.encode())
-        return reading.streamed()
+                raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
+                    **send.body, extra_headers=send.headers, timeout=timeout_s
+                )
+                reading.begins(200, raw.headers)
+                if not send.body.get("stream") or reading.is_json:
+                    return reading.whole(await raw.http_response.aread())
+                async with aclosing(raw.http_response):
+                    async for part in raw.http_response.aiter_bytes():
+                        reading.part(part)
+                return reading.streamed()
     except openai.APIStatusError as fault:
         reading.begins(fault.response.status_code, fault.response.headers)
         return reading.refused(fault.response.content)
-    except (openai.APIError, NotACompletion, _BrokenOffError) as fault:
+    except (openai.APIError, TimeoutError, NotACompletion, _BrokenOffError) as fault:
         return reading.broken(fault)
 
 
@@ -100,14 +109,13 @@ def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Rep
             raw = create(  # type: ignore[call-overload]  # the endpoint checks the body
                 **send.body, extra_headers=send.headers, timeout=timeout_s
             )
-        reading.begins(200, raw.headers)
-        if not send.body.get("stream") or reading.is_json:
-            with _transport_errors():
-                body = raw.http_response.read()
-            return reading.whole(body)
-        for line in _iter_lines(raw.http_response):
-            reading.line(line.encode())
-        return reading.streamed()
+            reading.begins(200, raw.headers)
+            if not send.body.get("stream") or reading.is_json:
+                return reading.whole(raw.http_response.read())
+            with closing(raw.http_response):
+                for part in raw.http_response.iter_bytes():
+                    reading.part(part, within_s=timeout_s)
+            return reading.streamed()
     except openai.APIStatusError as fault:
         reading.begins(fault.response.status_code, fault.response.headers)
         return reading.refused(fault.response.content)
@@ -131,21 +139,10 @@ def _transport_errors() -> Iterator[None]:
 
     try:
         yield
-    except (openai.OpenAIError, TypeError):
+    except (openai.OpenAIError, TypeError, NotACompletion):
         raise
     except Exception as fault:  # cancellation is none
         raise _BrokenOffError(str(fault) or type(fault).__name__) from fault
-
-
-async def _aiter_lines(response: Any) -> AsyncIterator[str]:
-    with _transport_errors():
-        async for line in response.aiter_lines():
-            yield line
-
-
-def _iter_lines(response: Any) -> Iterator[str]:
-    with _transport_errors():
-        yield from response.iter_lines()
 
 
 class _Reading:
@@ -170,9 +167,13 @@ class _Reading:
         """Whether the answer comes whole: some endpoints answer so to who asks for a stream."""
         return self._headers.get("content-type", "").startswith("application/json")
 
-    def line(self, line: bytes) -> None:
-        if self._deltas.feed(line) and self._ttft_s is None:
-            self._ttft_s = monotonic() - self._started
+    def part(self, data: bytes, *, within_s: float = inf) -> None:
+        """Takes the next bytes of a stream, which has to end in that time."""
+        ran_s = monotonic() - self._started
+        if ran_s > within_s:
+            raise NotACompletion(f"the answer took longer than {within_s:g} s")
+        if self._deltas.feed(data) and self._ttft_s is None:
+            self._ttft_s = ran_s
 
     def streamed(self) -> Reply:
         return self._reply(200, completion=self._deltas.completion())

@@ -57,7 +57,8 @@ async def until_correct(
             estimates come with their head.
 
     Raises:
-        SettingError: neither a base URL nor a client that could be used asynchronously.
+        SettingError: neither a base URL nor a client that could be used asynchronously, or the
+            check is asynchronous.
     """
     asked = _Asked(
         model=model,

@@ -14,7 +14,8 @@ import orjson
 __all__ = ["MAX_ANSWER_BYTES", "Completion", "Deltas", "NotACompletion", "read_completion"]
 
 MAX_ANSWER_BYTES = 16 * 2**20
-"""An answer past this is refused: over ten times the longest output of today's models."""
+"""An answer past this is refused: over ten times the longest output of today's models. Of a stream
+its text counts, and each event by itself: around each token stand some 250 bytes more."""
 
 
 class NotACompletion(Exception):  # noqa: N818  # reads as what is wrong, and never leaves the package
@@ -33,26 +34,43 @@ class Completion:
 
 
 class Deltas:
-    """Collects a streamed answer line by line."""
+    """Collects a streamed answer from the bytes of its events, however they were cut."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._model: str | None = None
         self._usage: object = None
-        self._bytes = 0
+        self._held: list[bytes] = []  # the line that has not ended
+        self._held_bytes = self._text_bytes = 0
         self._ended = False
 
-    def feed(self, line: bytes) -> bool:
-        """Takes one line of the stream; True if it carried text of the answer."""
-        if not line.startswith(b"data:"):
-            return False
-        data = line[5:].strip()
+    def feed(self, data: bytes) -> bool:
+        """Takes the next bytes of the stream; True if they ended a line with text of the answer."""
+        head, newline, tail = data.rpartition(b"\n")
+        before = len(self._parts)
+        if newline:
+            self._read(b"".join(self._held) + head)
+            self._held, self._held_bytes = [], 0
+        self._held.append(tail)
+        self._held_bytes = _bounded(self._held_bytes + len(tail))
+        return len(self._parts) > before
+
+    def completion(self) -> Completion:
+        """The answer so far; refused if the stream ended before its end was announced."""
+        self._read(b"".join(self._held))
+        if not self._ended:
+            raise NotACompletion("the stream ended before the answer did")
+        return _completion("".join(self._parts), self._model, self._usage)
+
+    def _read(self, lines: bytes) -> None:
+        for line in lines.splitlines():  # of bytes, which knows no line ends but those of events
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip())
+
+    def _event(self, data: bytes) -> None:
         if data == b"[DONE]":
             self._ended = True
-            return False
-        self._bytes += len(data)
-        if self._bytes > MAX_ANSWER_BYTES:
-            raise NotACompletion(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            return
         chunk = _object(data)
         if chunk.get("error"):
             raise NotACompletion(f"the stream broke off with {chunk['error']!r:.300}")
@@ -64,13 +82,13 @@ class Deltas:
         part = _text(delta.get("content")) if isinstance(delta, dict) else None
         if part:
             self._parts.append(part)
-        return bool(part)
+            self._text_bytes = _bounded(self._text_bytes + len(part))
 
-    def completion(self) -> Completion:
-        """The answer so far; refused if the stream ended before its end was announced."""
-        if not self._ended:
-            raise NotACompletion("the stream ended before the answer did")
-        return _completion("".join(self._parts), self._model, self._usage)
+
+def _bounded(size: int) -> int:
+    if size > MAX_ANSWER_BYTES:
+        raise NotACompletion(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return size
 
 
 def read_completion(body: bytes) -> Completion:

@@ -7,7 +7,7 @@ untrusted: it is bounded in size and read defensively.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -75,10 +75,17 @@ def address_of(url: str) -> str:
         raise SettingError(f"--endpoint {url}: {error}") from error
 
 
-async def look_at(addresses: Sequence[str]) -> list[Engine]:
-    """One `Engine` for each address, in order; unreachable ones have no models and a remark."""
+async def look_at(
+    addresses: Sequence[str], headers: Mapping[str, str] | None = None
+) -> list[Engine]:
+    """One `Engine` for each address, in order; unreachable ones have no models and a remark.
+
+    Args:
+        addresses: ``host:port`` of each.
+        headers: sent with each request, such as ``authorization``.
+    """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as http:
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
         return list(await asyncio.gather(*(_look(http, address) for address in addresses)))
 
 
@@ -100,7 +107,11 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
         remarks.insert(0, "no answer at /v1/models; is the engine running?")
         return Engine(address=address, kind=kind, remarks=tuple(remarks))
     if status in (401, 403):
-        remarks.insert(0, "/v1/models needs a key; clients must send it, laar forwards it")
+        remarks.insert(
+            0,
+            f"/v1/models answers {status}: it wants a key, from a variable that --key-env names. "
+            "Clients send theirs themselves, and laar forwards it",
+        )
     elif status != 200:
         remarks.insert(0, f"/v1/models answers {status}")
     served = Served()

@@ -118,7 +118,8 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
                 remedy="start from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
-    found = [fault.finding for fault in faults(config, needs)]
+    # A listener has many routes, and they tend to have the same faults.
+    found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
     found += _of_an_earlier_version(config)
     return found or [
         Finding(level=Level.OK, where="Envoy", what="modes, limits, time-outs and breakers fit")
@@ -143,7 +144,8 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 level=Level.ERROR,
                 where=f"Envoy {where}",
                 what=f"no picker answers at {shown}: requests go on without one",
-                remedy="write the address of listen.ext_proc there, and see that Envoy reaches it",
+                remedy="write the address of listen.ext_proc there, speak TLS exactly where "
+                "listen.tls is set, and see that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
             yield Finding(
@@ -222,7 +224,8 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
         for route in _routes(manager, config):
             action = route.get("route", {})
             yield f"{name}, route", action, ROUTE
-            targets.add(action.get("cluster", ""))
+            weighted = action.get("weighted_clusters", {}).get("clusters", ())
+            targets |= {action.get("cluster", ""), *(each.get("name", "") for each in weighted)}
         for target in sorted(targets & clusters.keys()):
             yield f"cluster {target}", clusters[target], ENDPOINTS
             override = override_of(clusters[target])

@@ -18,6 +18,7 @@ from laar.doctor.envoy_judgements import (
     breaks_off_at_once,
     buffers_bodies,
     checks_picker,
+    fails_open,
     falls_back_rightly,
     follows_picker,
     gives_up_in_time,
@@ -32,6 +33,7 @@ from laar.doctor.envoy_judgements import (
     request_attributes,
     response_attributes,
     retries,
+    speaks_http2,
     waits_for_held,
     waits_long_enough,
     whole_body,
@@ -114,13 +116,7 @@ PROCESSOR = (
     _warning("message_timeout", gives_up_in_time),
     _error("max_message_timeout", waits_for_held),
     _warning("response_attributes", response_attributes),
-    _warning(
-        "failure_mode_allow",
-        is_on(
-            "failure_mode_allow",
-            "a picker that is down fails every request instead of leaving them to Envoy",
-        ),
-    ),
+    _warning("failure_mode_allow", fails_open),
     _error("observability_mode", is_off("observability_mode", _IGNORED)),
     _error("disable_immediate_response", is_off("disable_immediate_response", _IGNORED)),
     _warning(
@@ -149,6 +145,7 @@ PICKER_CLUSTER = (
         "circuit_breakers.thresholds",
         breakers("each request in flight holds a stream to the picker, and those beyond it fail"),
     ),
+    _error("typed_extension_protocol_options", speaks_http2),
     _warning("health_checks", checks_picker),
     _warning("common_lb_config.healthy_panic_threshold", leaves_dead_picker),
 )

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from laar.doctor.envoy_values import (
     HEALTH_CHECK,
+    HTTP2_OPTIONS,
+    PROTOCOL_OPTIONS,
     Json,
     fallback,
     key,
     override_host,
 )
 from laar.envoy import BootstrapOptions
-from laar.envoy.listeners import DELAYED_CLOSE
+from laar.envoy.listeners import DELAYED_CLOSE, STAT_PREFIX
 from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
@@ -34,6 +36,7 @@ __all__ = [
     "breaks_off_at_once",
     "buffers_bodies",
     "checks_picker",
+    "fails_open",
     "falls_back_rightly",
     "follows_picker",
     "gives_up_in_time",
@@ -50,6 +53,7 @@ __all__ = [
     "request_attributes",
     "response_attributes",
     "retries",
+    "speaks_http2",
     "waits_for_held",
     "waits_long_enough",
     "whole_body",
@@ -251,6 +255,14 @@ def response_attributes(processor: Json, _needs: Needs) -> Wrong | None:
     return _has_all(known, (ATTEMPTED, DETAILS), effect)
 
 
+def fails_open(processor: Json, _needs: Needs) -> Wrong | None:
+    """Requests go on without a picker, unless `laar envoy --no-fail-open` was asked for."""
+    if processor.get("failure_mode_allow") or processor.get("stat_prefix") == STAT_PREFIX:
+        return None
+    effect = "a picker that is down fails every request instead of leaving them to Envoy"
+    return Wrong(effect, True)
+
+
 def _waits_s(processor: Json) -> float:
     """Seconds that Envoy waits for the picker; infinite in full duplex."""
     if not is_native(processor):
@@ -293,6 +305,18 @@ def buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
     effect = f"prompts longer than {limit} bytes get 413 "
     effect += f"(bodies.max_body_bytes is {needs.max_body_bytes})"
     return Wrong(effect, needs.max_body_bytes)
+
+
+def speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
+    """Envoy speaks HTTP/2 to the picker."""
+    options = cluster.get("typed_extension_protocol_options") or {}
+    mine = options.get(PROTOCOL_OPTIONS) or {}
+    ways = [mine.get("explicit_http_config"), mine.get("use_downstream_protocol_config"), cluster]
+    if "auto_config" in mine or any("http2_protocol_options" in (way or {}) for way in ways):
+        return None
+    kept = {key: value for key, value in mine.items() if not key.endswith("_config")}
+    wanted = {**options, PROTOCOL_OPTIONS: kept | HTTP2_OPTIONS}
+    return Wrong("every call of the picker fails, for gRPC needs HTTP/2", wanted)
 
 
 def checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:

@@ -9,7 +9,9 @@ from laar.protocol.headers import DESTINATION, SERVED
 
 __all__ = [
     "HEALTH_CHECK",
+    "HTTP2_OPTIONS",
     "NAMESPACES",
+    "PROTOCOL_OPTIONS",
     "Json",
     "fallback",
     "key",
@@ -29,6 +31,13 @@ HEALTH_CHECK: Json = {
     "unhealthy_threshold": 1,
     "healthy_threshold": 1,
     "grpc_health_check": {"service_name": PICKING_SERVICE},
+}
+
+PROTOCOL_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+"""Key of a cluster's HTTP options."""
+HTTP2_OPTIONS: Json = {
+    "@type": f"type.googleapis.com/{PROTOCOL_OPTIONS}",
+    "explicit_http_config": {"http2_protocol_options": {}},
 }
 
 

@@ -61,6 +61,9 @@ from laar.protocol import headers as names
 DATA_LISTENER = "data"
 PROBE_LISTENER = "probes"
 
+STAT_PREFIX = "laar"
+"""Begins the names of the ext_proc filter's statistics, and shows that laar rendered the filter."""
+
 DELAYED_CLOSE = timedelta(milliseconds=250)
 """How long Envoy waits, after an answer that it cannot finish, for the client to close first. With
 its own second a client learns a second later that its answer is broken off."""
@@ -233,7 +236,7 @@ def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> External
     if native:
         attributes += names.attributes_read(options.tenant_header)
     return ExternalProcessor(
-        stat_prefix="laar",
+        stat_prefix=STAT_PREFIX,
         grpc_service=GrpcService(
             envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PICKER_CLUSTER, authority=options.picker)
         ),

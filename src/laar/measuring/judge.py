@@ -14,7 +14,7 @@ import contextlib
 import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import NamedTuple, TextIO
 
 import orjson
@@ -77,6 +77,7 @@ class Judge:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=_MAX_LINE_BYTES,
+                start_new_session=True,  # Ctrl-C is for the measurement, which ends it
             )
         child = self._child
         assert child.stdin is not None
@@ -108,7 +109,11 @@ def _serve(questions: TextIO, verdicts: TextIO) -> None:
             check = _loaded(question)
             verdicts.write(_LOADED.decode())
             verdicts.flush()
-            correct = bool(check(question["answer"]))
+            verdict = check(question["answer"])
+            if isinstance(verdict, Coroutine):
+                verdict.close()
+                raise TypeError("it is asynchronous")
+            correct = bool(verdict)
         except BaseException as fault:  # noqa: BLE001  # the user's code may even call sys.exit
             error = f"the check raised {type(fault).__name__}: {fault}"[:1000]
         verdicts.write(orjson.dumps({"correct": correct, "error": error}).decode() + "\n")

@@ -74,15 +74,17 @@ async def _run_envoy(
         starting.cancel()
         return
     async with envoy:
-        _LOG.info("Envoy listens on %s; its log is %s", envoy.url(), envoy.log_path)
+        _LOG.info("Envoy listens on %s; its log is %s", envoy.listens_on, envoy.log_path)
         ended = asyncio.create_task(envoy.wait())
         stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([ended, stopping, running], return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if ended.done():
-            raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
-        ended.cancel()
-        await envoy.drain(picker.settings.shutdown.grace_s)
+        logging_on = asyncio.create_task(envoy.keep_log_short())
+        try:
+            await asyncio.wait([ended, stopping, running], return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
+            await envoy.drain(picker.settings.shutdown.grace_s)
+        finally:
+            await cancel([ended, stopping, logging_on])
 
 
 async def _collect(picker: Picker, started: asyncio.Event) -> None:

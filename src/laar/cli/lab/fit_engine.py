@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.cli.lab.options import NOT_HELD, Json, Plot, check_places, lab_console
-from laar.cli.terminal import report_errors
+from laar.cli.lab.options import NOT_HELD, Json, Plot, lab_console
+from laar.cli.terminal import check_places, report_errors
 
 __all__ = ["fit_engine"]
 

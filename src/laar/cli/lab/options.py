@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from laar.errors import SettingError
-
 __all__ = [
     "NOT_HELD",
     "NO_VERDICT",
@@ -21,7 +19,6 @@ __all__ = [
     "Keep",
     "Plot",
     "TimeScale",
-    "check_places",
     "lab_console",
 ]
 
@@ -53,19 +50,6 @@ Keep = Annotated[
 ]
 TimeScale = Annotated[float, typer.Option(help="Multiply the trace's arrival times by this.")]
 BlockTokens = Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`.")]
-
-
-def check_places(*files: Path | None) -> None:
-    """Refuses files that can't be written, before anything runs for an hour.
-
-    Raises:
-        SettingError: one is a directory, or its directory is missing.
-    """
-    for path in files:
-        if path and path.is_dir():
-            raise SettingError(f"{path} is a directory; name a file")
-        if path and not path.parent.is_dir():
-            raise SettingError(f"{path}: there is no directory {path.parent}")
 
 
 def lab_console() -> Console:

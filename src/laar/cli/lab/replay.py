@@ -16,10 +16,9 @@ from laar.cli.lab.options import (
     Keep,
     Plot,
     TimeScale,
-    check_places,
     lab_console,
 )
-from laar.cli.terminal import report_errors
+from laar.cli.terminal import check_places, report_errors
 from laar.errors import SettingError
 
 __all__ = ["replay"]

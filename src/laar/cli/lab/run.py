@@ -17,10 +17,9 @@ from laar.cli.lab.options import (
     Json,
     Keep,
     Plot,
-    check_places,
     lab_console,
 )
-from laar.cli.terminal import report_errors
+from laar.cli.terminal import check_places, report_errors
 from laar.errors import SettingError
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from laar.lab.live.comparison import Tally, compare, exit_status
 from laar.lab.live.figures import Improvement, Step, improvements, plot, steps
 from laar.lab.live.fleet import running_fleet
 from laar.measuring.kv_lookup import Query
+from laar.measuring.measure import discover
 from laar.policies import POLICY_NAMES
 from laar.sim.fleet import FleetSettings
 
@@ -120,6 +121,7 @@ async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
         concurrency=wanted.concurrency,
     )
     if wanted.url is not None:
+        await discover([wanted.url])  # else each question is asked ten times, with pauses
         return await ask(wanted.url)
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="laar-ttca-")))
