@@ -35,6 +35,11 @@ def counted(picker):
     return {name: float(getattr(picker.director.table, name).sum()) for name in COUNTED}
 
 
+def held(picker, text):
+    prefixes, capacity = picker.director.prefixes, picker.director.table.capacity
+    return float(prefixes.match(prefixes.chain(request(text)), capacity).max())
+
+
 def test_a_decision_counts_at_the_other_and_its_end_too():
     p, q, net = pair()
     decision = p.director.decide(request(), 1.0)
@@ -255,6 +260,34 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     states = [health.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
     assert q.taken["entered"] == 6  # the rest is news
+
+
+def test_an_emptied_cache_is_no_news_after_an_outage():
+    p, q, net = pair(A)
+    texts = [f"{when} the restart " * 40 for when in ("before", "since", "after")]
+    p.director.settle(p.director.decide(request(texts[0]), 2.0), OK)
+    for picker, text in zip((p, q), texts[1:], strict=True):
+        picker.look(9.0)
+        picker.director.prefixes.restarted(0)
+        picker.director.settle(picker.director.decide(request(text), 10.0), OK)
+    p.director.settle(p.director.decide(request(texts[0] + "and on " * 40), 11.0), OK)
+    p.look(30.0)
+    q.look(30.0)
+    net.exchange(30.0)
+    assert min(held(picker, text) for picker in (p, q) for text in texts) > 0.9
+
+
+def test_what_a_cache_lost_in_an_outage_is_believed_nowhere():
+    p, q, net = pair(A)
+    p.director.settle(p.director.decide(request("before " * 40), 2.0), OK)
+    p.look(9.0)
+    p.director.prefixes.restarted(0)
+    p.director.settle(p.director.decide(request("after " * 40), 10.0), OK)
+    p.look(30.0)
+    q.look(30.0)
+    net.exchange(30.0)
+    assert held(q, "before " * 40) == 0.0
+    assert held(q, "after " * 40) > 0.7
 
 
 def test_a_stored_answer_is_found_through_any_picker():

@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
 from laar.sharing.batches import SCHEMA, Batch
-from laar.sharing.records import NO_LOAD, Entered, Heard, Load, Record
+from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
@@ -162,11 +162,25 @@ class Outbox:
         return records
 
     def _forget_words(self) -> None:
-        """Drops what was said of the endpoints' health while there was no way to the others.
+        """Drops what was said of endpoints while there was no way to the others.
 
-        It is of the past, and may be the doing of what cut this picker off.
+        It is of the past: what failed may be the doing of what cut this picker off, and a cache
+        that was emptied has been filled since. What was sent there before it was empty is kept as
+        failed: prompts since then may go on from it.
         """
-        self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
+        kept: list[Record] = []
+        emptied = set()
+        for record in reversed(self._waiting):
+            match record:
+                case Heard():
+                    continue
+                case Cleared(address):
+                    emptied.add(address)
+                    continue
+                case Entered(entry, address) if address in emptied:
+                    kept.append(Ended(entry, ok=False, share=None))
+            kept.append(record)
+        self._waiting = deque(reversed(kept))
         self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int, more: bool) -> None:
