@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from laar.accuracy.features import Features
-from laar.accuracy.online import HALF_LIFE_S
+from laar.accuracy.online import HALF_LIFE_S, OnlineOutcomes
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
@@ -608,6 +608,57 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
     assert read_snapshot(snapshot(p, None, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
+
+
+@pytest.mark.parametrize(
+    ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
+)
+def test_the_fresher_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
+    """One that is fresher by little does not: what came since comes from the others as well."""
+    p, _, _ = pair()
+    for _ in range(40):
+        p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+    file = OnlineOutcomes()
+    for model in ("m", "forgotten there"):
+        for _ in range(10):
+            file.observe(model, Features("en", 1024, "qa"), False, 1.0)
+    fresh = sharing_picker("fresh/1", (A, B), wall_clock=lambda: 120.0)
+    fresh._online.restore(file.state(1.0), 5.0, away_s=120.0 + file_age_s)
+    restore(fresh, fresh._online, told, 5.0)
+    found = fresh._online.by_model(5.0)
+    assert found["m"].correct == pytest.approx(correct, abs=0.2)
+    assert found["forgotten there"].outcomes > 4.0
+
+
+def test_what_a_picker_learned_alone_is_not_replaced_by_an_older_snapshot():
+    p, _, _ = pair()
+    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+    late = sharing_picker("late/1", (A, B))
+    for _ in range(5):
+        late._online.observe("m", Features("en", 1024, "qa"), True, 2.0)
+    restore(late, late._online, told, 2.1)
+    assert late._online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
+
+
+def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_come():
+    p, q, net = pair()
+    sent = []
+    for at in range(1, 5):
+        p._online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        q._online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        for picker in (p, q):
+            net.flush(picker, float(at))
+        sent += [*net.channels["p/1", "q/1"], *net.channels["q/1", "p/1"]]
+        net.deliver(float(at))
+        if at == 2:
+            told = read_snapshot(snapshot(p, p._online, 2.0, with_key=False)(), "laar")
+    late = sharing_picker("late/1", (A, B))
+    restore(late, late._online, told, 5.0)
+    for batch in sent:  # those since the hub has asked for the snapshot
+        late.take(batch, 5.0)
+    assert late._online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
 
 def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():

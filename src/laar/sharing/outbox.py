@@ -77,7 +77,8 @@ class Outbox:
         self.dropped = 0
         self.sent: Counter[str] = Counter()
         """Records by kind."""
-        self._seq = 0
+        self.seq = 0
+        """Number of the last batch."""
         self._beat_at = float("-inf")
         self._full_at = float("-inf")
         self._changed: set[int] = set()
@@ -124,13 +125,13 @@ class Outbox:
             records = self._next_records()
             for record in records:
                 self.sent[record.kind] += 1
-            self._seq += 1
+            self.seq += 1
             made.append(
                 Batch(
                     SCHEMA,
                     namespace,
                     self._origin,
-                    self._seq,
+                    self.seq,
                     key_id,
                     self._wall_clock(),
                     # An entry whose end still waits is open to the readers.

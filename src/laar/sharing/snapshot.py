@@ -77,6 +77,8 @@ def snapshot(
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
+        # Batches whose outcomes it includes, the picker's own up to those that wait.
+        "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
         "stored": director.stored.latest(MAX_STORED),
         "engines": director.engines.state(),
     }
@@ -84,13 +86,13 @@ def snapshot(
         told["key"] = sharing.key.hex()
 
     def write() -> bytes:
+        if online is not None:
+            told["outcomes"] = online.state(now)  # first: what is heard from here on counts twice
         told["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
             for use in uses
             if use.slot in addresses
         ]
-        if online is not None:
-            told["outcomes"] = online.state(now)
         data = msgspec.json.encode(told)
         return _digest(data) + b"\n" + data
 
@@ -141,9 +143,20 @@ def restore(
     for response_id, address, session in _valid(told.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(response_id, address, session)
     director.engines.restore(told.get("engines"))
-    if online is not None and len(online) == 0:
-        online.restore(told.get("outcomes"), now, away_s=_age_s(told, sharing.wall_clock()))
+    away_s = _age_s(told, sharing.wall_clock())
+    if online is not None and online.restored_at_s <= now - away_s + _followed_s(sharing):
+        if online.restore(told.get("outcomes"), now, away_s=away_s):
+            with suppress(msgspec.ValidationError):
+                sharing.counted = msgspec.convert(told.get("seen"), dict[Text, Count])
     return kept
+
+
+def _followed_s(sharing: Sharing) -> float:
+    """Seconds after a snapshot whose outcomes the others' batches bring as well.
+
+    A state that is newer by less than that may include outcomes that are yet to come, again.
+    """
+    return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 
 
 def _age_s(told: dict[str, Any], now_s: float) -> float:
