@@ -76,13 +76,6 @@ class Outcome:
     waited_s: float
 
 
-@dataclass(slots=True)
-class _Held:
-    request: Request
-    since_s: float
-    work_s: float
-
-
 class Admission:
     """The queue in front of a director.
 
@@ -104,7 +97,7 @@ class Admission:
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
-        self._held: dict[Hashable, _Held] = {}
+        self._held: dict[Hashable, Request] = {}
         self._sent: dict[str, deque[tuple[int, ...]]] = {}  # contexts by address, newest first
 
     def use(self, settings: FlowSettings) -> None:
@@ -179,11 +172,11 @@ class Admission:
         held = self.queue.enqueue(item, now, endpoints_ready=ready)
         if isinstance(held, Shed):
             raise _error(held)
-        self._held[item.id] = _Held(request, now, item.work_s)
+        self._held[item.id] = request
         return self._tickets  # the item's id: it was made just before
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
-        request = self._held[item.id].request
+        request = self._held[item.id]
         director = self._director
         try:
             group = director.candidates.of(request, request.subset, now)
@@ -207,7 +200,8 @@ class Admission:
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            waited_s = max(0.0, now - self._held.pop(item.id).since_s)
+            del self._held[item.id]
+            waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed):
                 verdict = _error(verdict)
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
@@ -216,9 +210,10 @@ class Admission:
     def work_s(self) -> dict[tuple[str, str], float]:
         """Seconds of work of the waiting requests, by pool and model as they were asked for."""
         found: dict[tuple[str, str], float] = {}
-        for held in self._held.values():
-            asked = held.request.pool, held.request.model
-            found[asked] = found.get(asked, 0.0) + held.work_s
+        for item in self.queue.items():
+            request = self._held[item.id]
+            asked = request.pool, request.model
+            found[asked] = found.get(asked, 0.0) + item.work_s
         return found
 
     # -- a request as the queue sees it --------------------------------------------------------

@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
@@ -124,6 +124,10 @@ class Queue(Generic[T]):
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
+
+    def items(self) -> Iterator[Item]:
+        """The waiting requests, in order of arrival."""
+        return (entry.item for entry in self._waiting.values())
 
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
