@@ -144,10 +144,13 @@ def restore(
         director.stored.heard(response_id, address, session)
     director.engines.restore(told.get("engines"))
     away_s = _age_s(told, sharing.wall_clock())
-    if online is not None and online.restored_at_s <= now - away_s + _followed_s(sharing):
-        if online.restore(told.get("outcomes"), now, away_s=away_s):
-            with suppress(msgspec.ValidationError):
-                sharing.counted = msgspec.convert(told.get("seen"), dict[Text, Count])
+    if (
+        online is not None
+        and online.restored_at_s <= now - away_s + _followed_s(sharing)
+        and online.restore(told.get("outcomes"), now, away_s=away_s)
+    ):
+        with suppress(msgspec.ValidationError):
+            sharing.counted = msgspec.convert(told.get("seen"), dict[Text, Count])
     return kept
 
 
