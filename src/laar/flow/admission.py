@@ -23,7 +23,6 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_hexdigest
 
 from laar.core.decision import Decision
 from laar.core.director import Director
@@ -155,7 +154,7 @@ class Admission:
         def near() -> list[tuple[int, ...]]:
             return self._near(now)
 
-        return self._outcomes(self.queue.dispatch(now, admit, near=near), now)
+        return self._outcomes(self.queue.dispatch(now, admit, near=near, slot_of=_slot_of), now)
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
@@ -228,7 +227,11 @@ class Admission:
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
-        reach = "" if fits is None else xxh3_64_hexdigest(np.sort(view.slots[fits]).tobytes())
+        reach = 0
+        if fits is not None:
+            bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
+            bits[view.slots[fits]] = True
+            reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
         return self._described(
             request,
             float(work[best]),
@@ -253,7 +256,7 @@ class Admission:
         uncached: float,
         now: float,
         servers: int = 1,
-        reach: str = "",
+        reach: int = 0,
     ) -> Item:
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
@@ -267,7 +270,8 @@ class Admission:
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
-            lane=reach or f"{request.pool}\0{request.model}{subset}",
+            lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
+            reach=reach,
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
             context=request.context if self._settings.limits.together else (),
             servers=servers,
@@ -393,6 +397,10 @@ def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """
     empty = error.reason in ("no-endpoints", "no-candidates")
     return empty and request.subset is None and not request.response_id
+
+
+def _slot_of(verdict: Verdict) -> int | None:
+    return verdict.slot if isinstance(verdict, Decision) else None
 
 
 def _error(shed: Shed) -> RequestError:
