@@ -556,6 +556,27 @@ async def test_a_store_whose_clock_is_set_parts_no_pickers(server, members, tmp_
 
 
 @pytest.mark.slow
+async def test_a_store_whose_clock_was_ahead_keeps_no_more_records(server):
+    """Each entry of its stream gets the time of the last one until the clock has caught up."""
+    await server.start()
+    records = "laar:{laar}:records"
+    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
+    await server.ask("XADD", records, ahead, "o", "before", "b", "{}")
+    share = Share(url=server.url, history_s=5.0)
+    store = Store(share, part(SharingSettings, share), origin="p/1", secret=b"k" * 16)
+    await store.open(b"k" * 16, starting=True)
+    end = time.monotonic() + 12.0
+    sent = 0
+    while time.monotonic() < end:
+        await store.send([b"x" * 300] * 4)
+        sent += 4
+        await asyncio.sleep(0.01)
+    kept = await server.ask("XLEN", records)
+    assert 0.3 * sent < kept < 0.7 * sent
+    await store.close()
+
+
+@pytest.mark.slow
 async def test_a_picker_that_is_cut_off_goes_on_alone_while_the_others_share(
     server, members, tmp_path
 ):

@@ -18,6 +18,7 @@ import contextlib
 import logging
 import ssl
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -94,6 +95,7 @@ class Store:
         self.place = "0-0"
         self._used = b""  # the key
         self._clock_ms = 0.0  # of the store, less the loop's
+        self._sent: deque[tuple[float, str]] = deque()  # places by the loop's clock, for trimming
 
     def _renew(self) -> None:
         """Makes new connections, by the password and the certificates as their files are now."""
@@ -127,6 +129,7 @@ class Store:
         except SettingError as fault:
             raise Away(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
+        self._sent.clear()
         # A full store takes no more entries, and would be left full by those of this stream.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
         self._used = await self._agreed(self._secret or key)
@@ -192,6 +195,7 @@ class Store:
         *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
         # The store's clock drifts, and may be set while this picker is connected.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
+        self._note_sent(place.decode())
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
@@ -239,7 +243,23 @@ class Store:
     @property
     def _oldest(self) -> str:
         """The place of the oldest entry to keep."""
+        now_s = asyncio.get_running_loop().time()
+        if self._sent and self._sent[0][0] <= now_s - self._history_ms / 1e3:
+            return self._sent[0][1]
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
+
+    def _note_sent(self, place: str) -> None:
+        """Remembers a place each second: the milliseconds in them do not count time.
+
+        They stand still for as long as the store's clock was set back, and jump if it is set ahead.
+        """
+        now_s, sent = asyncio.get_running_loop().time(), self._sent
+        if sent and _number(place) < _number(sent[-1][1]):
+            sent.clear()  # the store was emptied
+        if not sent or now_s - sent[-1][0] >= 1.0:
+            sent.append((now_s, place))
+        while len(sent) > 1 and sent[1][0] <= now_s - self._history_ms / 1e3:
+            sent.popleft()
 
     def _now_ms(self) -> float:
         return self._clock_ms + asyncio.get_running_loop().time() * 1e3
