@@ -102,6 +102,12 @@ def server(request, tmp_path):
     store.stop()
 
 
+@pytest.fixture(autouse=True)
+def _quick_to_bring_a_key(request, monkeypatch):
+    if "brings_no_other_key" not in request.node.name:
+        monkeypatch.setattr("laar.server.sharing.store._OTHERS_S", 0.0)
+
+
 @pytest.fixture
 async def members(server):
     async with AsyncExitStack() as stack:
@@ -158,6 +164,22 @@ async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(server, mem
     text = "what one was asked " * 40
     p.settle(p.decide(text))
     await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
+
+
+async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(server, members):
+    """A node is lost with the store and a picker, and both begin anew on another one."""
+    await server.start()
+    p = await members(1)
+    await eventually(lambda: p.sharer.connected, what="the way")
+    p.settle(p.decide("remember me " * 60))
+    server.stop()
+    await eventually(lambda: "share" in p.problems, what="a problem")
+    await asyncio.sleep(2.0)  # it tries again once a second by now
+    await server.start()
+    late = await members(2)
+    await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other")
+    await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new one")
+    assert p.held("remember me " * 60) > 0.9
 
 
 async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, members, tmp_path):

@@ -39,6 +39,9 @@ _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
 """Longest that a picker which starts waits for the snapshot; then it shares without."""
+_OTHERS_S = 2.5
+"""How long a picker that starts leaves it to others to bring a key: where the store was emptied,
+they have prompts hashed by theirs. They try again within two seconds."""
 _SLOWEST_BYTES_S = 1e6
 """Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
 _BLOCK_MS = 1000
@@ -132,6 +135,8 @@ class Store:
         self._sent.clear()
         # A full store takes no more entries, and would be left full by those of this stream.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
+        if starting and self._secret is None and not await self._ask("EXISTS", self._key):
+            await asyncio.sleep(_OTHERS_S)
         self._used = await self._agreed(self._secret or key)
         snapshot = None
         if starting:
