@@ -21,6 +21,8 @@ from laar.flow.admission import Admission
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
+from laar.flow.slack import Line
+from laar.flow.waiting import Lane
 from laar.policies import build_policies
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
@@ -205,6 +207,23 @@ def test_a_tenant_is_not_charged_where_its_requests_did_not_compete():
 
     assert [next_at("x").model for _ in range(10)] == ["both"] * 10
     assert sum(next_at("y").tenant == "c" for _ in range(10)) in (5, 6)
+
+
+def test_a_new_tenant_does_not_pay_for_what_another_was_served_elsewhere():
+    lane = Lane(by_slack=True)
+    for tenant in "ab":
+        for number in range(9):
+            lane.add(f"{tenant}{number}", tenant, Line(10.0, 1.0), is_long=False)
+    for _ in range(5):
+        lane.charge("a", 1000)
+    for number in range(9):
+        lane.add(f"c{number}", "c", Line(10.0, 1.0), is_long=False)
+    turns = []
+    for now in range(6):
+        key = lane.pick(float(now), long_may_go=True)
+        turns.append(key[0])
+        lane.remove(key, key[0], is_long=False, served_tokens=1000)
+    assert turns.count("b") == turns.count("c") == 3
 
 
 def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_one_up():

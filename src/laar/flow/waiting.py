@@ -277,7 +277,8 @@ class Lane:
             del one.bags[is_long]
             self._rings[is_long].remove(tenant)
         if served_tokens:
-            self.charge(tenant, served_tokens)
+            self._virtual_tokens = max(self._virtual_tokens, one.served_tokens)
+            self._charge(tenant, served_tokens)
             one.last_turn = turn
         if not one.bags:
             del self._tenants[tenant]
@@ -287,11 +288,15 @@ class Lane:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Counts what a tenant was served, if it waits here."""
-        one = self._tenants.get(tenant)
-        if one is None:
-            return
-        self._virtual_tokens = max(self._virtual_tokens, one.served_tokens)
+        """Counts what a tenant was served by another lane, if it waits here."""
+        if tenant in self._tenants:
+            firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
+            least = min(served_tokens for _, served_tokens in firsts)
+            self._virtual_tokens = max(self._virtual_tokens, least)
+            self._charge(tenant, served_tokens)
+
+    def _charge(self, tenant: str, served_tokens: int) -> None:
+        one = self._tenants[tenant]
         one.served_tokens += served_tokens
         for kind in one.bags:
             self._rings[kind].put(tenant, Line(one.served_tokens, 1.0))
