@@ -276,6 +276,20 @@ async def test_a_full_store_is_a_problem_that_ends(server, members):
     await eventually(lambda: q.in_flight == 0)
 
 
+async def test_a_store_without_room_for_a_snapshot_carries_records(server, members, monkeypatch):
+    large = b"x" * (8 << 20)
+    monkeypatch.setattr("laar.server.sharing.sharer.snapshot", lambda *_, **__: lambda: large)
+    await server.start()
+    used = (await server.ask("INFO", "memory"))["used_memory"]
+    await server.ask("CONFIG", "SET", "maxmemory", used + (2 << 20))
+    p = await members(1, snapshot_interval_s=1.0)
+    await eventually(lambda: "share.snapshot" in p.problems, what="a problem")
+    assert "memory" in p.problems["share.snapshot"]
+    await asyncio.sleep(3.0)
+    assert p.sharer.connected
+    assert p.sharer.interruptions == 0
+
+
 @pytest.mark.slow
 async def test_a_store_that_the_records_have_filled_is_of_use_again(server, members):
     """It takes no more entries, and only an entry that it takes would trim the old ones."""
