@@ -109,7 +109,9 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
                 f"mkdir -p {above}",
                 setting=name,
             )
-        elif name in replaced and not os.access(above, os.W_OK | os.X_OK):
+        elif not os.access(above, os.W_OK | os.X_OK) and (
+            name in replaced or not os.access(path, os.W_OK)
+        ):
             yield SettingError(
                 f"{path} can't be written, so nothing would be kept: this user may not write to "
                 f"the directory {above}; make this user its owner",
