@@ -596,6 +596,41 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     assert fresh.prefixes.beliefs.index.stats().blocks == 0
 
 
+def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_size():
+    p, _, _ = pair(A)
+    p.prefixes.beliefs.make_room(1)
+    p.prefixes.beliefs.settle(
+        p.prefixes.beliefs.insert(0, p.prefixes.beliefs.chain(request("long " * 20_000)), 1.0),
+        None,
+        20_000,  # tokens, of five bytes
+    )
+    p.prefixes.beliefs.set_capacity(0, 1e6)
+    texts = [f"{number} of many " * 3000 for number in range(125)]
+    for at, text in enumerate(texts):
+        p.director.settle(p.director.decide(request(text), 2.0 + at), OK)
+    before = p.prefixes.beliefs.index
+    assert before.held_bytes[0] > 4_100_000
+    told = read_snapshot(snapshot(p, None, 200.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    restore(fresh, None, told, 1.0)
+    slot, index = fresh.director.table.slot(A), fresh.prefixes.beliefs.index
+    assert index.held_bytes[slot] == before.held_bytes[0]
+    fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # as the engine reports
+    assert index.held_bytes[slot] == before.held_bytes[0]
+
+
+@pytest.mark.parametrize(
+    "sizes", [None, 7, [4.0], [1e300, {A: 1}], [4.0, {A: -1}], [4.0, {A: 1 << 60}], [4.0, {"x": 1}]]
+)
+def test_sizes_that_make_no_sense_are_left_out(sizes):
+    p, _, _ = pair(A)
+    p.director.settle(p.director.decide(request(), 1.0), OK)
+    told = read_snapshot(snapshot(p, None, 2.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    assert restore(fresh, None, told | {"sizes": sizes}, 1.0) == 1
+    assert set(fresh.prefixes.beliefs.index.room_bytes.tolist()) == {2_000_000}
+
+
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
 def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()

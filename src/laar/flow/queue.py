@@ -259,7 +259,9 @@ class Queue(Generic[T]):
 
     def _charge_elsewhere(self, lanes: dict[str, Lane], item: Item, slot: int | None) -> None:
         """Charges a tenant in the other lanes that the endpoint belongs to."""
-        for name, lane in lanes.items() if slot is not None else ():
+        if slot is None:
+            return
+        for name, lane in lanes.items():
             if name != item.lane and lane.reach >> slot & 1:
                 lane.charge(item.tenant, max(1, item.tokens))
 
