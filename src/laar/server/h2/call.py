@@ -177,7 +177,7 @@ class Call:
                     self._inbox_bytes += len(message)
                 else:
                     self._hand_over(message)
-        except CallError as error:  # the messages before it count, however the peer's bytes were cut
+        except CallError as error:  # messages before it count, however the bytes were cut
             self.end(error.code, error.text)
             return
         if not was_coming and self.waits:
