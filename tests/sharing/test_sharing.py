@@ -543,6 +543,7 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         ["e", A, [True, [1.0], 1, 1, 1]],
         ["e", A, [False, [1.0], 1.0, 1.0, 0.0]],
         ["e", A, [False, [1e300], 1.0, 1.0, 1.0]],
+        ["e", A, [False, [1.0], 1.0, 1.0, 1.5]],
         ["o", ["m", ["en", 1024, "qa"], True, 7.0, None, 0.0, "", ""]],
         ["o", ["m" * 1025, ["en", 1024, "qa"], True, 1.0, None, 0.0, "", ""]],
         ["o", ["m", ["en", 1024, "qa"], True, 1.0, 1.5, 0.0, "", ""]],
@@ -562,6 +563,25 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.stats().blocks == 0
     p.director.decide(request(), 1.1)
+
+
+@pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("weight", [5e-324, 1.0, 9e11])
+@np.errstate(all="ignore")  # as in service, where an overflow is no error
+def test_no_sample_of_another_picker_ends_the_prices(took_s, first, weight):
+    p, _, _ = pair()
+    features = [1.0] * 5 if first else [1.0]
+    for seq in range(1, 4):
+        sample = [first, features, took_s if seq < 3 else 1.0, took_s, weight]
+        p.take(batch(seq=seq, records=[["e", A, sample]] * 100), 1.0)
+    for number in range(40):
+        decision = p.director.decide(request(f"{number} words " * 50), 1.1 + number)
+        p.director.answering(decision, 1.2 + number)
+        took = Completion(status=200, cause="complete", latency_s=0.5, ttft_s=0.1)
+        p.director.settle(decision, took)
+        assert decision.reason == "laar"
+    assert np.isfinite(p.director.engines._models["m"].constants()).all()
 
 
 def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
