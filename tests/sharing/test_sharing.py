@@ -1,6 +1,8 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
+import base64
 import random
+import struct
 
 import numpy as np
 import orjson
@@ -563,6 +565,17 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.stats().blocks == 0
     p.director.decide(request(), 1.1)
+
+
+@pytest.mark.parametrize("total_bytes", [0, 64 * 9, 1 << 63])
+def test_a_prompt_of_another_length_than_its_blocks_is_not_entered(total_bytes):
+    p, _, _ = pair()
+    eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
+    p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
+    assert p.prefixes.beliefs.index.stats().blocks == 0
+    assert len(p.prefixes.beliefs.evictions) == 0
+    p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
+    assert p.prefixes.beliefs.index.stats().blocks == 8
 
 
 @pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
