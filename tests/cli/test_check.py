@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shlex
 import socket
@@ -18,6 +19,7 @@ from typer.testing import CliRunner
 from laar.cli import app
 from laar.envoy import find_binary
 from laar.errors import SettingError
+from laar.server.checking import faults
 from laar.server.runner import Runner
 from laar.settings import load
 from support.waiting import free_ports
@@ -140,6 +142,8 @@ WRONG = [
         "log", "decisions:\n  log: no/d.jsonl", "is not a directory", "create it: mkdir -p", line=2
     ),
     wrong("state", "accuracy:\n  state_file: no/s.json", "mkdir -p", line=2),
+    wrong("snapshot", "share:\n  snapshot_file: no/s", "is not a directory", "mkdir -p", line=2),
+    wrong("directory", "share:\n  snapshot_file: .", "is a directory; name a file", line=2),
     # ports
     wrong("taken", "listen:\n  admin: 127.0.0.1:TAKEN", "listen.admin", "choose another", line=2),
     wrong(
@@ -154,7 +158,7 @@ WRONG = [
 ]
 
 
-REFUSED = [case for case in WRONG if case.name not in ("EDS", "log")]
+REFUSED = [case for case in WRONG if case.name not in ("EDS", "log", "snapshot", "directory")]
 
 
 @pytest.fixture
@@ -209,7 +213,7 @@ def test_what_cannot_be_served_is_named_with_file_line_key_and_remedy(
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 def test_serving_refuses_it_as_well(case: Wrong, written: Callable[[Wrong], Path]) -> None:
-    """Else `check` would be stricter than the start; EDS file and log are tried again for ever."""
+    """Else `check` would be stricter than the start; files to write are tried again for ever."""
 
     async def start() -> None:
         loaded = load(path)
@@ -226,6 +230,22 @@ def test_serving_refuses_it_as_well(case: Wrong, written: Callable[[Wrong], Path
     path = written(case)
     with pytest.raises(SettingError):
         asyncio.run(asyncio.wait_for(start(), 20))
+
+
+def test_a_directory_that_this_user_may_not_write_to_is_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {
+        "share": {"snapshot_file": "s"},
+        "accuracy": {"state_file": "s.json"},
+        "endpoints": [{"address": "127.0.0.1:8000", "model": "m"}],
+    }
+    (tmp_path / "laar.yaml").write_text(yaml.safe_dump(made) + _listen(free_ports(3)))
+    loaded = load(tmp_path / "laar.yaml")
+    monkeypatch.setattr(os, "access", lambda path, *_: path != tmp_path)  # for root
+    state, snapshot = faults(loaded, ports=False)
+    assert f"accuracy.state_file: {tmp_path}/s.json can't be written" in state
+    assert f"share.snapshot_file: {tmp_path}/s can't be written" in snapshot
 
 
 def test_all_faults_are_printed_at_once(tmp_path: Path) -> None:
@@ -247,6 +267,9 @@ IGNORED = {
     "routing: {mode: shadow, enforce_share: 0.5}": "has no effect without routing.mode: enforce",
     "routing: {aliases: {fast: [mm]}}": "unknown model `mm` (did you mean `m`?)",
     "endpoints_file: endpoints.yaml": "the first counts",
+    "share: {url: 'redis://s', ca_file: not.pem}": "has no effect without share.url: rediss://",
+    "share: {password_file: short.token}": "has no effect without share.url;",
+    "share: {url: 'redis://s', snapshot_file: s}": "has no effect beside share.url",
     "listen: {admin: '0.0.0.0:FREE'}": "are refused without decisions.viewers_token_file",
 }
 

@@ -21,6 +21,8 @@ from laar.flow.admission import Admission
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
+from laar.flow.slack import Line
+from laar.flow.waiting import Lane
 from laar.policies import build_policies
 
 GONE = Completion(status=None, cause="disconnect", latency_s=0.0)
@@ -156,6 +158,72 @@ def test_one_name_of_a_model_starves_no_other(first):
         running.append(outcome.verdict)
         turns.append(outcome.verdict.request.model)
     assert turns.count("m") == turns.count("any") == 6
+
+
+@pytest.mark.parametrize("names", ["x", "xy", "xyz"])
+def test_more_sets_of_endpoints_are_no_more_turns_for_a_tenant(names):
+    """The endpoints of y and z are full, so all compete for the one that serves all three."""
+    director = fleet(())
+    specs = [EndpointSpec(address="shared", models=tuple("xyz"))]
+    specs += [EndpointSpec(address=f"of {name}", models=(name,)) for name in "yz"]
+    director.table.replace("t", specs)
+    gate = admission(director)
+    running = {}
+    for number, name in enumerate("xyz"):
+        decision = gate.ask(request(f"full {number}", model=name), 0.0)
+        running[decision.address] = decision
+    assert len(running) == 3
+    for number in range(60):
+        gate.ask(request(f"many {number}", model=names[number % len(names)], tenant="many"), 0.0)
+        gate.ask(request(f"one {number}", model="x", tenant="one"), 0.0)
+    gone = []
+    decision = running["shared"]
+    for _ in range(30):
+        end(gate, director, decision)
+        (outcome,) = gate.dispatch(0.1)
+        decision = outcome.verdict
+        gone.append((decision.request.tenant, decision.request.model))
+    assert sum(tenant == "one" for tenant, _ in gone) == 15
+    for name in names:  # its models take turns
+        assert abs(gone.count(("many", name)) - 15 / len(names)) <= 1
+
+
+def test_a_tenant_is_not_charged_where_its_requests_did_not_compete():
+    director = fleet(())
+    specs = [EndpointSpec(address=f"of {name}", models=(name, "both")) for name in "xy"]
+    director.table.replace("t", specs)
+    gate = admission(director)
+    running = {name: gate.ask(request(f"full {name}", model=name), 0.0) for name in "xy"}
+    for number in range(20):
+        gate.ask(request(f"any {number}", model="both", tenant="c"), 0.0)
+    for number in range(20):
+        gate.ask(request(f"y {number}", model="y", tenant="bc"[number % 2]), 0.0)
+
+    def next_at(name):
+        end(gate, director, running[name])
+        (outcome,) = gate.dispatch(0.1)
+        running[name] = outcome.verdict
+        return outcome.verdict.request
+
+    assert [next_at("x").model for _ in range(10)] == ["both"] * 10
+    assert sum(next_at("y").tenant == "c" for _ in range(10)) in (5, 6)
+
+
+def test_a_new_tenant_does_not_pay_for_what_another_was_served_elsewhere():
+    lane = Lane(by_slack=True)
+    for tenant in "ab":
+        for number in range(9):
+            lane.add(f"{tenant}{number}", tenant, Line(10.0, 1.0), is_long=False)
+    for _ in range(5):
+        lane.charge("a", 1000)
+    for number in range(9):
+        lane.add(f"c{number}", "c", Line(10.0, 1.0), is_long=False)
+    turns = []
+    for now in range(6):
+        key = lane.pick(float(now), long_may_go=True)
+        turns.append(key[0])
+        lane.remove(key, key[0], is_long=False, served_tokens=1000)
+    assert turns.count("b") == turns.count("c") == 3
 
 
 def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_one_up():

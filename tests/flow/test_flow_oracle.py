@@ -47,6 +47,17 @@ class Rules:
             place, key = (one.band, one.lane), (one.band, one.lane, one.tenant)
             self.virtual[place] = max(self.virtual[place], self.served[key])
             self.served[key] += max(1, one.tokens)
+            for lane in "xy":
+                if one.reach and lane != one.lane:
+                    self.charge((one.band, lane), one)
+
+    def charge(self, place: tuple[int, str], one: Item) -> None:
+        """The endpoint belongs to this lane as well."""
+        tenants = {other.tenant for other in self.group(*place)}
+        if one.tenant in tenants:
+            least = min(self.served[*place, tenant] for tenant in tenants)
+            self.virtual[place] = max(self.virtual[place], least)
+            self.served[*place, one.tenant] += max(1, one.tokens)
 
     def may_be_next(self, band: int, lane: str, now: float, *, long_may_go: bool) -> set[str]:
         """The ids that the rules allow; several only where they tie."""
@@ -75,8 +86,9 @@ class Rules:
 class Life:
     """Drives a queue and the rules together and compares at every step."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, overlap: bool = False) -> None:
         self.rng = random.Random(seed)
+        self.reach = {"x": 0b011, "y": 0b110} if overlap else {}
         self.queue: Queue[str] = Queue(LIMITS)
         self.rules = Rules()
         self.now = 100.0
@@ -87,6 +99,7 @@ class Life:
         rng = self.rng
         self.count += 1
         is_long = rng.random() < 0.3
+        lane = rng.choice("xy")
         one = Item(
             id=str(self.count),
             arrival_s=self.now - rng.choice([0.0, 0.5]),
@@ -97,7 +110,8 @@ class Life:
             is_long=is_long,
             tenant=rng.choice("abc"),
             band=rng.choice([0, 0, 0, 1]),
-            lane=rng.choice("xy"),
+            lane=lane,
+            reach=self.reach.get(lane, 0),
         )
         answer = self.queue.enqueue(one, self.now)
         if isinstance(answer, Held):
@@ -146,7 +160,7 @@ class Life:
             self.rules.take(one, admitted=True)
             return "endpoint"
 
-        for one, _ in self.queue.dispatch(self.now, admit):
+        for one, _ in self.queue.dispatch(self.now, admit, slot_of=lambda _: 1):
             self.open_ids.remove(str(one.id))  # exactly one verdict each
         for one, _ in self.rules.waiting:
             assert one.lane in closed or (one.is_long and one.lane in closed_to_longs)
@@ -166,9 +180,9 @@ class Life:
 
 
 @settings(max_examples=120)
-@given(seed=st.integers(0, 2**32))
-def test_every_choice_follows_the_rules(seed):
-    life = Life(seed)
+@given(seed=st.integers(0, 2**32), overlap=st.booleans())
+def test_every_choice_follows_the_rules(seed, overlap):
+    life = Life(seed, overlap=overlap)
     for _ in range(80):
         step = life.rng.random()
         if step < 0.55:

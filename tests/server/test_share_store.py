@@ -102,6 +102,12 @@ def server(request, tmp_path):
     store.stop()
 
 
+@pytest.fixture(autouse=True)
+def _quick_to_bring_a_key(request, monkeypatch):
+    if "brings_no_other_key" not in request.node.name:
+        monkeypatch.setattr("laar.server.sharing.store._OTHERS_S", 0.0)
+
+
 @pytest.fixture
 async def members(server):
     async with AsyncExitStack() as stack:
@@ -158,6 +164,22 @@ async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(server, mem
     text = "what one was asked " * 40
     p.settle(p.decide(text))
     await eventually(lambda: q.held(text) > 0.9 and r.held(text) > 0.9, what="it at the others")
+
+
+async def test_a_picker_that_starts_with_an_emptied_store_brings_no_other_key(server, members):
+    """A node is lost with the store and a picker, and both begin anew on another one."""
+    await server.start()
+    p = await members(1)
+    await eventually(lambda: p.sharer.connected, what="the way")
+    p.settle(p.decide("remember me " * 60))
+    server.stop()
+    await eventually(lambda: "share" in p.problems, what="a problem")
+    await asyncio.sleep(2.0)  # it tries again once a second by now
+    await server.start()
+    late = await members(2)
+    await eventually(lambda: len(late.sharer.sharing.peers) == 1, what="the other")
+    await eventually(lambda: len(p.sharer.sharing.peers) == 1, what="the new one")
+    assert p.held("remember me " * 60) > 0.9
 
 
 async def test_a_full_store_stays_away_where_the_secret_is_in_a_file(server, members, tmp_path):
@@ -252,6 +274,20 @@ async def test_a_full_store_is_a_problem_that_ends(server, members):
     await eventually(lambda: q.in_flight == 1, what="the load")
     p.settle(decision)
     await eventually(lambda: q.in_flight == 0)
+
+
+async def test_a_store_without_room_for_a_snapshot_carries_records(server, members, monkeypatch):
+    large = b"x" * (8 << 20)
+    monkeypatch.setattr("laar.server.sharing.sharer.snapshot", lambda *_, **__: lambda: large)
+    await server.start()
+    used = (await server.ask("INFO", "memory"))["used_memory"]
+    await server.ask("CONFIG", "SET", "maxmemory", used + (2 << 20))
+    p = await members(1, snapshot_interval_s=1.0)
+    await eventually(lambda: "share.snapshot" in p.problems, what="a problem")
+    assert "memory" in p.problems["share.snapshot"]
+    await asyncio.sleep(3.0)
+    assert p.sharer.connected
+    assert p.sharer.interruptions == 0
 
 
 @pytest.mark.slow
@@ -553,6 +589,27 @@ async def test_a_store_whose_clock_is_set_parts_no_pickers(server, members, tmp_
     p.settle(decision)
     await eventually(lambda: q.in_flight == 0 and q.held("remember me " * 60) > 0.9)
     await wire.cut()
+
+
+@pytest.mark.slow
+async def test_a_store_whose_clock_was_ahead_keeps_no_more_records(server):
+    """Each entry of its stream gets the time of the last one until the clock has caught up."""
+    await server.start()
+    records = "laar:{laar}:records"
+    ahead = f"{int((time.time() + 3600) * 1e3)}-0"
+    await server.ask("XADD", records, ahead, "o", "before", "b", "{}")
+    share = Share(url=server.url, history_s=5.0)
+    store = Store(share, part(SharingSettings, share), origin="p/1", secret=b"k" * 16)
+    await store.open(b"k" * 16, starting=True)
+    end = time.monotonic() + 12.0
+    sent = 0
+    while time.monotonic() < end:
+        await store.send([b"x" * 300] * 4)
+        sent += 4
+        await asyncio.sleep(0.01)
+    kept = await server.ask("XLEN", records)
+    assert 0.3 * sent < kept < 0.7 * sent
+    await store.close()
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The tuner of a running picker: shown, frozen, and taken up again after a restart."""
 
 import asyncio
+import errno
 import subprocess
 import sys
 
@@ -16,9 +17,10 @@ from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
 from laar.server.admin.tuner import TunerKeeper, routes
+from laar.server.learning import Learning
 from laar.server.picker import Picker
 from laar.server.state_file import StateFile
-from laar.settings import Tuning, load_settings
+from laar.settings import Accuracy, Tuning, load_settings
 from laar.telemetry.problems import Problems
 from laar.tuning import Observed
 from support import eventually
@@ -83,6 +85,20 @@ def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path,
     file = tmp_path / "tuner.json"
     file.write_bytes(data)
     assert keeper(state_file=file).tuner.export()["weights"] == INITIAL
+
+
+def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
+    tmp_path, monkeypatch, caplog
+):
+    def refused(path, *_, **__):  # as in another user's directory; root may read there
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for call in ("open", "stat"):
+        monkeypatch.setattr(type(tmp_path), call, refused)
+    assert keeper(state_file=tmp_path / "tuner.json").tuner.export()["weights"] == INITIAL
+    settings = Accuracy(state_file=tmp_path / "state.json")
+    Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+    assert caplog.text.count("Permission denied") == 2
 
 
 async def test_a_state_that_cannot_be_written_is_told(tmp_path):

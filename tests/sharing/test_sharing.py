@@ -1,13 +1,15 @@
 """Several pickers: what one learns the others know, and what one loses they make good."""
 
+import base64
 import random
+import struct
 
 import numpy as np
 import orjson
 import pytest
 
 from laar.accuracy.features import Features
-from laar.accuracy.online import HALF_LIFE_S
+from laar.accuracy.online import HALF_LIFE_S, OnlineOutcomes
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
@@ -33,6 +35,11 @@ def pair(*addresses, **options):
 
 def counted(picker):
     return {name: float(getattr(picker.director.table, name).sum()) for name in COUNTED}
+
+
+def held(picker, text):
+    prefixes, capacity = picker.director.prefixes, picker.director.table.capacity
+    return float(prefixes.match(prefixes.chain(request(text)), capacity).max())
 
 
 def test_a_decision_counts_at_the_other_and_its_end_too():
@@ -255,6 +262,34 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     states = [health.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
     assert q.taken["entered"] == 6  # the rest is news
+
+
+def test_an_emptied_cache_is_no_news_after_an_outage():
+    p, q, net = pair(A)
+    texts = [f"{when} the restart " * 40 for when in ("before", "since", "after")]
+    p.director.settle(p.director.decide(request(texts[0]), 2.0), OK)
+    for picker, text in zip((p, q), texts[1:], strict=True):
+        picker.look(9.0)
+        picker.director.prefixes.restarted(0)
+        picker.director.settle(picker.director.decide(request(text), 10.0), OK)
+    p.director.settle(p.director.decide(request(texts[0] + "and on " * 40), 11.0), OK)
+    p.look(30.0)
+    q.look(30.0)
+    net.exchange(30.0)
+    assert min(held(picker, text) for picker in (p, q) for text in texts) > 0.9
+
+
+def test_what_a_cache_lost_in_an_outage_is_believed_nowhere():
+    p, q, net = pair(A)
+    p.director.settle(p.director.decide(request("before " * 40), 2.0), OK)
+    p.look(9.0)
+    p.director.prefixes.restarted(0)
+    p.director.settle(p.director.decide(request("after " * 40), 10.0), OK)
+    p.look(30.0)
+    q.look(30.0)
+    net.exchange(30.0)
+    assert held(q, "before " * 40) == 0.0
+    assert held(q, "after " * 40) > 0.7
 
 
 def test_a_stored_answer_is_found_through_any_picker():
@@ -510,6 +545,7 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
         ["e", A, [True, [1.0], 1, 1, 1]],
         ["e", A, [False, [1.0], 1.0, 1.0, 0.0]],
         ["e", A, [False, [1e300], 1.0, 1.0, 1.0]],
+        ["e", A, [False, [1.0], 1.0, 1.0, 1.5]],
         ["o", ["m", ["en", 1024, "qa"], True, 7.0, None, 0.0, "", ""]],
         ["o", ["m" * 1025, ["en", 1024, "qa"], True, 1.0, None, 0.0, "", ""]],
         ["o", ["m", ["en", 1024, "qa"], True, 1.0, 1.5, 0.0, "", ""]],
@@ -529,6 +565,36 @@ def test_records_that_make_no_sense_are_left_out_one_by_one():
     assert counted(p)["in_flight"] == 1
     assert p.prefixes.beliefs.index.stats().blocks == 0
     p.director.decide(request(), 1.1)
+
+
+@pytest.mark.parametrize("total_bytes", [0, 64 * 9, 1 << 63])
+def test_a_prompt_of_another_length_than_its_blocks_is_not_entered(total_bytes):
+    p, _, _ = pair()
+    eight = base64.b64encode(struct.pack("<8Q", *range(8))).decode()
+    p.take(batch(key_id=p.key_id, records=[["p", 1, A, total_bytes, 0, 0, eight]]), 1.0)
+    assert p.prefixes.beliefs.index.stats().blocks == 0
+    assert len(p.prefixes.beliefs.evictions) == 0
+    p.take(batch(seq=2, key_id=p.key_id, records=[["p", 1, A, 64 * 8 + 5, 0, 0, eight]]), 1.0)
+    assert p.prefixes.beliefs.index.stats().blocks == 8
+
+
+@pytest.mark.parametrize("took_s", [5e-324, 1e-9, 1.0, 9e11])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("weight", [5e-324, 1.0, 9e11])
+@np.errstate(all="ignore")  # as in service, where an overflow is no error
+def test_no_sample_of_another_picker_ends_the_prices(took_s, first, weight):
+    p, _, _ = pair()
+    features = [1.0] * 5 if first else [1.0]
+    for seq in range(1, 4):
+        sample = [first, features, took_s if seq < 3 else 1.0, took_s, weight]
+        p.take(batch(seq=seq, records=[["e", A, sample]] * 100), 1.0)
+    for number in range(40):
+        decision = p.director.decide(request(f"{number} words " * 50), 1.1 + number)
+        p.director.answering(decision, 1.2 + number)
+        took = Completion(status=200, cause="complete", latency_s=0.5, ttft_s=0.1)
+        p.director.settle(decision, took)
+        assert decision.reason == "laar"
+    assert np.isfinite(p.director.engines._models["m"].constants()).all()
 
 
 def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
@@ -563,6 +629,41 @@ def test_a_snapshot_makes_a_picker_as_warm_as_its_writer():
     assert fresh.prefixes.beliefs.index.stats().blocks == 0
 
 
+def test_a_large_cache_is_taken_up_whole_before_its_engine_was_asked_for_its_size():
+    p, _, _ = pair(A)
+    p.prefixes.beliefs.make_room(1)
+    p.prefixes.beliefs.settle(
+        p.prefixes.beliefs.insert(0, p.prefixes.beliefs.chain(request("long " * 20_000)), 1.0),
+        None,
+        20_000,  # tokens, of five bytes
+    )
+    p.prefixes.beliefs.set_capacity(0, 1e6)
+    texts = [f"{number} of many " * 3000 for number in range(125)]
+    for at, text in enumerate(texts):
+        p.director.settle(p.director.decide(request(text), 2.0 + at), OK)
+    before = p.prefixes.beliefs.index
+    assert before.held_bytes[0] > 4_100_000
+    told = read_snapshot(snapshot(p, None, 200.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    restore(fresh, None, told, 1.0)
+    slot, index = fresh.director.table.slot(A), fresh.prefixes.beliefs.index
+    assert index.held_bytes[slot] == before.held_bytes[0]
+    fresh.prefixes.beliefs.set_capacity(slot, 1e6)  # as the engine reports
+    assert index.held_bytes[slot] == before.held_bytes[0]
+
+
+@pytest.mark.parametrize(
+    "sizes", [None, 7, [4.0], [1e300, {A: 1}], [4.0, {A: -1}], [4.0, {A: 1 << 60}], [4.0, {"x": 1}]]
+)
+def test_sizes_that_make_no_sense_are_left_out(sizes):
+    p, _, _ = pair(A)
+    p.director.settle(p.director.decide(request(), 1.0), OK)
+    told = read_snapshot(snapshot(p, None, 2.0, with_key=True)(), "laar")
+    fresh = sharing_picker("fresh/1", (B, A))
+    assert restore(fresh, None, told | {"sizes": sizes}, 1.0) == 1
+    assert set(fresh.prefixes.beliefs.index.room_bytes.tolist()) == {2_000_000}
+
+
 @pytest.mark.parametrize(("at_s", "kept"), [(None, 1.0), (1e9, 0.5), ("soon", 1.0), (10**400, 1.0)])
 def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     p, _, _ = pair()
@@ -575,6 +676,57 @@ def test_reported_outcomes_of_a_snapshot_fade_while_no_picker_runs(at_s, kept):
     assert fresh._online.by_model(1.0)["m"].outcomes == pytest.approx(kept, abs=0.01)
     p.wall_clock = lambda: 1e9
     assert read_snapshot(snapshot(p, None, 1.0, with_key=True)(), "laar")["at_s"] == 1e9
+
+
+@pytest.mark.parametrize(
+    ("file_age_s", "correct"), [(HALF_LIFE_S, 40.0), (25.0, 40.0), (1.0, 40.0), (-120.0, 0.0)]
+)
+def test_the_fresher_of_a_state_file_and_a_snapshot_counts(file_age_s, correct):
+    """One that is fresher by little does not: what came since comes from the others as well."""
+    p, _, _ = pair()
+    for _ in range(40):
+        p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+    file = OnlineOutcomes()
+    for model in ("m", "forgotten there"):
+        for _ in range(10):
+            file.observe(model, Features("en", 1024, "qa"), False, 1.0)
+    fresh = sharing_picker("fresh/1", (A, B), wall_clock=lambda: 120.0)
+    fresh._online.restore(file.state(1.0), 5.0, away_s=120.0 + file_age_s)
+    restore(fresh, fresh._online, told, 5.0)
+    found = fresh._online.by_model(5.0)
+    assert found["m"].correct == pytest.approx(correct, abs=0.2)
+    assert found["forgotten there"].outcomes > 4.0
+
+
+def test_what_a_picker_learned_alone_is_not_replaced_by_an_older_snapshot():
+    p, _, _ = pair()
+    p._online.observe("m", Features("en", 1024, "qa"), True, 1.0)
+    told = read_snapshot(snapshot(p, p._online, 1.0, with_key=False)(), "laar")
+    late = sharing_picker("late/1", (A, B))
+    for _ in range(5):
+        late._online.observe("m", Features("en", 1024, "qa"), True, 2.0)
+    restore(late, late._online, told, 2.1)
+    assert late._online.by_model(2.1)["m"].outcomes == pytest.approx(5.0, abs=0.1)
+
+
+def test_outcomes_in_a_snapshot_do_not_count_again_when_their_messages_come():
+    p, q, net = pair()
+    sent = []
+    for at in range(1, 5):
+        p._online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        q._online.observe("m", Features("en", 1024, "qa"), True, float(at))
+        for picker in (p, q):
+            net.flush(picker, float(at))
+        sent += [*net.channels["p/1", "q/1"], *net.channels["q/1", "p/1"]]
+        net.deliver(float(at))
+        if at == 2:
+            told = read_snapshot(snapshot(p, p._online, 2.0, with_key=False)(), "laar")
+    late = sharing_picker("late/1", (A, B))
+    restore(late, late._online, told, 5.0)
+    for batch in sent:  # those since the hub has asked for the snapshot
+        late.take(batch, 5.0)
+    assert late._online.by_model(5.0)["m"].outcomes == pytest.approx(8.0, abs=0.1)
 
 
 def test_a_prompt_that_goes_on_from_one_in_the_snapshot_is_known_at_a_start():

@@ -123,6 +123,8 @@ class OnlineOutcomes:
         """Outcomes refused because they make no sense, or for want of a free cell."""
         self.on_taken: Callable[[Taken], None] | None = None
         """Gets each outcome that was taken and does not come from another picker."""
+        self.restored_at_s = float("-inf")
+        """Moment as of which a saved state was restored; infinite once an outcome was taken."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0
         """Outcomes that the artifact has of a model's cell."""
         self.prior: Callable[[str, Features], float] | None = None
@@ -218,6 +220,7 @@ class OnlineOutcomes:
         ):
             self.limited += 1
             return False
+        self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):
             counts.level += weight
             counts.correct += weight * (correct + offset)
@@ -267,7 +270,7 @@ class OnlineOutcomes:
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
-        """Restores a saved state; returns how many cells were kept.
+        """Restores a saved state, in place of cells that are here; returns how many were kept.
 
         The state may come from a file that anyone edited: invalid entries are counted as refused
         and left out, another schema gives 0, and no error is raised. Evidence about an artifact
@@ -285,12 +288,15 @@ class OnlineOutcomes:
         cells = state.get("cells")
         same_prior = state.get("prior_id") == self.prior_id()
         found: dict[tuple[str, Features], Cell] = {}
+        self.restored_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
             read = read_saved(entry)
+            if read and (old := self._cells.pop((read.model, read.features), None)):
+                self._withdraw(read.model, old)
             if read is None or len(self._cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
-            cell = found.setdefault((read.model, read.features), Cell(now - max(away_s, 0.0)))
+            cell = found.setdefault((read.model, read.features), Cell(self.restored_at_s))
             cell.prior = read.prior if same_prior else None
             reporter = self._reporters.admitted(read.reporter)
             share = cell.shares.get(self._share_of(cell, reporter), cell.total)
@@ -299,8 +305,6 @@ class OnlineOutcomes:
                 counts.outcomes += read.share.outcomes
                 counts.level += read.share.level
         for key, cell in found.items():
-            if (old := self._cells.pop(key, None)) is not None:
-                self._withdraw(key[0], old)
             self._cells[key] = cell
             self._judge(*key, cell, tuple(cell.shares))
         return len(found)

@@ -7,7 +7,7 @@ become features and chains, slots become arrays.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -372,6 +372,12 @@ class PrefixBeliefs:
     def oldest_at(self, slot: int) -> float:
         """The last use, in seconds, of the prompt that a slot's cache would lose first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
+
+    def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
+        """Restores what was known of sizes, by slot, until engines report: prompts fit into it."""
+        self._density = Density(bytes_per_token)
+        for slot, room_bytes in rooms_bytes.items():
+            self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
         """Takes the engine's report of how many tokens its cache holds."""

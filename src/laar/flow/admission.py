@@ -23,7 +23,6 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from xxhash import xxh3_64_hexdigest
 
 from laar.core.decision import Decision
 from laar.core.director import Director
@@ -76,13 +75,6 @@ class Outcome:
     waited_s: float
 
 
-@dataclass(slots=True)
-class _Held:
-    request: Request
-    since_s: float
-    work_s: float
-
-
 class Admission:
     """The queue in front of a director.
 
@@ -104,7 +96,7 @@ class Admission:
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
-        self._held: dict[Hashable, _Held] = {}
+        self._held: dict[Hashable, Request] = {}
         self._sent: dict[str, deque[tuple[int, ...]]] = {}  # contexts by address, newest first
 
     def use(self, settings: FlowSettings) -> None:
@@ -162,7 +154,7 @@ class Admission:
         def near() -> list[tuple[int, ...]]:
             return self._near(now)
 
-        return self._outcomes(self.queue.dispatch(now, admit, near=near), now)
+        return self._outcomes(self.queue.dispatch(now, admit, near=near, slot_of=_slot_of), now)
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
@@ -179,11 +171,11 @@ class Admission:
         held = self.queue.enqueue(item, now, endpoints_ready=ready)
         if isinstance(held, Shed):
             raise _error(held)
-        self._held[item.id] = _Held(request, now, item.work_s)
+        self._held[item.id] = request
         return self._tickets  # the item's id: it was made just before
 
     def _admit(self, item: Item, shorts_wait: bool, now: float) -> Verdict | None:
-        request = self._held[item.id].request
+        request = self._held[item.id]
         director = self._director
         try:
             group = director.candidates.of(request, request.subset, now)
@@ -207,7 +199,8 @@ class Admission:
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            waited_s = max(0.0, now - self._held.pop(item.id).since_s)
+            del self._held[item.id]
+            waited_s = max(0.0, now - item.arrival_s)
             if isinstance(verdict, Shed):
                 verdict = _error(verdict)
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
@@ -216,9 +209,10 @@ class Admission:
     def work_s(self) -> dict[tuple[str, str], float]:
         """Seconds of work of the waiting requests, by pool and model as they were asked for."""
         found: dict[tuple[str, str], float] = {}
-        for held in self._held.values():
-            asked = held.request.pool, held.request.model
-            found[asked] = found.get(asked, 0.0) + held.work_s
+        for item in self.queue.items():
+            request = self._held[item.id]
+            asked = request.pool, request.model
+            found[asked] = found.get(asked, 0.0) + item.work_s
         return found
 
     # -- a request as the queue sees it --------------------------------------------------------
@@ -233,7 +227,11 @@ class Admission:
         work = view.seconds_per_token * self._director.prefill_weight(view)
         best = int(work.argmin())
         uncached = float(view.tokens[best] - view.cached_tokens[best])
-        reach = "" if fits is None else xxh3_64_hexdigest(np.sort(view.slots[fits]).tobytes())
+        reach = 0
+        if fits is not None:
+            bits = np.zeros(int(view.slots.max()) + 1, np.bool_)
+            bits[view.slots[fits]] = True
+            reach = int.from_bytes(np.packbits(bits, bitorder="little").tobytes(), "little")
         return self._described(
             request,
             float(work[best]),
@@ -258,7 +256,7 @@ class Admission:
         uncached: float,
         now: float,
         servers: int = 1,
-        reach: str = "",
+        reach: int = 0,
     ) -> Item:
         self._tickets += 1
         subset = "" if request.subset is None else "\0" + ",".join(sorted(request.subset))
@@ -272,7 +270,8 @@ class Admission:
             is_long=uncached > self._settings.long_tokens,
             tenant=request.tenant,
             band=request.priority,
-            lane=reach or f"{request.pool}\0{request.model}{subset}",
+            lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
+            reach=reach,
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
             context=request.context if self._settings.limits.together else (),
             servers=servers,
@@ -398,6 +397,10 @@ def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """
     empty = error.reason in ("no-endpoints", "no-candidates")
     return empty and request.subset is None and not request.response_id
+
+
+def _slot_of(verdict: Verdict) -> int | None:
+    return verdict.slot if isinstance(verdict, Decision) else None
 
 
 def _error(shed: Shed) -> RequestError:

@@ -47,6 +47,7 @@ class Item:
         tenant: the tenant whose account its tokens count in.
         band: strict priority, higher first; 0 is usual.
         lane: names the set of endpoints it may go to; equal sets should share a name.
+        reach: that set, a bit for each endpoint; 0 where it is not known.
         arrival_s: time of its arrival, on the clock that `now` is read from.
         objective_s: seconds from arrival to first token that it asks for.
         earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
@@ -69,6 +70,7 @@ class Item:
     tenant: str = ""
     band: int = 0
     lane: str = ""
+    reach: int = 0
     earlier_s: float = 0.0
     context: tuple[int, ...] = ()
     servers: int = 1

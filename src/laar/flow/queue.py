@@ -5,7 +5,9 @@ of that tenant, the lowest relative slack, or one that shares its context with r
 endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
 Requests that compete for the same endpoints share a lane, so a full model does not hold up a free
 one: a refusal closes the lane for the rest of the call, and a refused long request only for longs.
-Lanes may have some endpoints in common, so they take turns, one request each.
+Lanes may have some endpoints in common, so they take turns, one request each. A tenant that waits
+in several of these is charged in all that the endpoint belongs to, and those whose turn it is
+before it in one of them go before it in the others: more lanes are no more turns.
 
 The queue never waits itself. `enqueue` answers at once, `dispatch` is called when a request leaves
 or readings change, and `next_wakeup_s` is the time to call it anyhow: one timer in all. Every
@@ -27,7 +29,7 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Generic, TypeVar
@@ -125,6 +127,10 @@ class Queue(Generic[T]):
         """How many requests wait."""
         return len(self._waiting)
 
+    def items(self) -> Iterator[Item]:
+        """The waiting requests, in order of arrival."""
+        return (entry.item for entry in self._waiting.values())
+
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
         """Takes a request in, or refuses it.
 
@@ -165,6 +171,7 @@ class Queue(Generic[T]):
         *,
         lane: str | None = None,
         near: Near = tuple,
+        slot_of: Callable[[T], int | None] = lambda _result: None,
     ) -> list[tuple[Item, T | Shed]]:
         """Releases the requests that may go, in order; returns all verdicts since the last call.
 
@@ -176,6 +183,7 @@ class Queue(Generic[T]):
             lane: the only lane that can have changed, when the caller knows.
             near: returns contexts that endpoints with room were sent recently; asked before each
                 request that goes.
+            slot_of: the endpoint that a result is about, by its bit in `Item.reach`.
         """
         clock = self._clock(now)
         self._more = False
@@ -193,6 +201,12 @@ class Queue(Generic[T]):
                 name = turns.popleft()
                 if name not in lanes or name in closed:
                     continue
+                if lane is None and (
+                    before := self._before(lanes, name, clock, closed, closed_to_longs)
+                ):
+                    turns.remove(before)
+                    turns.appendleft(name)
+                    name = before
                 key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs, near=near)
                 if key is None:
                     continue
@@ -202,12 +216,54 @@ class Queue(Generic[T]):
                 verdict = admit(item, self._shorts > (not item.is_long))
                 if verdict is not None:
                     self._remove(item, charge=True)
+                    self._charge_elsewhere(lanes, item, slot_of(verdict))
                     self._verdicts.append((item, verdict))
                     self._note_departure(clock)
                     continue
                 refusals += 1
                 (closed_to_longs if item.is_long else closed).add(name)
         return self._hand_out()
+
+    def _before(
+        self,
+        lanes: dict[str, Lane],
+        name: str,
+        clock: float,
+        closed: set[str],
+        closed_to_longs: set[str],
+    ) -> str | None:
+        """An open lane with common endpoints that goes before this one.
+
+        There it is another tenant's turn before that of the one whose turn it is here, or this one
+        has waited longer.
+        """
+
+        def next_tenant(lane: str) -> str | None:
+            return lanes[lane].next_tenant(clock, long_may_go=lane not in closed_to_longs)
+
+        found: str | None = None
+        reach = lanes[name].reach
+        if not reach or len(lanes) < 2 or (tenant := next_tenant(name)) is None:
+            return None
+        least = lanes[name].last_turn(tenant)
+        for other, lane in lanes.items():
+            if other == name or other in closed or not lane.reach & reach:
+                continue
+            last_turn = lane.last_turn(tenant)
+            first = next_tenant(other) if last_turn < math.inf else None
+            if first not in (None, tenant):
+                return other
+            if first is not None and last_turn < least:
+                found, least = other, last_turn
+        return found
+
+    def _charge_elsewhere(self, lanes: dict[str, Lane], item: Item, slot: int | None) -> None:
+        """Charges a tenant in the other lanes that the endpoint belongs to."""
+        if slot is None:
+            return
+        for name, lane in lanes.items():
+            if name != item.lane and lane.reach >> slot & 1:
+                lane.charge(item.tenant, max(1, item.tokens))
 
     def cancel(self, item_id: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict was reached before."""
@@ -249,7 +305,9 @@ class Queue(Generic[T]):
             insort(self._ranks, -item.band)
         lane = band.lanes.get(item.lane)
         if lane is None:
-            lane = band.lanes[item.lane] = Lane(by_slack=self.limits.order == "lars")
+            lane = band.lanes[item.lane] = Lane(
+                reach=item.reach, by_slack=self.limits.order == "lars"
+            )
         lane.add(
             item.id,
             item.tenant,
@@ -342,6 +400,7 @@ class Queue(Generic[T]):
             is_long=item.is_long,
             context=item.context,
             served_tokens=served,
+            turn=self.dispatched + 1,
         )
         if not lane:
             del band.lanes[item.lane]

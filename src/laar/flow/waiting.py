@@ -12,6 +12,7 @@ prompt of a million tokens). Tenancy is only as honest as the header it comes fr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -205,10 +206,11 @@ class _Kind(Bag[Hashable]):
 class _Tenant:
     """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
 
-    __slots__ = ("bags", "served_tokens")
+    __slots__ = ("bags", "last_turn", "served_tokens")
 
     def __init__(self, served_tokens: float) -> None:
         self.served_tokens = served_tokens
+        self.last_turn = 0  # ascending over all lanes
         self.bags: dict[bool, _Kind] = {}  # by is_long, made when first needed
 
 
@@ -216,14 +218,16 @@ class Lane:
     """The requests of one band that compete for the same endpoints.
 
     Args:
+        reach: the endpoints, a bit for each; 0 where they are not known.
         by_slack: heights are relative slack, as in the order `lars` only. Then a long request with
             more than `RHO_MAX` lets shorts go before it, and requests that share a context go
             together.
     """
 
-    __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens")
+    __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens", "reach")
 
-    def __init__(self, *, by_slack: bool) -> None:
+    def __init__(self, *, reach: int = 0, by_slack: bool) -> None:
+        self.reach = reach
         self._by_slack = by_slack
         self._tenants: dict[str, _Tenant] = {}
         self._idle: dict[str, float] = {}  # served tokens of tenants that are ahead of the others
@@ -264,8 +268,9 @@ class Lane:
         is_long: bool,
         context: Sequence[int] = (),
         served_tokens: int = 0,
+        turn: int = 0,
     ) -> None:
-        """Takes a request out; `served_tokens` charges its tenant for it."""
+        """Takes a request out; `served_tokens` charges its tenant for it, whose turn it was."""
         one = self._tenants[tenant]
         one.bags[is_long].leave(key, context)
         if not one.bags[is_long]:
@@ -273,15 +278,38 @@ class Lane:
             self._rings[is_long].remove(tenant)
         if served_tokens:
             self._virtual_tokens = max(self._virtual_tokens, one.served_tokens)
-            one.served_tokens += served_tokens
-            for kind in one.bags:
-                self._rings[kind].put(tenant, Line(one.served_tokens, 1.0))
+            self._charge(tenant, served_tokens)
+            one.last_turn = turn
         if not one.bags:
             del self._tenants[tenant]
             if one.served_tokens > self._virtual_tokens:
                 self._idle[tenant] = one.served_tokens
                 if len(self._idle) > MAX_IDLE_TENANTS:
                     del self._idle[next(iter(self._idle))]
+
+    def charge(self, tenant: str, served_tokens: int) -> None:
+        """Counts what a tenant was served by another lane, if it waits here."""
+        if tenant in self._tenants:
+            firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
+            least = min(served_tokens for _, served_tokens in firsts)
+            self._virtual_tokens = max(self._virtual_tokens, least)
+            self._charge(tenant, served_tokens)
+
+    def _charge(self, tenant: str, served_tokens: int) -> None:
+        one = self._tenants[tenant]
+        one.served_tokens += served_tokens
+        for kind in one.bags:
+            self._rings[kind].put(tenant, Line(one.served_tokens, 1.0))
+
+    def last_turn(self, tenant: str) -> float:
+        """When this tenant had its last turn here, 0 for never; infinite if it does not wait."""
+        one = self._tenants.get(tenant)
+        return math.inf if one is None else one.last_turn
+
+    def next_tenant(self, now: float, *, long_may_go: bool) -> str | None:
+        """The tenant whose turn it is; None when nothing may go."""
+        turn = self._turn(now, long_may_go=long_may_go)
+        return None if turn is None else turn[0]
 
     def pick(self, now: float, *, long_may_go: bool, near: Near = tuple) -> Hashable | None:
         """Returns the request whose turn it is, and leaves it in; None when nothing may go.

@@ -97,14 +97,28 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Files that serving writes, where it could not."""
-    for name in ("decisions.log", "tuner.state_file"):
+    replaced = ("accuracy.state_file", "tuner.state_file", "share.snapshot_file")
+    for name in ("decisions.log", *replaced):
         path = value_at(settings, name)
-        if path is not None and not path.parent.is_dir():
+        if path is None:
+            continue
+        above = path.parent
+        if not above.is_dir():
             yield SettingError(
-                f"{path.parent} is not a directory, so nothing would be kept; create it: "
-                f"mkdir -p {path.parent}",
+                f"{above} is not a directory, so nothing would be kept; create it: "
+                f"mkdir -p {above}",
                 setting=name,
             )
+        elif not os.access(above, os.W_OK | os.X_OK) and (
+            name in replaced or not os.access(path, os.W_OK)
+        ):
+            yield SettingError(
+                f"{path} can't be written, so nothing would be kept: this user may not write to "
+                f"the directory {above}; make this user its owner",
+                setting=name,
+            )
+        elif path.is_dir():
+            yield SettingError(f"{path} is a directory; name a file in it", setting=name)
     eds = settings.envoy.eds_file
     if eds is None:
         return

@@ -207,12 +207,14 @@ class Learning:
     def restore(self) -> None:
         """Restores the saved state, if there is one; blocks, so call it before serving."""
         path = self._settings.state_file
-        if path is None or not path.exists():
+        if path is None:
             return
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_STATE_BYTES + 1)
             state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
+        except FileNotFoundError:
+            return
         except (OSError, orjson.JSONDecodeError) as fault:
             _LOG.warning("accuracy.state_file %s can't be used: %s", path, fault)
             return

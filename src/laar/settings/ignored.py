@@ -19,6 +19,11 @@ __all__ = ["declared_endpoints", "remarks"]
 
 _Needs = Callable[[Settings], bool]
 
+
+def _has_tls(settings: Settings) -> bool:
+    return str(settings.share.url).startswith("rediss:")
+
+
 _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("flow.", "flow.enabled", lambda s: s.flow.enabled),
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
@@ -41,6 +46,12 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
         "otlp.s",
         "otlp.traces or otlp.logs",
         lambda s: s.otlp.traces is not None or s.otlp.logs is not None,
+    ),
+    ("share.username", "share.url", lambda s: s.share.url is not None),
+    ("share.password_file", "share.url", lambda s: s.share.url is not None),
+    *(
+        (f"share.{name}_file", "share.url: rediss://...", _has_tls)
+        for name in ("ca", "cert", "key")
     ),
     (
         "routing.enforce_share",
@@ -66,6 +77,11 @@ def remarks(loaded: Loaded) -> Iterator[str]:
     yield from _aliases(loaded, specs)
     yield from _twice(loaded, specs)
     yield from _kv_events(loaded, specs)
+    if settings.share.url is not None and settings.share.snapshot_file is not None:
+        yield (
+            f"{loaded.at('share.snapshot_file')}has no effect beside share.url: the store keeps "
+            "the snapshots; take one of them out"
+        )
     listen = settings.listen.admin
     host, _ = split_address(listen)
     shut = settings.decisions.viewers_token_file is None

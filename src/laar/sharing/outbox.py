@@ -10,7 +10,7 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Slots
 from laar.core.engines import Engines
 from laar.sharing.batches import SCHEMA, Batch
-from laar.sharing.records import NO_LOAD, Entered, Heard, Load, Record
+from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
 
 __all__ = ["BATCH_RECORDS", "Outbox"]
 
@@ -77,7 +77,8 @@ class Outbox:
         self.dropped = 0
         self.sent: Counter[str] = Counter()
         """Records by kind."""
-        self._seq = 0
+        self.seq = 0
+        """Number of the last batch."""
         self._beat_at = float("-inf")
         self._full_at = float("-inf")
         self._changed: set[int] = set()
@@ -124,13 +125,13 @@ class Outbox:
             records = self._next_records()
             for record in records:
                 self.sent[record.kind] += 1
-            self._seq += 1
+            self.seq += 1
             made.append(
                 Batch(
                     SCHEMA,
                     namespace,
                     self._origin,
-                    self._seq,
+                    self.seq,
                     key_id,
                     self._wall_clock(),
                     # An entry whose end still waits is open to the readers.
@@ -162,11 +163,25 @@ class Outbox:
         return records
 
     def _forget_words(self) -> None:
-        """Drops what was said of the endpoints' health while there was no way to the others.
+        """Drops what was said of endpoints while there was no way to the others.
 
-        It is of the past, and may be the doing of what cut this picker off.
+        It is of the past: what failed may be the doing of what cut this picker off, and a cache
+        that was emptied has been filled since. What was sent there before it was empty is kept as
+        failed: prompts since then may go on from it.
         """
-        self._waiting = deque(each for each in self._waiting if not isinstance(each, Heard))
+        kept: list[Record] = []
+        emptied = set()
+        for record in reversed(self._waiting):
+            match record:
+                case Heard():
+                    continue
+                case Cleared(address):
+                    emptied.add(address)
+                    continue
+                case Entered(entry, address) if address in emptied:
+                    kept.append(Ended(entry, ok=False, share=None))
+            kept.append(record)
+        self._waiting = deque(reversed(kept))
         self.waiting_bytes = sum(map(_bytes_of, self._waiting))
 
     def _count(self, slot: int, more: bool) -> None:

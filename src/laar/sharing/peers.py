@@ -91,6 +91,10 @@ class Peers:
         """All that are there; to be looked at only."""
         return [peer for peer in self._peers.values() if not peer.gone]
 
+    def numbers(self) -> dict[str, int]:
+        """The last batch of each picker, gone or not, by origin."""
+        return {peer.origin: peer.seq for peer in self._peers.values()}
+
     def find(self, origin: str, now: float) -> Peer:
         """The peer of this name; a new one where there is none."""
         peer = self._peers.get(origin)

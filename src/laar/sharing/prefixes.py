@@ -118,8 +118,9 @@ class Entries:
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
             return False
-        blocks = prefixes.beliefs.blocks(record.total_bytes)
-        if slot < 0 or record.entry in self._open or len(hashes) > blocks:
+        if len(hashes) != prefixes.beliefs.blocks(record.total_bytes):
+            return True  # no prompt of this length: its size would count for more than it is
+        if slot < 0 or record.entry in self._open:
             return True
         prefixes.beliefs.make_room(capacity)
         chain: Any = Chain(hashes, record.total_bytes)

@@ -178,6 +178,7 @@ class Learned(_Record, tag="e"):
             len(features) == (5 if first else 1)
             and all(abs(each) < _LARGEST for each in features)
             and all(0.0 < each < _LARGEST for each in positive)
+            and (first or self.sample.weight <= 1.0)
         )
 
 

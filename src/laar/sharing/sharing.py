@@ -133,6 +133,8 @@ class Sharing:
         """Records by kind that were taken."""
         self.refused: Counter[str] = Counter()
         """Batches that were not read, and records that made no sense, by reason."""
+        self.counted: dict[str, int] = {}
+        """The last batch of each picker whose outcomes came with a snapshot."""
         self.missed = 0
         """Batches that never came."""
         self.doubled = 0
@@ -269,7 +271,7 @@ class Sharing:
                 if slot >= 0:
                     self.director.engines.heard(slot, sample)
             case Reported(outcome):
-                if self._online is not None:
+                if self._online is not None and peer.seq > self.counted.get(peer.origin, 0):
                     self._online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)

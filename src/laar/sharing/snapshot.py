@@ -49,6 +49,13 @@ class _Use(NamedTuple):
     sizes: Annotated[tuple[int, ...], Meta(min_length=1)]
 
 
+class _Sizes(NamedTuple):
+    """Sizes of the caches, as `PrefixBeliefs` has them, by address."""
+
+    bytes_per_token: Annotated[float, Meta(ge=0.25, le=16)]
+    rooms_bytes: dict[Text, Annotated[int, Meta(ge=0, le=1 << 50)]]
+
+
 class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
     """The snapshot cannot be used; the text gives the reason."""
 
@@ -67,16 +74,26 @@ def snapshot(
     """
     director = sharing.director
     table = director.table
-    uses: list[Kept] = []
-    if sharing.prefixes is not None:
-        uses = sharing.prefixes.beliefs.index.dump(MAX_BLOCKS)
     addresses = {slot: table.spec(slot).address for slot in table.active.tolist()}
+    uses: list[Kept] = []
+    sizes: _Sizes | None = None
+    if sharing.prefixes is not None:
+        beliefs = sharing.prefixes.beliefs
+        beliefs.make_room(table.capacity)
+        uses = beliefs.index.dump(MAX_BLOCKS)
+        rooms_bytes = beliefs.index.room_bytes.tolist()
+        sizes = _Sizes(
+            beliefs.bytes_per_token(), {each: rooms_bytes[at] for at, each in addresses.items()}
+        )
     told: dict[str, Any] = {
         "v": SCHEMA,
         "at_s": sharing.wall_clock(),
         "ns": sharing.settings.namespace,
         "key_id": sharing.key_id,
         "place": place,
+        # Batches whose outcomes it includes, the picker's own up to those that wait.
+        "seen": sharing.peers.numbers() | {sharing.origin: sharing.outbox.seq},
+        "sizes": sizes,
         "stored": director.stored.latest(MAX_STORED),
         "engines": director.engines.state(),
     }
@@ -84,13 +101,13 @@ def snapshot(
         told["key"] = sharing.key.hex()
 
     def write() -> bytes:
+        if online is not None:
+            told["outcomes"] = online.state(now)  # first: what is heard from here on counts twice
         told["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
             for use in uses
             if use.slot in addresses
         ]
-        if online is not None:
-            told["outcomes"] = online.state(now)
         data = msgspec.json.encode(told)
         return _digest(data) + b"\n" + data
 
@@ -137,13 +154,40 @@ def restore(
     if sharing.prefixes is not None and told.get("key_id") == sharing.key_id:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
+        if not beliefs.index.stats().uses:
+            _restore_sizes(sharing, told.get("sizes"))
         kept = beliefs.index.restore(_uses(sharing, told.get("uses")))
     for response_id, address, session in _valid(told.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(response_id, address, session)
     director.engines.restore(told.get("engines"))
-    if online is not None and len(online) == 0:
-        online.restore(told.get("outcomes"), now, away_s=_age_s(told, sharing.wall_clock()))
+    away_s = _age_s(told, sharing.wall_clock())
+    if (
+        online is not None
+        and online.restored_at_s <= now - away_s + _followed_s(sharing)
+        and online.restore(told.get("outcomes"), now, away_s=away_s)
+    ):
+        with suppress(msgspec.ValidationError):
+            sharing.counted = msgspec.convert(told.get("seen"), dict[Text, Count])
     return kept
+
+
+def _restore_sizes(sharing: Sharing, told: object) -> None:
+    """Makes room for the prompts: engines report theirs to a picker a moment after its start."""
+    assert sharing.prefixes is not None
+    with suppress(msgspec.ValidationError):
+        sizes = msgspec.convert(told, _Sizes)
+        table = sharing.director.table
+        rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
+        rooms.pop(-1, None)  # of endpoints that are not known here
+        sharing.prefixes.beliefs.restore_sizes(sizes.bytes_per_token, rooms)
+
+
+def _followed_s(sharing: Sharing) -> float:
+    """Seconds after a snapshot whose outcomes the others' batches bring as well.
+
+    A state that is newer by less than that may include outcomes that are yet to come, again.
+    """
+    return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 
 
 def _age_s(told: dict[str, Any], now_s: float) -> float:

@@ -79,13 +79,15 @@ class TunerKeeper:
 
     def _restored(self) -> Tuner | None:
         path = self._settings.state_file
-        if path is None or not path.exists():
+        if path is None:
             return None
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_STATE_BYTES + 1)
             state = orjson.loads(data) if len(data) <= MAX_STATE_BYTES else None
             return Tuner.from_state(self._settings.climb, state)
+        except FileNotFoundError:
+            return None
         except (OSError, orjson.JSONDecodeError, SettingError) as fault:
             _LOG.warning("tuner.state_file %s can't be used: %s", path, fault)
             return None

@@ -48,6 +48,9 @@ _LOOK_S = 0.25
 _AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
 _LATER = 3.0
 """How many times as long the ends of requests may wait for a decision to go out with."""
+_REFUSED = 10.0
+"""Intervals without a snapshot after one that was refused: megabytes that do not fit into a store
+are a trouble for the others, too."""
 _SLICE_S = 0.004  # of reading, before requests have their turn
 
 
@@ -232,6 +235,7 @@ class Sharer:
         await self._send()  # a store that is full, or lets this user only read, is no way
         self.connected = True
         self._problems.report("share", None)
+        self._problems.report("share.snapshot", None)
         parts = [
             asyncio.ensure_future(each()) for each in (self._keep_sending, self._keep_receiving)
         ]
@@ -289,8 +293,18 @@ class Sharer:
         assert carrier is not None
         while True:
             await asyncio.sleep(self._settings.snapshot_interval_s / 4.0)
-            if await carrier.is_my_turn():
+            if not await carrier.is_my_turn():
+                continue
+            try:
                 await self._put_snapshot(carrier)
+            except Away as fault:
+                # No reason to part from the others: if they are away, the records show it.
+                self._problems.report(
+                    "share.snapshot", f"{fault}; a picker that starts will be cold"
+                )
+                await asyncio.sleep(_REFUSED * self._settings.snapshot_interval_s)
+            else:
+                self._problems.report("share.snapshot", None)
 
     async def _put_snapshot(self, carrier: Carrier) -> None:
         write = snapshot(

@@ -18,6 +18,7 @@ import contextlib
 import logging
 import ssl
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,9 @@ _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 1.0
 _FETCH_S = 5.0
 """Longest that a picker which starts waits for the snapshot; then it shares without."""
+_OTHERS_S = 2.5
+"""How long a picker that starts leaves it to others to bring a key: where the store was emptied,
+they have prompts hashed by theirs. They try again within two seconds."""
 _SLOWEST_BYTES_S = 1e6
 """Speed at which a snapshot is written at least: 20 MB are no reason to think a link dead."""
 _BLOCK_MS = 1000
@@ -94,6 +98,7 @@ class Store:
         self.place = "0-0"
         self._used = b""  # the key
         self._clock_ms = 0.0  # of the store, less the loop's
+        self._sent: deque[tuple[float, str]] = deque()  # places by the loop's clock, for trimming
 
     def _renew(self) -> None:
         """Makes new connections, by the password and the certificates as their files are now."""
@@ -127,8 +132,11 @@ class Store:
         except SettingError as fault:
             raise Away(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
+        self._sent.clear()
         # A full store takes no more entries, and would be left full by those of this stream.
         await self._ask("XTRIM", self._records, "MINID", "~", self._oldest)
+        if starting and self._secret is None and not await self._ask("EXISTS", self._key):
+            await asyncio.sleep(_OTHERS_S)
         self._used = await self._agreed(self._secret or key)
         snapshot = None
         if starting:
@@ -192,6 +200,7 @@ class Store:
         *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
         # The store's clock drifts, and may be set while this picker is connected.
         self._clock_ms = _number(place)[0] - asyncio.get_running_loop().time() * 1e3
+        self._note_sent(place.decode())
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
@@ -239,7 +248,23 @@ class Store:
     @property
     def _oldest(self) -> str:
         """The place of the oldest entry to keep."""
+        now_s = asyncio.get_running_loop().time()
+        if self._sent and self._sent[0][0] <= now_s - self._history_ms / 1e3:
+            return self._sent[0][1]
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
+
+    def _note_sent(self, place: str) -> None:
+        """Remembers a place each second: the milliseconds in them do not count time.
+
+        They stand still for as long as the store's clock was set back, and jump if it is set ahead.
+        """
+        now_s, sent = asyncio.get_running_loop().time(), self._sent
+        if sent and _number(place) < _number(sent[-1][1]):
+            sent.clear()  # the store was emptied
+        if not sent or now_s - sent[-1][0] >= 1.0:
+            sent.append((now_s, place))
+        while len(sent) > 1 and sent[1][0] <= now_s - self._history_ms / 1e3:
+            sent.popleft()
 
     def _now_ms(self) -> float:
         return self._clock_ms + asyncio.get_running_loop().time() * 1e3
