@@ -413,3 +413,24 @@ async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
     for hedge in (None, Hedge()):
         with pytest.raises(SettingError, match="the check is asynchronous"):
             await until_correct(MESSAGES, check, base_url=fleet.url, hedge=hedge)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
+    ],
+)
+async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str, Any]) -> None:
+    """It comes once the prompt is read, the answer's text only after the last of the reasoning."""
+    begins = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
+    events = [begins, {"choices": [{"delta": written}]}]
+    parts = [b"data: %s\n\n" % orjson.dumps(event) for event in events]
+    fleet = await serve(lambda *_: _Stream(*parts, _events("42"), pause_s=0.5))
+    outcome = await ask("aiohttp", fleet, stream=True, max_attempts=1)
+    [attempt] = outcome.attempts
+    assert (outcome.correct, outcome.answer) == (True, "42")
+    assert attempt.ttft_s is not None
+    assert 0.4 <= attempt.ttft_s < 1.0
