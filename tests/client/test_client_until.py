@@ -14,9 +14,15 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from laar.client import Hedge, Outcome, until_correct, until_correct_sync
-from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
-from laar.client.wire import Deltas, NotACompletion
+from laar.client import (
+    Hedge,
+    Outcome,
+    report_outcome_sync,
+    until_correct,
+    until_correct_sync,
+)
+from laar.client.loop import MAX_WAIT_S, Reply, Send, Wait, attempts
+from laar.client.wire import Completion, Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion
 
@@ -220,9 +226,6 @@ async def test_names_the_client_that_was_meant() -> None:
 
 
 def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
-    from laar.client.loop import Reply
-    from laar.client.wire import Completion
-
     steps = attempts(MESSAGES, lambda text: {}[text], max_attempts=2)  # type: ignore[index]
     reply = Reply(status=200, latency_s=1.0, completion=Completion(text="hm", model="m"))
     assert isinstance(next(steps), Send)
@@ -237,8 +240,6 @@ def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
 
 @pytest.mark.parametrize("asked", ["999999999999", "-1", "soon", "", "٣", "1e9"])
 def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
-    from laar.client.loop import Reply
-
     steps = attempts(MESSAGES, bool, max_attempts=12)
     refusal = Reply(status=503, latency_s=0.0, headers={"retry-after": asked})
     step: Send | Wait = next(steps)
@@ -257,8 +258,6 @@ def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
 
 
 def test_a_pause_may_be_asked_for_by_a_date() -> None:
-    from laar.client.loop import Reply
-
     steps = attempts(MESSAGES, bool, max_attempts=2)
     next(steps)
     at = formatdate(time.time() + 20, usegmt=True)
@@ -434,3 +433,20 @@ async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str
     assert (outcome.correct, outcome.answer) == (True, "42")
     assert attempt.ttft_s is not None
     assert 0.4 <= attempt.ttft_s < 1.0
+
+
+async def test_an_outcome_is_reported_where_a_loop_runs() -> None:
+    """As in a notebook, which has one of its own."""
+    steps = attempts(MESSAGES, bool)
+    next(steps)
+    headers = {"x-laar-decision-id": "d"}
+    with pytest.raises(StopIteration) as end:
+        steps.send(
+            Reply(
+                status=200,
+                latency_s=1.0,
+                headers=headers,
+                completion=Completion(text="42", model="m"),
+            )
+        )
+    assert report_outcome_sync(end.value.value, "http://127.0.0.1:9") is False
