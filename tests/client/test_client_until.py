@@ -14,9 +14,15 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from laar.client import Hedge, Outcome, until_correct, until_correct_sync
-from laar.client.loop import MAX_WAIT_S, Send, Wait, attempts
-from laar.client.wire import Deltas, NotACompletion
+from laar.client import (
+    Hedge,
+    Outcome,
+    report_outcome_sync,
+    until_correct,
+    until_correct_sync,
+)
+from laar.client.loop import MAX_WAIT_S, Reply, Send, Wait, attempts
+from laar.client.wire import Completion, Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion
 
@@ -220,9 +226,6 @@ async def test_names_the_client_that_was_meant() -> None:
 
 
 def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
-    from laar.client.loop import Reply
-    from laar.client.wire import Completion
-
     steps = attempts(MESSAGES, lambda text: {}[text], max_attempts=2)  # type: ignore[index]
     reply = Reply(status=200, latency_s=1.0, completion=Completion(text="hm", model="m"))
     assert isinstance(next(steps), Send)
@@ -237,8 +240,6 @@ def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
 
 @pytest.mark.parametrize("asked", ["999999999999", "-1", "soon", "", "٣", "1e9"])
 def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
-    from laar.client.loop import Reply
-
     steps = attempts(MESSAGES, bool, max_attempts=12)
     refusal = Reply(status=503, latency_s=0.0, headers={"retry-after": asked})
     step: Send | Wait = next(steps)
@@ -257,8 +258,6 @@ def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
 
 
 def test_a_pause_may_be_asked_for_by_a_date() -> None:
-    from laar.client.loop import Reply
-
     steps = attempts(MESSAGES, bool, max_attempts=2)
     next(steps)
     at = formatdate(time.time() + 20, usegmt=True)
@@ -413,3 +412,41 @@ async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
     for hedge in (None, Hedge()):
         with pytest.raises(SettingError, match="the check is asynchronous"):
             await until_correct(MESSAGES, check, base_url=fleet.url, hedge=hedge)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"reasoning_content": "hm"},
+        {"reasoning": "hm"},
+        {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": ""}}]},
+    ],
+)
+async def test_the_first_token_may_be_of_reasoning(serve: Any, written: dict[str, Any]) -> None:
+    """It comes once the prompt is read, the answer's text only after the last of the reasoning."""
+    begins = {"choices": [{"delta": {"role": "assistant", "content": ""}}]}
+    events = [begins, {"choices": [{"delta": written}]}]
+    parts = [b"data: %s\n\n" % orjson.dumps(event) for event in events]
+    fleet = await serve(lambda *_: _Stream(*parts, _events("42"), pause_s=0.5))
+    outcome = await ask("aiohttp", fleet, stream=True, max_attempts=1)
+    [attempt] = outcome.attempts
+    assert (outcome.correct, outcome.answer) == (True, "42")
+    assert attempt.ttft_s is not None
+    assert 0.4 <= attempt.ttft_s < 1.0
+
+
+async def test_an_outcome_is_reported_where_a_loop_runs() -> None:
+    """As in a notebook, which has one of its own."""
+    steps = attempts(MESSAGES, bool)
+    next(steps)
+    headers = {"x-laar-decision-id": "d"}
+    with pytest.raises(StopIteration) as end:
+        steps.send(
+            Reply(
+                status=200,
+                latency_s=1.0,
+                headers=headers,
+                completion=Completion(text="42", model="m"),
+            )
+        )
+    assert report_outcome_sync(end.value.value, "http://127.0.0.1:9") is False

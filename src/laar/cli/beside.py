@@ -99,8 +99,6 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
         SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
             or ask another picker.
     """
-    from laar.datalayer import split_address
-
     settings = loaded.settings
     eds = settings.envoy.eds_file
     remedy = f"correct it, or render it again: {_rendered_by(loaded, path)}"
@@ -115,14 +113,30 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
             f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
             f"writes them to {eds} (envoy.eds_file); {remedy}"
         )
-    port = split_address(settings.listen.ext_proc)[1]
+    picker = settings.listen.ext_proc
     clusters = (bootstrap.get("static_resources") or {}).get("clusters")
-    ports = {address.get("port_value") for address in _all(clusters, "socket_address")}
-    if ports and port not in ports:
+    addresses = list(_all(clusters, "socket_address"))
+    if addresses and not any(_may_reach(address, picker) for address in addresses):
         raise SettingError(
-            f"{path}: no cluster has the picker's port {port} (listen.ext_proc), so requests would "
-            f"go on without it; {remedy}"
+            f"{path}: no cluster has the picker's address {picker} (listen.ext_proc), so requests "
+            f"would go on without it; {remedy}"
         )
+
+
+def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
+    """Whether Envoy's address may be that of a listener; a name may, and any of this machine's."""
+    from ipaddress import ip_address
+
+    from laar.datalayer import split_address
+
+    host, port = split_address(listening)
+    if address.get("port_value") != port:
+        return False
+    try:
+        listens_at, dialled_at = ip_address(host), ip_address(address.get("address", ""))
+    except ValueError:
+        return True
+    return listens_at.is_unspecified or listens_at == dialled_at
 
 
 def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:

@@ -76,7 +76,7 @@ class Reply:
     Args:
         status: HTTP status; 0 when there was no answer.
         latency_s: seconds from sending to the last byte.
-        ttft_s: seconds from sending to the first text of a streamed answer.
+        ttft_s: seconds from sending to the first token of a streamed answer, be it of reasoning.
         headers: headers of the answer, names in lower case.
         completion: the answer; None if there is none, with the reason in `error`.
     """

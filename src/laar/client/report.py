@@ -9,6 +9,7 @@ failure to report is returned, never raised.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import orjson
@@ -78,6 +79,7 @@ def report_outcome_sync(
     timeout_s: float = 10.0,
 ) -> bool:
     """`report_outcome` for code without an event loop."""
-    return asyncio.run(
-        report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
-    )
+    report = report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
+    # In a thread, for a notebook runs a loop in this one.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, report).result()

@@ -17,6 +17,9 @@ MAX_ANSWER_BYTES = 16 * 2**20
 """An answer past this is refused: over ten times the longest output of today's models. Of a stream
 its text counts, and each event by itself: around each token stand some 250 bytes more."""
 
+_OF_TOKENS = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
+"""Fields of a delta that hold what the model wrote."""
+
 
 class NotACompletion(Exception):  # noqa: N818  # reads as what is wrong, and never leaves the package
     """The endpoint returned 200 but sent something else."""
@@ -42,18 +45,17 @@ class Deltas:
         self._usage: object = None
         self._held: list[bytes] = []  # the line that has not ended
         self._held_bytes = self._text_bytes = 0
-        self._ended = False
+        self._begun = self._ended = False
 
     def feed(self, data: bytes) -> bool:
-        """Takes the next bytes of the stream; True if they ended a line with text of the answer."""
+        """Takes the next bytes of the stream; True once the first token has come."""
         head, newline, tail = data.rpartition(b"\n")
-        before = len(self._parts)
         if newline:
             self._read(b"".join(self._held) + head)
             self._held, self._held_bytes = [], 0
         self._held.append(tail)
         self._held_bytes = _bounded(self._held_bytes + len(tail))
-        return len(self._parts) > before
+        return self._begun
 
     def completion(self) -> Completion:
         """The answer so far; refused if the stream ended before its end was announced."""
@@ -79,8 +81,10 @@ class Deltas:
         choice = _first(chunk.get("choices"))
         self._ended = self._ended or choice.get("finish_reason") is not None
         delta = choice.get("delta")
-        part = _text(delta.get("content")) if isinstance(delta, dict) else None
-        if part:
+        if not isinstance(delta, dict):
+            return
+        self._begun = self._begun or any(map(delta.get, _OF_TOKENS))
+        if part := _text(delta.get("content")):
             self._parts.append(part)
             self._text_bytes = _bounded(self._text_bytes + len(part))
 
