@@ -17,14 +17,12 @@ import functools
 import heapq
 import math
 import random
-from collections.abc import Callable, Coroutine, Mapping
-
-import aiohttp
+from collections.abc import Callable, Coroutine
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, Targets
 
-__all__ = ["Interval", "Visits", "visiting_session"]
+__all__ = ["Interval", "Visits"]
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
@@ -44,25 +42,6 @@ _TOGETHER = 8
 """Visits that start in one go at most: for a millisecond, which requests wait."""
 _TIMER_S = 1e-3
 """A timer of the event loop may be that much early."""
-_KEPT_S = 75.0
-"""Seconds for which a connection without a visit is kept: more than any interval at rest."""
-
-
-def visiting_session(
-    timeout: aiohttp.ClientTimeout,
-    *,
-    headers: Mapping[str, str] | None = None,
-    trace: aiohttp.TraceConfig | None = None,
-) -> aiohttp.ClientSession:
-    """A session of a collector: one kept connection to each endpoint, and no cookies."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
-        timeout=timeout,
-        auto_decompress=False,
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=None if trace is None else [trace],
-    )
 
 
 class Visits:
