@@ -14,13 +14,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections import defaultdict
 
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.fetching import Fetcher
 from laar.datalayer.interface import Clock, ReadingSink, Targets
-from laar.datalayer.metrics_page import Counters, page_url, read_page
+from laar.datalayer.metrics_page import PageReader, page_url
 from laar.datalayer.visits import Interval, Visits
 
 __all__ = ["Scraper"]
@@ -61,7 +62,7 @@ class Scraper:
         self._clock = clock
         self._timeout_s = timeout_s
         self._max_page_bytes = max_page_bytes
-        self._before: dict[str, Counters] = {}
+        self._readers: defaultdict[str, PageReader] = defaultdict(PageReader)
         self._visits = Visits(
             self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
         )
@@ -77,7 +78,7 @@ class Scraper:
         return [spec for spec in self._targets() if spec.metrics_url != ""]
 
     def _left(self, address: str) -> None:
-        self._before.pop(address, None)
+        self._readers.pop(address, None)
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
@@ -93,8 +94,7 @@ class Scraper:
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {type(error).__name__} {error}".strip())
             return
-        reading, counters = read_page(page, spec.engine, self._before.get(spec.address))
-        self._before[spec.address] = counters
+        reading = self._readers[spec.address].read(page, spec.engine)
         self._sink.reading(spec.address, reading, self._clock())
         problem = None
         if len(page) > self._max_page_bytes:
