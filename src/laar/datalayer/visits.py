@@ -22,7 +22,7 @@ from collections.abc import Callable, Coroutine
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, Targets
 
-__all__ = ["Interval", "Visits"]
+__all__ = ["LOOK_S", "Interval", "Visits", "until_look_s"]
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
@@ -42,6 +42,14 @@ _TOGETHER = 8
 """Visits that start in one go at most: for a millisecond, which requests wait."""
 _TIMER_S = 1e-3
 """A timer of the event loop may be that much early."""
+
+
+def until_look_s(every_s: float = LOOK_S) -> float:
+    """Seconds until parts that look now and then should: all at the same moments.
+
+    To wake up is most of what a look costs, and once for all of them is enough.
+    """
+    return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
 
 
 class Visits:
