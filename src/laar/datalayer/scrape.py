@@ -15,6 +15,7 @@ import asyncio
 import math
 import random
 from collections import defaultdict
+from collections.abc import Sequence
 
 import aiohttp
 
@@ -66,6 +67,8 @@ class Scraper:
         self._visits = Visits(
             self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
         )
+        self._known: Sequence[EndpointSpec] = ()
+        self._with_page: Sequence[EndpointSpec] = ()
         self._pages: Fetcher | None = None
 
     async def run(self) -> None:
@@ -74,8 +77,12 @@ class Scraper:
         async with Fetcher(headers, clock=self._clock) as self._pages:
             await self._visits.run()
 
-    def _scraped(self) -> list[EndpointSpec]:
-        return [spec for spec in self._targets() if spec.metrics_url != ""]
+    def _scraped(self) -> Sequence[EndpointSpec]:
+        known = tuple(self._targets())
+        if known is not self._known:
+            self._known = known
+            self._with_page = tuple(spec for spec in known if spec.metrics_url != "")
+        return self._with_page
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)

@@ -86,7 +86,7 @@ class Visits:
         self._phase = phase
         self._clock = clock
         self._rng = rng
-        self._seen: list[EndpointSpec] = []
+        self._seen: tuple[EndpointSpec, ...] = ()
         self._known: dict[str, EndpointSpec] = {}
         self._due: list[tuple[float, str]] = []
         self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
@@ -125,8 +125,8 @@ class Visits:
             self._plan(address, at)
 
     def _follow(self, now: float) -> None:
-        targets = list(self._targets())
-        if targets == self._seen:
+        targets = tuple(self._targets())
+        if targets is self._seen or targets == self._seen:
             return
         specs = {spec.address: spec for spec in targets}
         for address in self._known.keys() - specs.keys():

@@ -168,7 +168,7 @@ class Collectors:
             return set_s
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
-    def _targets(self) -> list[EndpointSpec]:
+    def _targets(self) -> Sequence[EndpointSpec]:
         return self._picker.table.specs()
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
