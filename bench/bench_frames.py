@@ -1,4 +1,4 @@
-"""CPU of the ext_proc port for a call: DATA and headers around the HTTP/2 library, and through it.
+"""CPU of the ext_proc port for a call: its frames around the HTTP/2 library, and through it.
 
 No socket and no decision: what an Envoy sends for a request is handed to a connection in this
 process, in reads of at most 256,000 bytes as uvloop's are, and a method answers 300 bytes, or sends
@@ -87,8 +87,8 @@ class _Side:
             by_the_library(self.connection)
         self.connection.connection_made(cast(asyncio.Transport, _Socket()))
         self._client = H2Connection(H2Configuration(client_side=True))
-        table = {SettingCodes.HEADER_TABLE_SIZE: 4096}  # Envoy's
-        self._client.local_settings = Settings(client=True, initial_values=table)
+        envoys = {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24}
+        self._client.local_settings = Settings(client=True, initial_values=envoys)
         self._client.initiate_connection()
         self._client.increment_flow_control_window((1 << 30) - 65_535)
         self.connection.data_received(self._client.data_to_send())
@@ -105,7 +105,6 @@ class _Side:
             self._number += 2
             client.outbound_flow_control_window = 1 << 30
             client.send_headers(number, HEADERS)
-            client.increment_flow_control_window(1 << 24, number)
             client.streams[number].outbound_flow_control_window = 1 << 30
             for at in range(0, len(message), FRAME_BYTES):
                 client.send_data(number, message[at : at + FRAME_BYTES])

@@ -96,6 +96,12 @@ class _Side:
         """The messages of each call."""
         return [one.heard for one in self.begun]
 
+    def streams(self) -> tuple[int, dict[int, dict[str, Any]]]:
+        """What the library knows of streams: the last, and the states of all."""
+        h2 = self.connection.h2
+        states = {number: vars(stream.state_machine) for number, stream in h2.streams.items()}
+        return h2.highest_inbound_stream_id, states
+
     def end(self) -> None:
         """Has the socket go."""
         self.connection.connection_lost(None)
@@ -137,6 +143,7 @@ async def _speak(choices: Choices) -> None:
     else:
         assert one.heard() == other.heard()
         assert _said(one.socket.data) == _said(other.socket.data)
+        assert one.streams() == other.streams()
     for side in sides:
         side.end()
 

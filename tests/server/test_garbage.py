@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from bench.bench_decision import messages, processor, time_answer
 
 from laar.server import garbage
-from support import eventually
+from support import Answer, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +33,57 @@ async def test_the_life_of_a_request_leaves_no_cycle() -> None:
         for each in exchanges:
             await time_answer(picker, each)
     assert gc.collect() == 0
+
+
+async def _asked(http, upstream, url, number) -> None:
+    """One exchange after another, each of another kind."""
+    chat = {"model": "m", "messages": [{"role": "user", "content": f"{number}"}]}
+    long = {"model": "m", "messages": [{"role": "user", "content": f"{number} " * 60_000}]}
+    unknown = {"model": "none", "messages": []}
+    for body in (chat, long, unknown, {}):
+        async with http.post(f"{url}/v1/chat/completions", json=body) as answer:
+            await answer.read()
+    async with http.get(f"{url}/v1/models") as answer:
+        await answer.read()
+    upstream.script(Answer(status=503), Answer(status=429, headers={"retry-after": "0"}))
+    async with http.post(f"{url}/v1/chat/completions", json=chat) as answer:
+        await answer.read()
+    gone = asyncio.Event()
+
+    async def chunks():
+        yield b"data: {}\n\n"
+        await gone.wait()
+
+    upstream.chat_answer = Answer.sse(chunks())
+    answer = await http.post(f"{url}/v1/chat/completions", json={**chat, "stream": True})
+    await answer.content.readany()
+    answer.close()  # in the middle
+    gone.set()
+    upstream.chat_answer = None
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_the_life_of_a_stream_leaves_no_cycle(gateway, http, shape) -> None:
+    """However it ends: what cycles hold waits for a collection of all, which stops the loop."""
+    upstream = await gateway.upstream()
+    gateway.members((upstream.address, "m"))
+    runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})
+    envoy = await gateway.envoy(shape)
+    metrics = runner.picker.metrics
+    for number in range(2):
+        await _asked(http, upstream, envoy.url(), number)
+    await eventually(lambda: metrics.streams_open == 0, what="the streams' ends")
+    gc.collect()
+    for number in range(20):
+        await _asked(http, upstream, envoy.url(), number)
+    await eventually(lambda: metrics.streams_open == 0, what="the streams' ends")
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.collect()
+    kinds = Counter(f"{type(each).__module__}.{type(each).__name__}" for each in gc.garbage)
+    gc.set_debug(0)
+    gc.garbage.clear()
+    assert not [kind for kind in kinds if kind.startswith(("laar.", "jh2."))]
 
 
 class Cycle:

@@ -1,9 +1,10 @@
-"""DATA and headers that go around the HTTP/2 library: all they cause is as if they had not."""
+"""Frames that go around the HTTP/2 library: all they cause is as if they had not."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections import Counter
 
 import pytest
@@ -15,39 +16,55 @@ from jh2.hpack import Decoder, Encoder
 
 from laar.server.h2 import H2Server, framing
 from laar.server.h2.connection import Connection
+from laar.server.h2.guard import Budget
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
-END, PADDED = 0x1, 0x8
+END, WHOLE, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
+DRAIN = b"drain"  # stands for a server that stops
 
 
-async def _play(reads, by_library):
-    server = H2Server(longest_bytes=1 << 20)
+async def _play(reads, by_library, max_streams):
+    server = H2Server(longest_bytes=1 << 20, max_streams=max_streams)
     served = Served(server, 0)
     server.add_method("test.Test", "Echo", served.begin)
     connection, socket = Connection(server), Written()
     if by_library:
         by_the_library(connection)
+    connection._resets, connection.guard._idle = Budget(3, 0, 0.0), Budget(40, 0, 0.0)
     connection.connection_made(socket)
     for read in (PREFACE, frame(SETTINGS), *reads):
-        connection.data_received(read)
+        if socket.is_closing():
+            break
+        if read is DRAIN:
+            connection.drain()
+        else:
+            connection.data_received(read)
     h2 = connection.h2
     # The credit for two reads may be given back in two.
     owed = Counter({call.stream_id: call._owed_bytes for call in served.calls})
     owed[0] = connection._owed_bytes
     written, granted = split(socket.data)
+    caused = {"seen": served.seen, "closed": socket.is_closing(), "written": written}
+    if socket.is_closing():
+        return caused
     windows = {0: (h2.outbound_flow_control_window, h2.inbound_flow_control_window + owed[0])}
     for number, stream in h2.streams.items():
         if not stream.closed:
             inbound = stream.inbound_flow_control_window + owed[number]
             windows[number] = (stream.outbound_flow_control_window, inbound)
-    return {
-        "seen": served.seen,
-        "closed": socket.is_closing(),
-        "written": written,
+    return caused | {
         "windows": windows,
         "given back": {number: granted[number] + owed[number] for number in windows},
-        "states": {number: stream.state_machine.state for number, stream in h2.streams.items()},
+        "streams": {number: known_of(stream) for number, stream in h2.streams.items()},
+        "highest": h2.highest_inbound_stream_id,
+        "calls": sorted(connection._calls),
+        "budgets": (connection._resets._left, connection.guard._idle._left),
     }
+
+
+def known_of(stream):
+    """What the library knows of a stream beside its windows."""
+    return vars(stream.state_machine) | {"length": stream._expected_content_length}
 
 
 def split(data):
@@ -75,9 +92,9 @@ def split(data):
     return written, granted
 
 
-def play(reads, *, by_library):
+def play(reads, *, by_library, max_streams=5):
     with asyncio.Runner() as runner:
-        return runner.run(_play(reads, by_library))
+        return runner.run(_play(reads, by_library, max_streams))
 
 
 def opened(number, *more, flags=0x4):
@@ -123,6 +140,9 @@ def assert_the_same(frames, cuts=()):
     """Frame by frame through the library, and cut in any way around it."""
     pieces = []
     for one in frames:
+        if one is DRAIN:
+            pieces.append(one)
+            continue
         marks = sorted({0, len(one), *(c % len(one) for c in cuts)})
         pieces += [one[a:b] for a, b in itertools.pairwise(marks)]
     expected = play(frames, by_library=True)
@@ -138,6 +158,127 @@ def assert_the_same(frames, cuts=()):
 @example([frame(DATA, 0, 1, PAYLOADS[5] + PAYLOADS[1])], [19])  # and the other way round
 def test_any_frames_cause_the_same_as_through_the_library(frames, cuts):
     assert_the_same([opened(1), opened(3), opened(5), *frames], cuts)
+
+
+def settled(table_bytes):
+    return frame(SETTINGS, 0, 0, b"\0\1" + table_bytes.to_bytes(4, "big"))
+
+
+GOOD_HEADERS = (
+    *([HEADERS] * 4),
+    HEADERS[:4],
+    [*HEADERS, ("content-length", "8")],
+    [*HEADERS, ("x-long", "x" * 3000)],
+    [*HEADERS, *[("x-long", "x" * 3000)] * 6],  # beyond what a call may have
+)
+ODD_HEADERS = (
+    [*HEADERS, *[("x-long", "x" * 3000)] * 30],  # beyond what a connection may
+    [*HEADERS, ("content-length", "eight")],
+    [*HEADERS, ("Upper", "x")],
+    [*HEADERS, (":status", "100")],
+    [(":status", "100")],
+)
+TRAILERS = [("x-trailer", "1")]
+BLOCKS = (
+    b"\x80",  # no such entry
+    b"\xff\xff\xff\xff\xff\xff",
+    b"\xff\x80\x80",
+    b"\x20",  # a table of nothing
+    b"\x3f\xe1\x1f",  # and of 4,096 bytes
+    b"\x3f\xff\xff\xff\x07",  # and of more than is allowed
+    b"\x40\x7f",
+    b"\x82\x20",
+    b"",
+)
+CODES = (b"\0\0\0\0", b"\0\0\0\x08", b"\xff\xff\xff\xff")
+ago = st.integers(0, 4)
+
+
+def step(make, before, flags, given):
+    """A frame of the stream that is so many before the last; the next is -1."""
+    before = before if before is ago else st.sampled_from(before)
+    return st.tuples(st.just(make), before, st.sampled_from(flags), st.sampled_from(given))
+
+
+def headed(number, flags, headers, encoder):
+    block = bytes(encoder.encode(headers))
+    if flags & PADDED:
+        block = b"\1" + block + b"\0"
+    if flags & PRIORITY:
+        block = b"\0\0\0\0\7" + block
+    if flags & WHOLE:
+        return frame(HEADER, flags, number, block)
+    half = len(block) // 2
+    rest = frame(CONTINUATION, WHOLE, number, block[half:])
+    return frame(HEADER, flags, number, block[:half]) + rest
+
+
+def plain(kind):
+    return lambda number, flags, payload, _encoder: frame(kind, flags, number, payload)
+
+
+usual = st.one_of(
+    step(headed, [-1], [WHOLE], GOOD_HEADERS),
+    step(headed, [-1], [WHOLE], GOOD_HEADERS),
+    step(headed, [-1], [WHOLE, WHOLE | END, 0, PRIORITY, WHOLE | PRIORITY], GOOD_HEADERS),
+    step(plain(DATA), ago, [0, 0, END], PAYLOADS[:9]),
+    step(plain(DATA), ago, [0], PAYLOADS[:9]),
+    step(plain(RST), ago, [0, 0, 0xFF], CODES),
+    step(plain(RST), ago, [0], CODES),
+    step(plain(WINDOW), ago, [0], [b"\0\0\1\0"]),
+)
+unusual = st.one_of(
+    step(headed, [-1, -1, -2, -3, 0, 1, 2], [WHOLE, WHOLE | PADDED, END, WHOLE | END], ODD_HEADERS),
+    step(headed, [-2, -3, 0, 1, 2], [WHOLE, WHOLE | END, 0], GOOD_HEADERS),
+    step(headed, ago, [WHOLE | END, END, WHOLE], [TRAILERS]),
+    step(plain(HEADER), [-1, 0], [WHOLE, WHOLE | END, 0], BLOCKS),
+    step(plain(CONTINUATION), ago, [WHOLE], BLOCKS),
+    step(plain(RST), [-3, -2, -1, 0, 1, 2], [0], [*CODES, b"\0\0\0", b"\0\0\0\0\0"]),
+    step(plain(DATA), [-1, 0, 1, 2], [0, END, PADDED], PAYLOADS),
+    st.sampled_from([frame(kind, WHOLE, 0, b"\0\0\0\0") for kind in (DATA, HEADER, RST)]),
+    st.builds(lambda last: frame(GOAWAY, 0, 0, bytes([0, 0, 0, last, 0, 0, 0, 0])), numbers),
+    st.sampled_from([frame(PING, 1, 0, b"laar-bye"), settled(0), settled(65536), DRAIN]),
+    some,
+)
+
+
+def spoken(steps):
+    """Frames, with headers that refer to those before them as a peer's encoder makes them."""
+    encoder, frames, last = Encoder(), [opened(1)], 1
+    encoder.header_table_size = 0
+    encoder.header_table_size = 4096  # what the first headers left in the peer's table is forgotten
+    for one in steps:
+        if isinstance(one, bytes):
+            frames.append(one)
+            continue
+        make, before, flags, given = one
+        number = max(last - 2 * before, 1) if before >= -1 else last - before  # -2 is odd, -3 even
+        frames.append(make(number, flags, given, encoder))
+        if make is headed and number % 2:
+            last = max(last, number)
+    return frames
+
+
+@settings(max_examples=int(os.environ.get("AROUND_EXAMPLES", "150")))
+@given(
+    st.lists(usual, max_size=15),
+    st.lists(unusual, max_size=1),
+    st.lists(usual, max_size=5),
+    st.lists(st.integers(0, 1 << 18), max_size=4),
+)
+def test_the_life_of_streams_is_the_same_as_through_the_library(before, odd, after, cuts):
+    """They open, end, are reset, and come again; budgets and streams are soon used up."""
+    frames = spoken([*before, *odd, *after])
+    assert_the_same(frames, cuts)
+    if DRAIN in frames:
+        return
+    marks = sorted({0, len(frames), *(c % len(frames) for c in cuts)})
+    reads = [b"".join(frames[a:b]) for a, b in itertools.pairwise(marks)]
+    around, through = (play(reads, by_library=by, max_streams=99) for by in (False, True))
+    assert around["closed"] is through["closed"]
+    if not through["closed"]:  # what the library has read before an error is lost
+        del around["budgets"], through["budgets"]  # it reads all before a message counts
+        assert around == through
 
 
 headers = st.lists(
@@ -170,10 +311,6 @@ def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, traile
     for _ in range(2):
         assert_the_same([start, frame(HEADER, 0x4 | END, 1, block)])
         assert_the_same([opened(1), start.replace(b"\0\0\0\1", b"\0\0\0\3")])
-
-
-def settled(table_bytes):
-    return frame(SETTINGS, 0, 0, b"\0\1" + table_bytes.to_bytes(4, "big"))
 
 
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
@@ -227,6 +364,21 @@ LONG = frame(DATA, 0, 1, framing.frame(b"x" * ((1 << 18) - 5)))
         ([opened(1, ("content-length", "5")), frame(DATA, 0, 1, framing.frame(b"abc"))], 1),
         ([opened(1), frame(DATA, PADDED, 1, b"\x09abc")], 1),
         ([opened(1), frame(DATA, 0, 0, b"x")], 1),
+        ([opened(1), opened(3), opened(2)], 1),
+        ([opened(1), opened(5), opened(3)], 1),
+        ([opened(1), opened(3), opened(3)], 1),  # trailers that end nothing
+        ([opened(1), opened(3), opened(3, flags=0x5)], 1),  # with what is for requests only
+        ([opened(1), opened(3, flags=0x5), opened(3, flags=0x5)], 5),
+        ([opened(1), opened(3), frame(RST, 0, 3, b"\0\0\0\7"), opened(3)], None),
+        ([opened(1), frame(HEADER, 0x4, 3, b"\x80")], 1),
+        ([opened(1), opened(3, *[("x-long", "x" * 3000)] * 30)], 11),
+        ([opened(1), opened(0)], 1),
+        ([opened(1), frame(RST, 0, 1, b"\0\0\0")], 6),
+        ([opened(1), frame(RST, 0, 1, b"\0\0\0\0\0")], 6),
+        ([opened(1), frame(RST, 0, 0, b"\0\0\0\7")], 1),
+        ([opened(1), opened(3, flags=0), frame(RST, 0, 1, b"\0\0\0\7")], 1),
+        ([opened(1), *[frame(RST, 0, 1, b"\0\0\0\7")] * 2], None),
+        ([opened(1), frame(RST, 0, 3, b"\0\0\0\7")], None),  # which the library lets pass
     ],
 )
 def test_what_is_an_error_is_the_same_error(frames, code):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from laar.server.h2 import framing
 from laar.server.h2.framing import CallError, Code, Unframer, metadata_of, status_headers, timeout_s
 from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
+from laar.server.h2.library import head_of
 
 messages = st.lists(st.binary(max_size=300), max_size=8)
 
@@ -111,7 +112,7 @@ frames = st.lists(
 def test_the_library_sees_all_frames_but_a_goaway_however_they_are_cut(sent, cuts):
     guard = Guard(0.0)
     pieces = cut(PREFACE + b"".join(sent), cuts)
-    seen = b"".join(part for piece in pieces for _, part in guard.feed(piece, 0.0))
+    seen = b"".join(part for piece in pieces for *_, part in guard.feed(piece, 0.0))
     assert seen == PREFACE + b"".join(one for one in sent if one[3] != GOAWAY)
     assert guard.leaving is any(one[3] == GOAWAY for one in sent)
 
@@ -163,3 +164,21 @@ def test_patience_comes_back_with_time_and_with_messages():
     for _ in range(20_000):
         guard.useful()
         list(guard.feed(one, 20.0))
+
+
+# -- headers -----------------------------------------------------------------------------------
+
+
+def head(count, *more):
+    named = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"b")]
+    return (*named, *((b"x-%d" % n, b"y") for n in range(count - len(named) - len(more))), *more)
+
+
+def test_calls_share_what_their_headers_say_but_for_long_lists():
+    seen = head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
+    assert seen is head_of(head(8, (b"content-length", b"5"), (b"x", b"a"), (b"x", b"b")))
+    assert seen.content_length == 5
+    assert seen.named[b"x"] == b"b"
+    assert seen.size_bytes == sum(32 + len(name) + len(value) for name, value in seen.headers)
+    assert head_of(head(64)) is head_of(head(64))
+    assert head_of(head(65)) is not head_of(head(65))

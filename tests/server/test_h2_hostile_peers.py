@@ -15,6 +15,7 @@ from jh2 import events
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
 from jh2.exceptions import ProtocolError
+from jh2.hpack import Encoder
 
 from laar.server.h2 import H2Server, connection
 from laar.server.h2.framing import Code
@@ -128,6 +129,8 @@ async def test_metadata_that_grows_when_unpacked_is_refused(served):
     """One long value in the table, named again and again (HPACK bomb)."""
     literal = b"\x40\x01a\x7f\x81\x1e" + b"v" * 4000  # into the table
     await ends(served, frame(HEADER, 0x4, 1, literal + b"\xbe" * 12_000))
+    first = frame(HEADER, 0x4, 1, bytes(Encoder().encode(HEADERS)))
+    await ends(served, first, frame(HEADER, 0x4, 3, literal + b"\xbe" * 12_000))
 
 
 async def test_long_metadata_fails_its_call_alone(served):
@@ -142,10 +145,13 @@ async def test_long_metadata_fails_its_call_alone(served):
         assert await peer.until(lambda e: isinstance(e, events.DataReceived))
 
 
-async def test_rapid_resets_end_their_connection(served):
+@pytest.mark.parametrize("pad_bytes", [None, 10])
+async def test_rapid_resets_end_their_connection(served, pad_bytes):
     async with Peer.to(served) as peer:
         for number in range(1, 4001, 2):
             peer.call(number)
+            if pad_bytes is not None:  # which is no message
+                peer.h2.send_data(number, b"", pad_length=pad_bytes)
             peer.h2.reset_stream(number)
         await peer.flush()
         await peer.closed()

@@ -216,7 +216,7 @@ class ExternalProcessor:
             self._unknown_model()
         if self._spans is not None:
             self._spans.refused(request, error)
-        return Refused(error)
+        return Refused(error.with_traceback(None))  # whose frames hold the error
 
     def answered(self, answer: Immediate) -> None:
         """Counts an answer of laar's own, unless it is a list of models."""

@@ -112,8 +112,7 @@ class Call:
         self._holding = False
         self._remote_done = False
         self._half_closed = False  # and the handler knows
-        self._out: deque[bytes] = deque()
-        self._out_at = 0
+        self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         self._end: tuple[Code, str] | None = None
 
@@ -162,7 +161,8 @@ class Call:
             flow_bytes: bytes that it took of the windows.
         """
         self._owed_bytes += flow_bytes
-        self.heard = True
+        if data:
+            self.heard = True
         if self._end is not None:
             return
         was_coming = self.waits
@@ -177,10 +177,10 @@ class Call:
                     self._inbox_bytes += len(message)
                 else:
                     self._hand_over(message)
-        except CallError as error:  # the messages before it count, however the peer's bytes were cut
+        except CallError as error:  # messages before it count, however the bytes were cut
             self.end(error.code, error.text)
             return
-        if not was_coming and self.waits:
+        if self._unframer.midway and not was_coming and self._end is None:
             self._connection.is_coming(self)
         self._account()
         self._credit()
@@ -239,29 +239,29 @@ class Call:
 
     def _write_data(self, stream: H2Stream, room: int) -> None:
         """Writes a frame of at most `room` bytes."""
-        pieces: list[bytes | memoryview] = []
-        left = room
-        while left and self._out:
-            first = self._out[0]
-            at = self._out_at
-            size = len(first) - at
-            if size <= left:
-                pieces.append(memoryview(first)[at:] if at else first)
-                self._out.popleft()
-                self._out_at = 0
-            else:
-                size = left
-                pieces.append(memoryview(first)[at : at + size])
-                self._out_at = at + size
-            left -= size
-        self._out_bytes -= room - left
-        self._connection.h2.write_data(stream, pieces, room - left)
+        out = self._out
+        pieces: list[bytes | memoryview]
+        if self._out_bytes <= room:
+            pieces, length = list(out), self._out_bytes
+            out.clear()
+        else:
+            pieces, length, left = [], room, room
+            while left:
+                piece = out.popleft()
+                if len(piece) > left:
+                    view = memoryview(piece)
+                    out.appendleft(view[left:])
+                    piece = view[:left]
+                pieces.append(piece)
+                left -= len(piece)
+        self._out_bytes -= length
+        self._connection.h2.write_data(stream, pieces, length)
 
     # -- inside --------------------------------------------------------------------------------
 
     def _drop(self) -> None:
         self._out.clear()
-        self._out_at = self._out_bytes = 0
+        self._out_bytes = 0
         self._connection.blocked.pop(self, None)
 
     def _is_stopped(self) -> bool:
@@ -295,6 +295,7 @@ class Call:
         self._inbox_bytes = 0
         self._unframer = Unframer(0)
         self._account()
+        self.reassure = None  # no cycle, which only a collection of all would free
         handler, self.handler = self.handler, _Nobody()
         self._guarded(handler.closed)
 

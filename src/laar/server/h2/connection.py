@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import jh2.events as events
@@ -19,13 +18,15 @@ from jh2.exceptions import ProtocolError
 
 from laar.server.h2.call import Call
 from laar.server.h2.framing import CallError, Code, timeout_s
-from laar.server.h2.guard import Budget, FloodError, Guard
+from laar.server.h2.guard import Budget, FloodError, Frame, Guard
 from laar.server.h2.library import (
     CONNECTION_WINDOW_BYTES,
     HEADER_LIST_BYTES,
     STREAM_WINDOW_BYTES,
+    Head,
     goaway,
     greet,
+    head_of,
     new_library,
 )
 
@@ -120,14 +121,16 @@ class Connection(asyncio.Protocol):
         self._heard = self._reading = True
         now = self._loop.time()
         try:
-            for stream_id, piece in self.guard.feed(data, now):
-                if stream_id:
+            for kind, stream_id, piece in self.guard.feed(data, now):
+                if kind == Frame.DATA:
                     self._data(stream_id, piece, len(piece))
-                    continue
-                for event in self.h2.receive_data(piece):
-                    react = _REACTIONS.get(type(event))
-                    if react is not None:
-                        react(self, event)
+                elif kind == Frame.HEADERS:
+                    self._request(stream_id, self.h2.open(stream_id, piece))
+                elif kind == Frame.RST_STREAM:
+                    self.h2.close(stream_id)
+                    self._stream_reset(stream_id)
+                else:
+                    self._through_the_library(piece)
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:  # the library has a GOAWAY ready
@@ -200,32 +203,36 @@ class Connection(asyncio.Protocol):
 
     # -- input of the peer ---------------------------------------------------------------------
 
-    def _request(self, event: Any) -> None:
-        stream_id = event.stream_id
+    def _through_the_library(self, data: bytes) -> None:
+        for event in self.h2.receive_data(data):
+            react = _REACTIONS.get(type(event))
+            if react is not None:
+                react(self, event)
+
+    def _request(self, stream_id: int, head: Head) -> None:
         if self._refusing or len(self._calls) >= self._server.max_streams:
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         call = self._calls[stream_id] = Call(
             self,
             stream_id,
-            event.headers,
+            head.headers,
             longest_bytes=self._server.longest_bytes,
             window_bytes=STREAM_WINDOW_BYTES,
         )
         try:
-            self._begin(call, event.headers)
+            self._begin(call, head)
         except CallError as error:
             call.end(error.code, error.text)
 
-    def _begin(self, call: Call, headers: list[tuple[bytes, bytes]]) -> None:
+    def _begin(self, call: Call, head: Head) -> None:
         """Finds the handler.
 
         Raises:
             CallError: there is none, or this is no call that can be served.
         """
-        named = dict(headers)
-        size = sum(map(len, chain.from_iterable(headers))) + 32 * len(headers)
-        if size > HEADER_LIST_BYTES:
+        named = head.named
+        if head.size_bytes > HEADER_LIST_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, "the metadata is too long")
         if named.get(b":method") != b"POST":
             raise CallError(Code.UNIMPLEMENTED, "a call is a POST")
@@ -264,8 +271,8 @@ class Connection(asyncio.Protocol):
         if (call := self._calls.get(event.stream_id)) is not None:
             call.remote_ended()
 
-    def _stream_reset(self, event: Any) -> None:
-        call = self._calls.pop(event.stream_id, None)
+    def _stream_reset(self, stream_id: int) -> None:
+        call = self._calls.pop(stream_id, None)
         if call is not None:
             call.lost()
         # Envoy resets each stream at its end, and those of clients that leave before an answer. It
@@ -426,10 +433,12 @@ class Connection(asyncio.Protocol):
 
 
 _REACTIONS: dict[type, Callable[[Connection, Any], None]] = {
-    events.RequestReceived: Connection._request,
+    events.RequestReceived: lambda self, event: self._request(
+        event.stream_id, head_of(tuple(event.headers))
+    ),
     events.DataReceived: Connection._data_event,
     events.StreamEnded: Connection._stream_ended,
-    events.StreamReset: Connection._stream_reset,
+    events.StreamReset: lambda self, event: self._stream_reset(event.stream_id),
     events.WindowUpdated: Connection._window,
     events.RemoteSettingsChanged: Connection._settings,
     events.PingAckReceived: Connection._ping_answered,

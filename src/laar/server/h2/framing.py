@@ -76,12 +76,19 @@ class Unframer:
         """Whether a message has begun that is not whole."""
         return bool(self._prefix or self._missing)
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
+    def feed(self, data: bytes) -> Iterable[bytes]:
         """The messages that a piece completes, each before the next is looked at.
 
         Raises:
             CallError: a message is compressed or too long.
         """
+        if data[:1] == b"\0" and not self.midway:
+            length = len(data) - _PREFIX_BYTES
+            if length == int.from_bytes(data[1:_PREFIX_BYTES], "big") <= self._longest_bytes:
+                return (data[_PREFIX_BYTES:],)  # as most are
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> Iterator[bytes]:
         at, end = 0, len(data)
         while at < end:
             if self._missing:

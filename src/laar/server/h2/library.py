@@ -1,9 +1,9 @@
 """jh2 as it is used here: its settings, and changes that a busy server needs.
 
-DATA frames are most of the input and output, and the library's objects and states for each cost
-more than the message in it. Those that change no state of an open stream go around it: `takes` and
-`write_data` keep its windows for it. All others are the library's own: frames that are padded, the
-last of a stream, and all errors.
+The library's objects for a frame cost more than what is in it. So the frames of a usual call go
+around them: `takes` picks those that are whole, without padding or priority, and right for their
+stream, and `open`, `close` and `write_data` keep the library's streams and windows for it. All
+others are the library's own: the first headers, all that end a stream but resets, and all errors.
 
 Headers are the same from call to call. A list that the library has found right is not checked
 again, and those of answers are written without compression, so they change no table of it.
@@ -11,13 +11,15 @@ again, and those of answers are written without compression, so they change no t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from jh2.config import H2Configuration
-from jh2.connection import H2Connection
+from jh2.connection import AllowedStreamIDs, ConnectionState, H2Connection, _decode_headers
 from jh2.events import RemoteSettingsChanged, TrailersReceived
+from jh2.exceptions import ProtocolError
 from jh2.hyperframe.frame import GoAwayFrame, HeadersFrame
 from jh2.settings import SettingCodes, Settings
 from jh2.stream import H2Stream, StreamInputs, StreamState
@@ -29,9 +31,11 @@ __all__ = [
     "CONNECTION_WINDOW_BYTES",
     "HEADER_LIST_BYTES",
     "STREAM_WINDOW_BYTES",
+    "Head",
     "Headers",
     "goaway",
     "greet",
+    "head_of",
     "new_library",
 ]
 
@@ -48,15 +52,18 @@ _FIRST_TABLE_BYTES = 4096
 _MOST_LITERAL_BYTES = 126
 """A length beyond takes more than a byte."""
 _END_STREAM, _END_HEADERS = 0x1, 0x4
-_KNOWN_LISTS = 64
-"""Lists of headers that are remembered: 4 MiB at most, some 20 KB where Envoy is the peer."""
+_KNOWN_LISTS = _KNOWN_HEADERS = 64
+"""Lists of headers that are remembered, and their length: 6 MiB at most, some 20 KB where Envoy is
+the peer."""
 
 Headers = tuple[tuple[bytes, bytes], ...]
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
+_SERVING = ConnectionState.SERVER_OPEN
+_RESET_BYTES = 4
 
 
 class Library(H2Connection):  # type: ignore[misc]  # it ships no types
-    """jh2's connection without what costs by the number of open streams, or of DATA frames."""
+    """jh2's connection without what costs by the number of open streams, or of usual frames."""
 
     MAX_CLOSED_STREAMS = 1024
 
@@ -80,29 +87,68 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
             self._prune_at = 2 * len(self.streams) + 64
         return 0
 
-    def takes(self, stream_id: int, length: int) -> bool:
-        """Takes a DATA frame without flags off the windows; False where it is for `receive_data`.
+    def takes(self, kind: int, stream_id: int, length: int) -> bool:
+        """Whether a frame goes around the library; False where it is for `receive_data`.
 
         Args:
-            stream_id: stream of the frame.
+            kind: its type. DATA is then off the windows; headers are for `open`, a reset for
+                `close`. All are without flags but the one of headers that they are whole.
+            stream_id: its stream.
             length: bytes of its payload.
         """
+        if self.incoming_buffer._headers_buffer:
+            return False
+        if kind == Frame.HEADERS:
+            is_new = stream_id > self.highest_inbound_stream_id
+            return is_new and self.state_machine.state is _SERVING
         stream = self.streams.get(stream_id)
-        if stream is None or stream.state_machine.state not in _RECEIVING:
+        if stream is None:
+            return False
+        if kind == Frame.RST_STREAM:
+            return length == _RESET_BYTES
+        state = stream.state_machine.state
+        if state not in _RECEIVING or stream._expected_content_length is not None:
             return False
         ours, of_stream = self._inbound_flow_control_window_manager, stream._inbound_window_manager
         if length > ours.current_window_size or length > of_stream.current_window_size:
             return False  # which the library has the error for
-        if stream._expected_content_length is not None or self.incoming_buffer._headers_buffer:
-            return False
         ours.current_window_size -= length
         of_stream.current_window_size -= length
         return True
 
+    def open(self, stream_id: int, block: bytes) -> Head:
+        """Opens a stream with headers that `takes` took.
+
+        Raises:
+            ProtocolError: they are none, or break a rule.
+        """
+        self.open_inbound_streams  # noqa: B018 - forgets the closed ones
+        try:
+            found = self._decode(block)
+            stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
+            stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
+            head = head_of(found)
+        except ProtocolError as error:
+            self._terminate_connection(error.error_code)
+            raise
+        stream._expected_content_length = head.content_length
+        return head
+
+    def _decode(self, block: bytes) -> tuple[tuple[Any, ...], ...]:
+        try:
+            return tuple(self.decoder.decode(block, raw=True))
+        except BaseException as error:  # what panics in Rust is no Exception
+            _decode_headers(_Failed(error), block)  # raises it as the library's own
+            raise
+
+    def close(self, stream_id: int) -> None:
+        """Closes a stream for a reset that `takes` took."""
+        self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
+
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
         """Takes a frame of headers, or raises what the library raises where they break a rule."""
         frames, found = super()._receive_headers_frame(frame)
-        _check(tuple(found[0].headers), type(found[0]) is TrailersReceived)
+        head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
@@ -155,43 +201,89 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
 
     def _write(
         self,
-        kind: Frame,
+        kind: int,
         flags: int,
         stream_id: int,
         pieces: Sequence[bytes | memoryview],
         length: int,
     ) -> None:
-        if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
+        self._keep_order()
         self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
         self._written += pieces
 
+    def _keep_order(self) -> None:
+        if self._data_to_send:
+            self._written.append(self._data_to_send)
+            self._data_to_send = bytearray()
+
     def data_to_send(self) -> bytes:
         """Takes the bytes to write."""
-        rest: bytes = super().data_to_send()
-        if not self._written:
-            return rest
-        data = b"".join((*self._written, rest))
+        self._keep_order()
+        data = b"".join(self._written)
         self._written.clear()
         return data
+
+
+class _Failed:
+    """A decoder that has failed."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def decode(self, _block: bytes, *, raw: bool) -> None:
+        raise self._error
 
 
 _CONFIG = H2Configuration(
     client_side=False,
     header_encoding=None,
-    validate_inbound_headers=False,  # `_check` does
+    validate_inbound_headers=False,  # `head_of` does
     validate_outbound_headers=False,
     normalize_outbound_headers=False,
     normalize_inbound_headers=False,
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A list of headers that breaks no rule of HTTP/2. Calls that have the same share it.
+
+    Attributes:
+        headers: names and values.
+        named: value of each name, of the last where there are more.
+        size_bytes: what `HEADER_LIST_BYTES` limits.
+        content_length: what they announce, if they do.
+    """
+
+    headers: Headers
+    named: Mapping[bytes, bytes]
+    size_bytes: int
+    content_length: int | None
+
+
+def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
+    """Looks at headers, and remembers lists that are not long.
+
+    Args:
+        found: names and values, and whatever the decoder says beside.
+        is_trailer: they end a stream.
+
+    Raises:
+        ProtocolError: they break a rule.
+    """
+    read = _known if len(found) <= _KNOWN_HEADERS else _known.__wrapped__
+    return read(found, is_trailer)
+
+
 @lru_cache(_KNOWN_LISTS)
-def _check(headers: Headers, is_trailer: bool) -> None:
-    """Raises `ProtocolError` where headers break a rule of HTTP/2."""
+def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
+    headers = tuple((name, value) for name, value, *_ in found)
     for _ in validate_headers(headers, HeaderValidationFlags(False, is_trailer, False, False)):
         pass
+    stream = H2Stream(0, _CONFIG, 0, 0)
+    stream._initialize_content_length(headers)
+    size_bytes = sum(len(name) + len(value) + 32 for name, value in headers)
+    return Head(headers, dict(headers), size_bytes, stream._expected_content_length)
 
 
 @lru_cache(_KNOWN_LISTS)
