@@ -94,15 +94,19 @@ def cpu_s() -> float:
 
 
 SERVER = """
-import asyncio, sys
+import asyncio, itertools, sys
 page = sys.stdin.buffer.read()
 head = b"HTTP/1.1 200 OK\\r\\ncontent-length: %d\\r\\n\\r\\n"
-answers = {True: head % len(page) + page, False: head % 0}
+numbers = (page.replace(b" 2.0", b" %d.0" % n) for n in range(1, 10))
+pages = itertools.cycle([head % len(page) + page for page in numbers])
 class Serve(asyncio.Protocol):
     def connection_made(self, transport):
         self.transport = transport
     def data_received(self, data):
-        self.transport.write(answers[data.startswith(b"GET /metrics")])
+        if data.startswith(b"GET /metrics/same"):
+            self.transport.write(head % len(page) + page)
+        else:
+            self.transport.write(next(pages) if data.startswith(b"GET /m") else head % 0)
 async def main():
     loop = asyncio.get_running_loop()
     server = await loop.create_server(Serve, "0.0.0.0", 0)
@@ -112,10 +116,18 @@ asyncio.run(main())
 """
 
 
-async def collecting(kind: type[Scraper] | type[Prober], port: int) -> tuple[float, float]:
+async def collecting(
+    kind: type[Scraper] | type[Prober], port: int, path: str = ""
+) -> tuple[float, float]:
     """CPU share of a core and visits in a second, for `ENDPOINTS` on loopback."""
+    addresses = [f"127.0.0.{n + 1}:{port}" for n in range(ENDPOINTS)]
     specs = [
-        EndpointSpec(address=f"127.0.0.{n + 1}:{port}", models=("tiny",)) for n in range(ENDPOINTS)
+        EndpointSpec(
+            address=address,
+            models=("tiny",),
+            metrics_url=f"http://{address}{path}" if path else None,
+        )
+        for address in addresses
     ]
     sink = Nowhere()
     collector = kind(lambda: specs, sink, clock=time.monotonic, rng=random.Random(1))
@@ -232,10 +244,14 @@ def main() -> None:
     print(f"page of {len(page)} bytes: {ours:.0f} us, full parser {parser:.0f} us")
     print(f"  ratio {parser / ours:.0f} (target: over 100)")
     with served(SERVER, page) as port:
-        for kind, target in ((Scraper, "10 %"), (Prober, "5 %")):
-            share, rate = asyncio.run(collecting(kind, port))
+        for name, kind, path, target in (
+            ("Scraper, engines at work", Scraper, "/metrics", "10 %"),
+            ("Scraper, engines at rest", Scraper, "/metrics/same", "10 %"),
+            ("Prober", Prober, "", "5 %"),
+        ):
+            share, rate = asyncio.run(collecting(kind, port, path))
             print(
-                f"{kind.__name__}: {ENDPOINTS} endpoints, {rate:.0f} visits/s:"
+                f"{name}: {ENDPOINTS} endpoints, {rate:.0f} visits/s:"
                 f" {share:.1%} of a core (target: under {target})"
             )
     with served(API_SERVER) as port:

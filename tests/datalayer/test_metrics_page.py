@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import math
+import random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from laar.datalayer.metrics_page import ENGINES, read_page
+from laar.datalayer.metrics_page import ENGINES, PageReader, read_page
 
 LABELS = 'engine="0",model_name="tiny"'
 VLLM = f"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -302,3 +304,59 @@ llamacpp:requests_deferred 46
     reading, _ = read_page(again.encode(), "llama.cpp", counters)
     assert reading.restarted
     assert math.isnan(reading.kv_usage)
+
+
+def _next_page(page: list[str], rng: random.Random) -> list[str]:
+    """The next page of an endpoint: mostly the same, or with one thing changed."""
+    page = list(page)
+    at, to = rng.randrange(len(page)), rng.randrange(len(page))
+    match rng.randrange(9):
+        case 0:
+            page[at], page[to] = page[to], page[at]
+        case 1:
+            del page[at : at + 3]
+        case 2:
+            page.insert(to, page[at])
+        case 3:
+            page[at] = page[at].rpartition(" ")[0] + f" {rng.randrange(4)}"
+        case 4:
+            page[at] = page[at].replace('"0"', '"1"').replace("tiny", "small")
+        case 5:
+            page[at] = " " + page[at]
+        case 6:
+            page.append(f"process_cpu_seconds_total {rng.random()}")
+        case 7:
+            page.insert(0, f"python_info {rng.random()}")
+    return page
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_page_that_is_not_read_again_is_read_as_if_it_were(seed: int) -> None:
+    rng = random.Random(seed)
+    text = VLLM.replace("vllm:", "sglang:") + VLLM
+    reader, counters, lines = PageReader(), None, text.splitlines()
+    read = 0
+    for _ in range(400):
+        lines = text.splitlines() if rng.random() < 0.02 else _next_page(lines, rng)
+        body = "\n".join([*lines, ""][: None if rng.random() < 0.9 else -1]).encode()
+        engine = "vllm" if rng.random() < 0.9 else "sglang"
+        before = reader._reading
+        reading = reader.read(body, engine)
+        expected, counters = read_page(body, engine, counters)
+        assert repr(reading) == repr(expected)
+        read += reading is before
+    assert 20 < read < 380
+
+
+def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
+    for kind, names in ENGINES.items():
+        for field in dataclasses.astuple(names):
+            for name in field if isinstance(field, tuple) else (field,):
+                if isinstance(name, bytes) and name not in _LABELS:
+                    assert name.startswith(names.prefix) or not name, (kind, name)
+        assert not any(
+            names.prefix in other.prefix for other in ENGINES.values() if other is not names
+        )
+
+
+_LABELS = (b"running_lora_adapters", b"max_lora")

@@ -139,6 +139,7 @@ class EndpointTable:
         self._capacity = 0
         self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
+        self._listed: Sequence[EndpointSpec] = ()
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
         self._names = Names((), self._members.aliases)
@@ -250,6 +251,7 @@ class EndpointTable:
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
+        self._listed = tuple(spec for _, spec in specs)
         self._names = Names(specs, self._members.aliases)
         self.models = self._names.models
         ids = {name: at for at, name in enumerate(self.models)}
@@ -292,9 +294,9 @@ class EndpointTable:
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
 
-    def specs(self) -> list[EndpointSpec]:
+    def specs(self) -> Sequence[EndpointSpec]:
         """All endpoints, in slot order."""
-        return [spec for spec in self._specs if spec is not None]
+        return self._listed
 
     def slot(self, address: str) -> int:
         """The slot of an address that is in the set, else -1."""

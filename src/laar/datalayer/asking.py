@@ -20,6 +20,7 @@ import orjson
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock
+from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
 from laar.protocol.headers import retry_after_s
 
@@ -27,7 +28,6 @@ __all__ = ["Asked", "Asker", "ask", "new_session"]
 
 TIMEOUT_S = 10.0
 """Time-out of an answer of one token. Engines that need more are not to be sent users yet."""
-_LOOK_S = 0.25
 _MAX_UNDER_WAY = 16
 """A pool that fails as a whole must not be asked as a whole."""
 _MAX_BYTES = 4096
@@ -139,7 +139,7 @@ class Asker:
                     task = tasks.create_task(self._one(session, spec), name=f"ask {spec.address}")
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(until_look_s())
 
     async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
         self._told(spec.address, await ask(session, spec, self._clock))

@@ -25,14 +25,6 @@ __all__ = ["Engine", "address_of", "look_at"]
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
 
-_MARKS = (
-    ("vllm", b"vllm:"),
-    ("sglang", b"sglang:"),
-    ("tensorrt-llm", b"trtllm_"),
-    ("llama.cpp", b"llamacpp:"),
-)
-"""Engine kinds by a prefix of the names on their metrics pages."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
@@ -94,7 +86,7 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
     page, kind = b"", ""
     for path in dict.fromkeys(names.path for names in ENGINES.values()):
         _, found = await _get(http, f"http://{address}{path}")
-        kind = next((name for name, mark in _MARKS if mark in found), "")
+        kind = next((name for name, names in ENGINES.items() if names.prefix in found), "")
         page = page or found
         if kind:
             break

@@ -20,6 +20,7 @@ from laar.core.endpoints import EndpointSpec
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.stamp import Stamp, stamp_of
+from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
 
 __all__ = [
@@ -213,7 +214,7 @@ class EndpointsFile:
                 self._loaded = stamp
                 await self._reload()
             seen = stamp
-            await asyncio.sleep(self._poll_s)
+            await asyncio.sleep(until_look_s(self._poll_s))
 
     async def _reload(self) -> None:
         try:

@@ -26,6 +26,7 @@ from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import KvEventSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch
+from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
 __all__ = ["KvEvents"]
@@ -84,7 +85,7 @@ class KvEvents:
                         self._listen(context, address, url, replay), name=f"kv-events {address}"
                     )
                     listeners[address, url, replay] = task
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(until_look_s(LOOK_S))
         finally:
             for task in listeners.values():
                 task.cancel()
@@ -93,7 +94,8 @@ class KvEvents:
 
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
-            if url := _url(spec.address, spec.labels.get(EVENTS_LABEL, "")):
+            if label := spec.labels.get(EVENTS_LABEL):
+                url = _url(spec.address, label)
                 yield spec.address, url, _url(spec.address, spec.labels.get(REPLAY_LABEL, ""))
 
     async def _listen(

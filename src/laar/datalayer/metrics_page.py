@@ -6,19 +6,25 @@ second of a hundred endpoints costs nearly nothing. Engines differ in names only
 they lack stays NaN. Data-parallel ranks report on one page under a label each: counts, tokens and
 counters are summed, the share of the cache in use is averaged.
 
+While an engine rests, its own lines stay as they are, and only its process's change. So a page is
+searched again only where the hash of the engine's lines is another (`PageReader`).
+
 The page is untrusted: a value that is not a sensible finite number becomes NaN, never an error.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from xxhash import xxh3_128_digest
+
 from laar.core.endpoints import EndpointSpec, Reading
 
-__all__ = ["ENGINES", "Counters", "EngineNames", "page_url", "read_page"]
+__all__ = ["ENGINES", "Counters", "EngineNames", "PageReader", "page_url", "read_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,7 @@ class EngineNames:
     """The names of one engine's metrics; of several names the first that the page has counts.
 
     Args:
+        prefix: all names begin with it, and no other line of the page does.
         waiting, running: gauges, requests.
         kv_usage: gauge, share 0..1.
         capacity_tokens: gauges whose product is the size of the KV cache.
@@ -39,6 +46,7 @@ class EngineNames:
         path: path of the page.
     """
 
+    prefix: bytes
     waiting: tuple[bytes, ...]
     running: tuple[bytes, ...]
     kv_usage: tuple[bytes, ...]
@@ -55,6 +63,7 @@ class EngineNames:
 ENGINES: Mapping[str, EngineNames] = {
     # Names as served by vLLM 0.32; the second ones are those of releases before the V1 engine.
     "vllm": EngineNames(
+        prefix=b"vllm:",
         waiting=(b"vllm:num_requests_waiting",),
         running=(b"vllm:num_requests_running",),
         kv_usage=(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc"),
@@ -70,6 +79,7 @@ ENGINES: Mapping[str, EngineNames] = {
     ),
     # Every scheduler of a group may report, and each priority beside the total (`_once`).
     "sglang": EngineNames(
+        prefix=b"sglang:",
         waiting=(b"sglang:num_queue_reqs",),
         running=(b"sglang:num_running_reqs",),
         kv_usage=(b"sglang:token_usage",),
@@ -83,6 +93,7 @@ ENGINES: Mapping[str, EngineNames] = {
     # Its prefix counters are in blocks of the cache, not in tokens, so they are left out. Its
     # `/metrics` is JSON, of iterations.
     "tensorrt-llm": EngineNames(
+        prefix=b"trtllm_",
         waiting=(b"trtllm_num_requests_waiting",),
         running=(b"trtllm_num_requests_running",),
         kv_usage=(b"trtllm_kv_cache_utilization",),
@@ -93,6 +104,7 @@ ENGINES: Mapping[str, EngineNames] = {
     ),
     # With `--metrics`; the share of its cache in use only in older releases, its size in none.
     "llama.cpp": EngineNames(
+        prefix=b"llamacpp:",
         waiting=(b"llamacpp:requests_deferred",),
         running=(b"llamacpp:requests_processing",),
         kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
@@ -141,6 +153,38 @@ def page_url(spec: EndpointSpec) -> str:
     if spec.metrics_url is not None:
         return spec.metrics_url
     return f"http://{spec.address}{ENGINES[spec.engine].path}"
+
+
+class PageReader:
+    """Reads the pages of one endpoint, one after the other."""
+
+    __slots__ = ("_before", "_lines", "_reading")
+
+    def __init__(self) -> None:
+        self._before: Counters | None = None
+        self._lines: tuple[str, bytes] | None = None
+        self._reading = Reading()
+
+    def read(self, page: bytes, engine: str) -> Reading:
+        """The numbers of a page; `engine` is a key of `ENGINES`."""
+        lines = engine, _hash_of_lines(page, ENGINES[engine].prefix)
+        if lines == self._lines:
+            if self._reading.restarted:
+                self._reading = dataclasses.replace(self._reading, restarted=False)
+            return self._reading
+        self._lines = lines
+        self._reading, self._before = read_page(page, engine, self._before)
+        return self._reading
+
+
+def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
+    """The hash of all from the first line of an engine to the end of its last."""
+    start = page.find(prefix)
+    if start < 0:
+        return b""
+    end = page.find(b"\n", page.rfind(prefix)) + 1 or len(page)
+    # Whether a name begins its line, and whether the last line is whole, counts too.
+    return xxh3_128_digest(memoryview(page)[max(start - 1, 0) : end])
 
 
 def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Reading, Counters]:

@@ -9,15 +9,15 @@ Any answer is a round trip, 404 and 405 too; but a 5xx says that the engine behi
 
 from __future__ import annotations
 
+import asyncio
 import random
-from types import SimpleNamespace
 
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
+from laar.datalayer.fetching import Fetcher
 from laar.datalayer.interface import Clock, ReadingSink, Targets
-from laar.datalayer.scrape import read_capped
-from laar.datalayer.visits import Interval, Visits, visiting_session
+from laar.datalayer.visits import Interval, Visits
 
 __all__ = ["Prober"]
 
@@ -57,7 +57,7 @@ class Prober:
         self._sink = sink
         self._clock = clock
         self._path = path
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._visits = Visits(
             targets,
             self._probe,
@@ -68,23 +68,12 @@ class Prober:
             clock=clock,
             rng=rng,
         )
-        self._session: aiohttp.ClientSession | None = None
+        self._pages: Fetcher | None = None
 
     async def run(self) -> None:
         """Probe until cancelled."""
-        trace = aiohttp.TraceConfig()
-        trace.on_request_headers_sent.append(self._headers_sent)
-        async with visiting_session(self._timeout, trace=trace) as self._session:
+        async with Fetcher({"accept": "*/*"}, clock=self._clock) as self._pages:
             await self._visits.run()
-
-    async def _headers_sent(
-        self,
-        _session: aiohttp.ClientSession,
-        context: SimpleNamespace,
-        _params: aiohttp.TraceRequestHeadersSentParams,
-    ) -> None:
-        # A request is sent again when a kept-alive connection turns out dead: the last counts.
-        context.trace_request_ctx.sent_at = self._clock()
 
     def _left(self, address: str) -> None:
         self._sink.problem(f"probe {address}", None)
@@ -92,19 +81,16 @@ class Prober:
     async def _probe(self, spec: EndpointSpec) -> None:
         url = f"http://{spec.address}{self._path}"
         source = f"probe {spec.address}"
-        sent = SimpleNamespace(sent_at=self._clock())
         rtt_s: float | None = None
         problem: str | None = None
-        assert self._session is not None
+        assert self._pages is not None
         try:
-            async with self._session.get(
-                url, allow_redirects=False, trace_request_ctx=sent
-            ) as answer:
+            async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
                 if answer.status < 500:
-                    rtt_s = self._clock() - sent.sent_at
+                    rtt_s = answer.after_s
                 else:
                     problem = f"{url} answered {answer.status}"
-                await read_capped(answer, _MAX_ANSWER_BYTES)
+                await answer.read(_MAX_ANSWER_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if rtt_s is None:
                 problem = f"{url}: {type(error).__name__} {error}".strip()

@@ -11,15 +11,19 @@ taken.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
+from collections import defaultdict
+from collections.abc import Sequence
 
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
+from laar.datalayer.fetching import Fetcher
 from laar.datalayer.interface import Clock, ReadingSink, Targets
-from laar.datalayer.metrics_page import Counters, page_url, read_page
-from laar.datalayer.visits import Interval, Visits, visiting_session
+from laar.datalayer.metrics_page import PageReader, page_url
+from laar.datalayer.visits import Interval, Visits
 
 __all__ = ["Scraper"]
 
@@ -57,45 +61,47 @@ class Scraper:
         self._targets = targets
         self._sink = sink
         self._clock = clock
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._timeout_s = timeout_s
         self._max_page_bytes = max_page_bytes
-        self._before: dict[str, Counters] = {}
+        self._readers: defaultdict[str, PageReader] = defaultdict(PageReader)
         self._visits = Visits(
             self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
         )
-        self._session: aiohttp.ClientSession | None = None
+        self._known: Sequence[EndpointSpec] = ()
+        self._with_page: Sequence[EndpointSpec] = ()
+        self._pages: Fetcher | None = None
 
     async def run(self) -> None:
         """Scrape until cancelled."""
-        async with visiting_session(
-            self._timeout,
-            headers={"accept": "text/plain;version=0.0.4", "accept-encoding": "identity"},
-        ) as self._session:
+        headers = {"accept": "text/plain;version=0.0.4"}
+        async with Fetcher(headers, clock=self._clock) as self._pages:
             await self._visits.run()
 
-    def _scraped(self) -> list[EndpointSpec]:
-        return [spec for spec in self._targets() if spec.metrics_url != ""]
+    def _scraped(self) -> Sequence[EndpointSpec]:
+        known = tuple(self._targets())
+        if known is not self._known:
+            self._known = known
+            self._with_page = tuple(spec for spec in known if spec.metrics_url != "")
+        return self._with_page
 
     def _left(self, address: str) -> None:
-        self._before.pop(address, None)
+        self._readers.pop(address, None)
         self._sink.problem(f"scrape {address}", None)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
         url = page_url(spec)
         source = f"scrape {spec.address}"
-        assert self._session is not None
+        assert self._pages is not None
         try:
-            # A redirect could lead anywhere the picker can reach, so none is followed.
-            async with self._session.get(url, allow_redirects=False) as answer:
+            async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
                     return
-                page = await read_capped(answer, self._max_page_bytes)
+                page = await answer.read(self._max_page_bytes)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {type(error).__name__} {error}".strip())
             return
-        reading, counters = read_page(page, spec.engine, self._before.get(spec.address))
-        self._before[spec.address] = counters
+        reading = self._readers[spec.address].read(page, spec.engine)
         self._sink.reading(spec.address, reading, self._clock())
         problem = None
         if len(page) > self._max_page_bytes:

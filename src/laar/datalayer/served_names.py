@@ -16,6 +16,7 @@ Where a name proves wrong, or is not known, there is a look at once (`ServedName
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 from collections.abc import Mapping
@@ -26,9 +27,9 @@ import orjson
 
 from laar.core.endpoints import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
+from laar.datalayer.fetching import Fetcher
 from laar.datalayer.interface import Clock, ServedSink, Targets
-from laar.datalayer.scrape import read_capped
-from laar.datalayer.visits import Visits, visiting_session
+from laar.datalayer.visits import Visits
 
 __all__ = ["ServedNames", "read_served"]
 
@@ -70,8 +71,8 @@ class ServedNames:
         interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._targets, self._sink = targets, sink
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._targets, self._sink, self._clock = targets, sink, clock
+        self._timeout_s = timeout_s
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """And the weights at that time: another engine may start at an address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
@@ -83,18 +84,12 @@ class ServedNames:
             clock=clock,
             rng=rng,
         )
-        self._session: aiohttp.ClientSession | None = None
+        self._pages: Fetcher | None = None
 
     async def run(self) -> None:
         """Look until cancelled."""
-        async with visiting_session(
-            self._timeout,
-            headers={
-                "accept": "application/json",
-                "accept-encoding": "identity",
-                "user-agent": "laar-names",
-            },
-        ) as self._session:
+        headers = {"accept": "application/json", "user-agent": "laar-names"}
+        async with Fetcher(headers, clock=self._clock) as self._pages:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
@@ -161,10 +156,9 @@ class ServedNames:
         return status != _NO_GET
 
     async def _get(self, url: str) -> tuple[int, bytes]:
-        assert self._session is not None
-        # A redirect could lead anywhere the picker can reach, so none is followed.
-        async with self._session.get(url, allow_redirects=False) as answer:
-            return answer.status, await read_capped(answer, MAX_LIST_BYTES)
+        assert self._pages is not None
+        async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
+            return answer.status, await answer.read(MAX_LIST_BYTES)
 
 
 def read_served(body: bytes) -> Served:

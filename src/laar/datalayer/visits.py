@@ -17,14 +17,12 @@ import functools
 import heapq
 import math
 import random
-from collections.abc import Callable, Coroutine, Mapping
-
-import aiohttp
+from collections.abc import Callable, Coroutine
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.interface import Clock, Targets
 
-__all__ = ["Interval", "Visits", "visiting_session"]
+__all__ = ["LOOK_S", "Interval", "Visits", "until_look_s"]
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
@@ -44,25 +42,14 @@ _TOGETHER = 8
 """Visits that start in one go at most: for a millisecond, which requests wait."""
 _TIMER_S = 1e-3
 """A timer of the event loop may be that much early."""
-_KEPT_S = 75.0
-"""Seconds for which a connection without a visit is kept: more than any interval at rest."""
 
 
-def visiting_session(
-    timeout: aiohttp.ClientTimeout,
-    *,
-    headers: Mapping[str, str] | None = None,
-    trace: aiohttp.TraceConfig | None = None,
-) -> aiohttp.ClientSession:
-    """A session of a collector: one kept connection to each endpoint, and no cookies."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
-        timeout=timeout,
-        auto_decompress=False,
-        headers=headers,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trace_configs=None if trace is None else [trace],
-    )
+def until_look_s(every_s: float = LOOK_S) -> float:
+    """Seconds until parts that look now and then should: all at the same moments.
+
+    To wake up is most of what a look costs, and once for all of them is enough.
+    """
+    return every_s - asyncio.get_running_loop().time() % every_s + _TIMER_S
 
 
 class Visits:
@@ -99,7 +86,7 @@ class Visits:
         self._phase = phase
         self._clock = clock
         self._rng = rng
-        self._seen: list[EndpointSpec] = []
+        self._seen: tuple[EndpointSpec, ...] = ()
         self._known: dict[str, EndpointSpec] = {}
         self._due: list[tuple[float, str]] = []
         self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
@@ -138,8 +125,8 @@ class Visits:
             self._plan(address, at)
 
     def _follow(self, now: float) -> None:
-        targets = list(self._targets())
-        if targets == self._seen:
+        targets = tuple(self._targets())
+        if targets is self._seen or targets == self._seen:
             return
         specs = {spec.address: spec for spec in targets}
         for address in self._known.keys() - specs.keys():

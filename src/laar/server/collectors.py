@@ -14,6 +14,7 @@ from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
+from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
 from laar.health import Kind
 from laar.server.fleet import FleetState
@@ -97,7 +98,7 @@ class Collectors:
             if reported is not bool(labelled):
                 reported = bool(labelled)
                 self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
         names: Counter[str] = Counter()
@@ -167,7 +168,7 @@ class Collectors:
             return set_s
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
-    def _targets(self) -> list[EndpointSpec]:
+    def _targets(self) -> Sequence[EndpointSpec]:
         return self._picker.table.specs()
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:

@@ -26,6 +26,7 @@ from prometheus_client.core import Metric
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
 from laar.datalayer.stamp import Stamp, stamp_of
+from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
@@ -112,7 +113,7 @@ class SettingsReloader:
         seen, tried_at = self._stamps, loop.time()
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.poll_s):
+                async with asyncio.timeout(until_look_s(self.poll_s)):
                     await self._asked.wait()
             found = await asyncio.to_thread(_stamps, self._stamps)
             changed = found == seen and found != self._stamps

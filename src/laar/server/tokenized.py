@@ -28,8 +28,8 @@ from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.request import Api
+from laar.datalayer.fetching import visiting_session
 from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
-from laar.datalayer.visits import visiting_session
 from laar.errors import SettingError
 from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds, hash_blocks, root

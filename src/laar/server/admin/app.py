@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from laar.datalayer.visits import until_look_s
 from laar.server.admin.answers import as_json
 from laar.server.health_service import HealthService
 from laar.server.listener import listener
@@ -163,7 +164,7 @@ class AdminServer(uvicorn.Server):
         """Once a second, where uvicorn's own wakes an idle picker ten times."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
+                async with asyncio.timeout(until_look_s(_TICK_S)):
                     await self._stopped.wait()
 
     def stop(self) -> None:

@@ -1,0 +1,226 @@
+"""GET requests of collectors, over one kept connection to each host: what visits need of HTTP.
+
+A picker at rest does little but visit, and most of a visit was a general client's part of it: the
+objects of its URL, request, response, redirects and cookies. So a request to an IP address is
+written as it is, to a connection of aiohttp's that reads the answer with all of its limits. A URL
+with a name, a password, a query or https is left to aiohttp's session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Self
+
+import aiohttp
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError
+
+from laar.datalayer.interface import Clock
+
+__all__ = ["Answer", "Fetcher", "visiting_session"]
+
+_PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
+"""Such a URL has nothing to resolve, to quote or to shorten."""
+_MAX_PORT = 65535
+_KEPT_S = 75.0
+"""Seconds for which a connection without a visit is kept: more than any interval at rest."""
+_BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+
+
+def visiting_session(
+    timeout: aiohttp.ClientTimeout,
+    *,
+    headers: Mapping[str, str] | None = None,
+    trace: aiohttp.TraceConfig | None = None,
+) -> aiohttp.ClientSession:
+    """A session of a collector: one kept connection to each endpoint, and no cookies."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
+        timeout=timeout,
+        auto_decompress=False,
+        headers=headers,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trace_configs=None if trace is None else [trace],
+    )
+
+
+class Answer:
+    """An answer whose headers have come.
+
+    Attributes:
+        status: its status.
+        after_s: seconds from the end of the request's headers to the start of the answer's; to open
+            a connection never counts.
+    """
+
+    __slots__ = ("_content", "after_s", "status")
+
+    def __init__(self, status: int, after_s: float, content: aiohttp.StreamReader) -> None:
+        self.status = status
+        self.after_s = after_s
+        self._content = content
+
+    async def read(self, max_bytes: int) -> bytes:
+        """The body up to and a little over `max_bytes`; past it the connection is given up.
+
+        Raises:
+            ClientError: it breaks off.
+        """
+        body = await self._content.readany()
+        if self._content.at_eof():  # nearly always
+            return body
+        chunks, size = [body], len(body)
+        while size <= max_bytes and (chunk := await self._content.readany()):
+            chunks.append(chunk)
+            size += len(chunk)
+        return b"".join(chunks)
+
+
+class _Host:
+    """The way to one host.
+
+    Attributes:
+        turn: held by the request under way.
+        connection: the kept connection; None while a request has it.
+        used_at: end of the last request, by the event loop's clock.
+    """
+
+    __slots__ = ("connection", "turn", "used_at")
+
+    def __init__(self) -> None:
+        self.turn = asyncio.Lock()
+        self.connection: ResponseHandler | None = None
+        self.used_at = 0.0
+
+
+class Fetcher:
+    """Fetches what collectors ask for, until it is left. Made on a running loop.
+
+    Args:
+        headers: headers of all requests.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, headers: Mapping[str, str], *, clock: Clock) -> None:
+        headers = {"user-agent": SERVER_SOFTWARE, "accept-encoding": "identity", **headers}
+        lines = [f"{name}: {value}" for name, value in headers.items()]
+        self._head_end = "\r\n".join(["", *lines, "", ""])
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._hosts: dict[str, _Host] = {}
+        self._sweeping: asyncio.TimerHandle | None = None
+        trace = aiohttp.TraceConfig()
+        trace.on_request_headers_sent.append(self._headers_sent)
+        self._session = visiting_session(aiohttp.ClientTimeout(), headers=headers, trace=trace)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for host in self._hosts.values():
+            if host.connection is not None:
+                host.connection.close()
+        await self._session.close()
+
+    @asynccontextmanager
+    async def get(self, url: str) -> AsyncIterator[Answer]:
+        """Asks for a page, and gives the answer. No redirect is followed: it could lead anywhere.
+
+        To bound the time is the caller's part.
+
+        Raises:
+            ClientError, OSError, ValueError: there is no answer.
+        """
+        plain = _PLAIN.fullmatch(url)
+        if plain is None or int(plain[3]) > _MAX_PORT:
+            sent = SimpleNamespace(at=self._clock())
+            asked = self._session.get(url, allow_redirects=False, trace_request_ctx=sent)
+            async with asked as came:
+                yield Answer(came.status, self._clock() - sent.at, came.content)
+            return
+        netloc, ip, port, path = plain.groups()
+        host = self._hosts.get(netloc)
+        if host is None:
+            host = self._hosts[netloc] = _Host()
+            self._sweep_later()
+        request = f"GET {path} HTTP/1.1\r\nhost: {netloc}{self._head_end}".encode()
+        async with host.turn:
+            try:
+                connection, answer = await self._ask(host, ip.strip("[]"), int(port), request)
+                try:
+                    yield answer
+                except BaseException:
+                    connection.close()
+                    raise
+                if connection.should_close:
+                    connection.close()
+                else:
+                    host.connection = connection
+            finally:
+                host.used_at = self._loop.time()
+
+    async def _ask(
+        self, host: _Host, ip: str, port: int, request: bytes
+    ) -> tuple[ResponseHandler, Answer]:
+        """Asks again where a connection breaks: a kept one may have been closed meanwhile."""
+        for last in (False, True):
+            connection, host.connection = host.connection, None
+            if connection is None or not connection.is_connected() or connection.should_close:
+                if connection is not None:
+                    connection.close()
+                _, connection = await self._loop.create_connection(self._connection, ip, port)
+            try:
+                return connection, await self._answer(connection, request)
+            except BaseException as error:
+                connection.close()
+                if last or not isinstance(error, _BROKEN):
+                    raise
+        raise AssertionError
+
+    def _connection(self) -> ResponseHandler:
+        return ResponseHandler(self._loop)
+
+    async def _answer(self, connection: ResponseHandler, request: bytes) -> Answer:
+        if connection.transport is None:  # closed as soon as it was open
+            raise aiohttp.ServerDisconnectedError
+        connection.set_response_params(read_until_eof=True, auto_decompress=False)
+        connection.transport.write(request)
+        sent_at = self._clock()
+        try:
+            message, content = await connection.read()
+            while 100 <= message.code < 200 and message.code != 101:
+                message, content = await connection.read()
+        except HttpProcessingError as error:
+            raise aiohttp.ClientError(f"{error.code}, {error.message}") from error
+        return Answer(message.code, self._clock() - sent_at, content)
+
+    def _sweep_later(self) -> None:
+        if self._sweeping is None:
+            self._sweeping = self._loop.call_later(_KEPT_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Drops hosts that nothing was asked of for long."""
+        self._sweeping = None
+        before = self._loop.time() - _KEPT_S
+        for netloc, host in list(self._hosts.items()):
+            if host.used_at < before and not host.turn.locked():
+                if host.connection is not None:
+                    host.connection.close()
+                del self._hosts[netloc]
+        if self._hosts:
+            self._sweep_later()
+
+    async def _headers_sent(
+        self,
+        _session: aiohttp.ClientSession,
+        context: SimpleNamespace,
+        _params: aiohttp.TraceRequestHeadersSentParams,
+    ) -> None:
+        # A request is sent again when a kept-alive connection turns out dead: the last counts.
+        context.trace_request_ctx.at = self._clock()
