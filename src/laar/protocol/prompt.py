@@ -62,8 +62,10 @@ class Spans:
         if texts and role in ("system", "developer") and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
         if role in ("user", None):
-            read = (text for text in reversed(texts) if not text.startswith(DIGEST))
-            self.question = next(read, self.question)
+            for text in reversed(texts):
+                if not text.startswith(DIGEST):
+                    self.question = text
+                    break
 
     def embeddings(self, data: str) -> None:
         """Embeddings in place of a text: their digest, as long as a text of as many tokens."""
