@@ -16,7 +16,7 @@ import orjson
 from laar.errors import RequestError
 from laar.protocol.jsonscan import member_spans
 
-__all__ = ["ErrorSpotter", "NameRestorer", "Usage", "UsageReader", "error_body"]
+__all__ = ["NO_USAGE", "ErrorSpotter", "NameRestorer", "Usage", "UsageReader", "error_body"]
 
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
@@ -71,6 +71,8 @@ class Usage:
     cached_tokens: int | None = None
 
 
+NO_USAGE = Usage()
+
 MAX_ID_CHARS = 256
 """Longest id of a stored answer that is remembered."""
 
@@ -92,7 +94,7 @@ class UsageReader:
         self._stored = stored
         self._kept = bytearray()
         self._too_long = False
-        self.usage = Usage()
+        self.usage = NO_USAGE
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
@@ -226,6 +227,7 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
     ]
 
 
+@lru_cache(256)  # Envoy's configuration has a few dozen
 def header_of(attribute: str) -> str:
     """The header that an attribute stands for; empty when it is about something else."""
     if attribute.startswith(_ATTRIBUTE_START):

@@ -89,8 +89,10 @@ SUFFIXES: tuple[tuple[str, Api], ...] = (
 )
 
 
+_OPAQUE = Api.OPAQUE
 _MARK_CHARS = 32
 _MANY_TURNS = 64
+_UNREAD = Spans(b"")
 _API_MARKS = {api: f"api={api}" for api in Api}
 
 
@@ -174,7 +176,7 @@ def read_body(api: Api, body: bytes) -> Body:
         RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. Never for an
             opaque body.
     """
-    if api is Api.OPAQUE:
+    if api is _OPAQUE:
         span = field_span(body, "model")
         if span is not None:
             return Body(model=_field(body, span), model_span=span)
@@ -185,7 +187,7 @@ def read_body(api: Api, body: bytes) -> Body:
         model = ""
     if not isinstance(model, str):
         raise _bad("`model` must be a string")
-    spans, chars = Spans(body), len(body)
+    spans, chars = _UNREAD, len(body)
     if is_whole:
         try:
             spans = read_prompt(api, document, body)
@@ -194,27 +196,34 @@ def read_body(api: Api, body: bytes) -> Body:
             pass
     salt = document.get("cache_salt")
     previous = document.get("previous_response_id")
-    return Body(
-        model=_text(model),
-        spans=tuple(map(_text, spans.texts)),
-        question=_text(spans.question),
-        system=_text(spans.system),
+    read = Body(
+        model=model,
+        spans=tuple(spans.texts),
+        question=spans.question,
+        system=spans.system,
         marks=marks_of(api, document, spans.messages),
         chars=chars,
         stream=document.get("stream") is True,
         max_tokens=_limit(document),
-        salt=_text(salt) if isinstance(salt, str) else "",
+        salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
         session=session_of_body(document),
-        previous=_text(previous) if isinstance(previous, str) else "",
+        previous=previous if isinstance(previous, str) else "",
         document=document if is_plain else None,
     )
+    if not is_plain:  # `orjson` reads no lone surrogates
+        read.model, read.question, read.system = map(_text, (model, read.question, read.system))
+        read.salt, read.previous = _text(read.salt), _text(read.previous)
+        read.spans = tuple(map(_text, read.spans))
+    return read
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:
     """The first limit on the answer that is set; null is none, as for the engines."""
-    limits = (document.get(name) for name in _LIMITS)
-    limit = next((each for each in limits if each is not None), None)
+    limit = None
+    for name in _LIMITS:
+        if (limit := document.get(name)) is not None:
+            break
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
         return None
     return min(limit, MAX_LIMIT_TOKENS)

@@ -57,13 +57,16 @@ class Spans:
     def message(self, role: object, content: object) -> None:
         """A message: its role as a marker, then its texts."""
         texts = [content] if isinstance(content, str) else list(self._texts(content))
-        self.add([f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f", *texts])
+        self.texts.append(f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f")
+        self.add(texts)
         self.messages += 1
         if texts and role in ("system", "developer") and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
         if role in ("user", None):
-            read = (text for text in reversed(texts) if not text.startswith(DIGEST))
-            self.question = next(read, self.question)
+            for text in reversed(texts):
+                if not text.startswith(DIGEST):
+                    self.question = text
+                    break
 
     def embeddings(self, data: str) -> None:
         """Embeddings in place of a text: their digest, as long as a text of as many tokens."""
@@ -123,7 +126,8 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
         if not isinstance(message, dict):
             raise UnknownPromptError
         spans.message(message.get("role"), message.get("content"))
-        spans.json(message.get("tool_calls"))
+        if calls := message.get("tool_calls"):
+            spans.json(calls)
 
 
 _ATTRIBUTION = "x-anthropic-billing-header:"

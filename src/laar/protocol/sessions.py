@@ -35,6 +35,8 @@ SESSION_HEADERS = (
 """Headers of Claude Code, Codex (both spellings) and OpenCode, and a common one; the first that is
 present counts. They are left in place, since engines may read them too."""
 
+_NAMING = frozenset({SESSION, *SESSION_HEADERS})
+
 AGENT_HEADERS = ("x-claude-code-agent-id",)
 """Names a sub-agent within the session."""
 
@@ -49,6 +51,8 @@ _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 def session_of_headers(headers: Mapping[str, str]) -> str:
     """The session that a request's headers name; empty when they name none."""
+    if _NAMING.isdisjoint(headers):  # most requests
+        return ""
     get = headers.get
     own = get(SESSION)
     if own and (own := _checked(own)):

@@ -8,6 +8,7 @@ from laar.health import Reply
 from laar.protocol import agreed
 from laar.protocol.answers import (
     MAX_ERROR_BYTES,
+    NO_USAGE,
     ErrorSpotter,
     NameRestorer,
     Usage,
@@ -35,6 +36,8 @@ class Answer:
         self._answered_at: float | None = None
         self._refusal: Reply | None = None
         self._errors: ErrorSpotter | None = None
+        self._seen: ResponseHeaders | None = None
+        self._stored = False
         self._usage_reader: UsageReader | None = None
 
     @property
@@ -53,7 +56,7 @@ class Answer:
             read: the answer's body will be seen.
             stored: the engine keeps the answer, under an id that is to be read.
         """
-        self._usage_reader = UsageReader(events=event.streamed, stored=stored)
+        self._seen, self._stored = event, stored
         if event.status is None:
             return None
         if event.status == 200 and not read:
@@ -89,7 +92,10 @@ class Answer:
         """Looks in a piece for usage, and for the id of an answer that the engine keeps."""
         reader = self._usage_reader
         if reader is None:
-            return None
+            if self._seen is None:
+                return None
+            reader = UsageReader(events=self._seen.streamed, stored=self._stored)
+            self._usage_reader = reader
         was_known = bool(reader.response_id)
         reader.feed(data)
         if was_known or not reader.response_id:
@@ -111,7 +117,7 @@ class Answer:
     def usage(self) -> Usage:
         """The engine's own counts, if the answer was read to its end."""
         if self._usage_reader is None or not self.complete:
-            return Usage()
+            return NO_USAGE
         return self._usage_reader.end()
 
     def completion(self, decision: Decision, usage: Usage, now: float) -> Completion:
@@ -153,6 +159,8 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
     Where it was in a hurry, the answer may be an earlier one's, and who was asked after that, or
     it again, did not fail.
     """
+    if event.attempts <= 1 and event.details == agreed.FROM_ENDPOINT:
+        return None
     ranked = (decision.address, *decision.fallbacks)
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
     if event.details == agreed.FROM_ENDPOINT:

@@ -90,14 +90,13 @@ class AnswerHalf:
     def _pass_headers(
         self, decision: Decision, event: ResponseHeaders, now: float, out: list[Action]
     ) -> ResponsePhase:
-        if self._shared.dialect.reads_by_server and not event.end:
-            self._shared.read_answer = (
-                self._shared.read_answer or decision.flight.read or event.status == 503
-            )
-        read = self._shared.sees_answer and not event.end
+        shared = self._shared
+        if shared.dialect.reads_by_server and not event.end:
+            shared.read_answer = shared.read_answer or decision.flight.read or event.status == 503
+        read = shared.sees_answer and not event.end
         if (
             replied := self._answer.replied(
-                decision, event, read=read, stored=self._shared.api is Api.RESPONSES
+                decision, event, read=read, stored=shared.api is Api.RESPONSES
             )
         ) is not None:
             out.append(replied)
@@ -105,17 +104,16 @@ class AnswerHalf:
         if event.count <= MAX_HEADERS_TO_ADD_TO:
             told = headers_of_answer(
                 decision,
-                self._shared.settings.answers,
-                shadow=self._shared.shadow,
-                overhead_us=self._shared.overhead_us,
-                since=self._shared.stamp,
+                shared.settings.answers,
+                shadow=shared.shadow,
+                overhead_us=shared.overhead_us,
+                since=shared.stamp,
             )
-            if self._shared.settings.conformance_headers:
+            if shared.settings.conformance_headers:
                 told.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     told.append((names.TEST_SERVED, event.served))
-        self._shared.dialect.answer_headers(told, out, read=self._shared.read_answer)
-        shared = self._shared
+        shared.dialect.answer_headers(told, out, read=shared.read_answer)
         if shared.target is not None and shared.asked and shared.dialect.shows_answers:
             self._answer.restorer = NameRestorer(
                 served=shared.target,

@@ -27,6 +27,8 @@ and fails the request. Above this many, laar adds none: its headers are worth le
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
 
+_ALL, _AUTO, _IDS, _NONE = (names.Answers(each) for each in ("all", "auto", "ids", "none"))
+
 
 def headers_of_answer(
     decision: Decision,
@@ -45,10 +47,10 @@ def headers_of_answer(
         overhead_us: microseconds from the complete body to the decision.
         since: makes the stamp of a question's first attempt; empty for none.
     """
-    if answers is names.Answers.NONE:
+    if answers is _NONE:
         return []
-    if answers is names.Answers.AUTO:
-        answers = names.Answers.IDS if decision.request.tenant else names.Answers.ALL
+    if answers is _AUTO:
+        answers = _IDS if decision.request.tenant else _ALL
     if shadow:
         return [(names.DECISION_ID, decision.id), (names.MODE, "shadow")]
     flight = decision.flight
@@ -63,7 +65,7 @@ def headers_of_answer(
             told.append((names.SINCE, stamp))
     if flight.exhausted:
         told.append((names.EXHAUSTED, "true"))
-    if answers is names.Answers.IDS:
+    if answers is _IDS:
         return told
     told.append((names.ENDPOINT, flight.address))
     told.append((names.OVERHEAD_US, str(overhead_us)))

@@ -29,6 +29,7 @@ from laar.protocol.stream.shared import Shared
 __all__ = ["Stream"]
 
 _NO_RULES = NoRules()
+_OVER = RequestPhase.OVER  # to look a member up takes as long as a call
 _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Phase]] = {
     **REQUEST_HANDLERS,
     **ANSWER_HANDLERS,
@@ -101,7 +102,7 @@ class Stream:
         if phase not in allowed:
             raise RuntimeError(f"{kind.__name__} leads to {phase}, which its table does not have")
         half.phase = phase
-        if phase is RequestPhase.OVER:
+        if phase is _OVER:
             if kind is Closed:
                 self._answer.end(now, actions)
                 if not self._shared.taken:

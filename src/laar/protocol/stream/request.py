@@ -9,6 +9,7 @@ from laar.protocol.ports import GatewayRules
 
 __all__ = ["forget_prompt", "model_wanted", "request_of"]
 
+_OPAQUE = Api.OPAQUE
 _KEPT_CHARS = 500
 """Characters of a question's head and of its tail that are kept once the request is decided: whole
 prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
@@ -17,7 +18,7 @@ more."""
 
 def model_wanted(api: Api, asked: str, head: Head, rules: GatewayRules, pool: str) -> str:
     """The model to look for: by the cluster's rules, the gateway's header, or as asked."""
-    if api is Api.OPAQUE:
+    if api is _OPAQUE:
         return asked
     return rules.rewrite(asked, pool) or head.rewrite or asked
 
@@ -58,12 +59,12 @@ def request_of(
     salt = read.salt
     if salt_by_tenant and head.tenant:
         salt = f"{head.tenant}\n{salt}"  # no tenant's name has a line break
-    stored = response_of(head.method, head.path) if api is Api.OPAQUE else ""
+    stored = response_of(head.method, head.path) if api is _OPAQUE else ""
     return Request(
         id=request_id,
         api=api,
         model=model_wanted(api, read.model, head, rules, pool),
-        encodes=api is Api.OPAQUE and encodes(head.path),
+        encodes=api is _OPAQUE and encodes(head.path),
         spans=read.spans,
         question=read.question,
         system=read.system,

@@ -55,6 +55,7 @@ from laar.protocol.stream.shared import Shared
 __all__ = ["REQUEST_HANDLERS", "RequestHalf"]
 
 _NO_HEAD = names.read_head({})
+_OPAQUE = Api.OPAQUE
 _MAX_DIGITS = 20
 """Digits of a length in bytes; Python refuses to read thousands."""
 
@@ -166,7 +167,7 @@ class RequestHalf:
         """Whether it is a form beyond the limit: audio, images. A gateway sends those on unread."""
         length = headers.get("content-length", "")
         return (
-            self._shared.api is Api.OPAQUE
+            self._shared.api is _OPAQUE
             and headers.get("content-type", "").startswith("multipart/")
             and length.isdecimal()
             and len(length) < _MAX_DIGITS
@@ -175,7 +176,7 @@ class RequestHalf:
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Asks for an endpoint by the headers alone."""
-        self._shared.api = Api.OPAQUE
+        self._shared.api = _OPAQUE
         return self._ask(Body(model=model_of(self._head.path)), now, out)
 
     def _begin(self, event: RequestHeaders | WholeRequest, now: float) -> None:
@@ -187,10 +188,10 @@ class RequestHalf:
         self._head = names.read_head(event.headers, self._shared.settings.tenant_header)
         self._id = self._head.id or self._new_id()
         self._shared.api = api_of(self._head.path)
-        if self._shared.api is Api.OPAQUE:
+        if self._shared.api is _OPAQUE:
             for name in names.ORIGINAL_PATHS:  # the gateway may have rewritten the path
                 self._shared.api = api_of(event.headers.get(name, ""))
-                if self._shared.api is not Api.OPAQUE:
+                if self._shared.api is not _OPAQUE:
                     break
         if self._shared.settings.conformance_headers:
             self._select_for_test(event.headers.get(names.TEST_SELECTION, ""))
@@ -253,11 +254,13 @@ class RequestHalf:
                 return self._refuse_held(out)
             out.append(Read(self._shared.api, body))
             return RequestPhase.READING
-        return self._has_read(HasRead(try_read(self._shared.api, body)), now, out)
+        return self._take_read(try_read(self._shared.api, body), now, out)
 
     def _has_read(self, event: HasRead, now: float, out: list[Action]) -> RequestPhase:
         self._body.release()
-        read = event.read
+        return self._take_read(event.read, now, out)
+
+    def _take_read(self, read: Body | RequestError, now: float, out: list[Action]) -> RequestPhase:
         if not isinstance(read, RequestError) and self._hook is not None:
             read = self._reworked(self._hook, read, now)
         if isinstance(read, RequestError):
@@ -267,7 +270,7 @@ class RequestHalf:
     def _reworked(self, hook: BodyHook, read: Body, now: float) -> Body | RequestError:
         """Lets the hook look at the body; the body as read again if it was changed."""
         body = self._body.complete()
-        if self._shared.api is Api.OPAQUE or not read.spans:
+        if self._shared.api is _OPAQUE or not read.spans:
             return read
         rework = self._shared.rework = hook.apply(
             body,
@@ -286,7 +289,7 @@ class RequestHalf:
     def _ask(self, read: Body, now: float, out: list[Action]) -> RequestPhase:
         head = self._head
         self._shared.asked, self._model_span = read.model, read.model_span
-        if self._shared.api is not Api.OPAQUE and not self._shared.dialect.shows_answers:
+        if self._shared.api is not _OPAQUE and not self._shared.dialect.shows_answers:
             self._shared.read_answer = (
                 self._sampled(now)
                 or self._shared.api is Api.RESPONSES  # to learn which engine keeps the answer

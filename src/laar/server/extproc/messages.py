@@ -6,7 +6,6 @@ once.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -35,10 +34,11 @@ from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience"]
 
-_Given = Sequence[Mapping[str, pb.Value]]
-_STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
+_Given = Mapping[str, pb.Value]
+_STATUSES = {str(status): status for status in range(100, 600)}
+"""What HTTP knows: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
-_ATTEMPTS = frozenset(map(str, range(100)))
+_ATTEMPTS = {str(count): count for count in range(100)}
 """More than any Envoy makes; anything else is no number of attempts."""
 
 
@@ -68,8 +68,10 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
             given = _given(message)
-            found = _attributes(given)
-            return WholeRequest(*found, body.body, _subset(message), _attempts(given))
+            headers = _headers(given)
+            return WholeRequest(
+                headers, _pool(given), body.body, _subset(message), _attempts(given)
+            )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
         return _response_headers(message)
@@ -108,39 +110,32 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
 
 
 def _given(message: pb.ProcessingRequest) -> _Given:
-    """The attributes that came, by filter; not by `values`, which is slow even for none."""
-    given = message.attributes
-    return [given[name].fields for name in given]
-
-
-def _attribute(given: _Given, name: str) -> pb.Value | None:
-    """One attribute, whichever filter it came by; None where Envoy does not send it."""
-    for fields in given:
-        if name in fields:
-            return fields[name]
-    return None
-
-
-def _attributes(given: _Given) -> tuple[dict[str, str], str]:
-    """The headers that stand in attributes, and the pool."""
-    headers: dict[str, str] = {}
-    pool = ""
-    for fields in given:
+    """The attributes that came, by whichever filter; not by `values`, which is slow."""
+    given: dict[str, pb.Value] = {}
+    filters = message.attributes
+    for each in filters:
+        fields = filters[each].fields
         for name in fields:
-            if header := names.header_of(name):
-                headers[header] = _text(fields[name])
-            elif name == names.POOL:
-                pool = _text(fields[name])
-    return headers, pool
+            given[name] = fields[name]
+    return given
+
+
+def _headers(given: _Given) -> dict[str, str]:
+    """The headers that stand in attributes."""
+    headers: dict[str, str] = {}
+    for name, value in given.items():
+        if header := names.header_of(name):
+            headers[header] = _text(value)
+    return headers
 
 
 def _number(given: _Given, attribute: str) -> int:
     """A count that Envoy sends; 0 where it does not."""
-    value = _attribute(given, attribute)
+    value = given.get(attribute)
     if value is None:
         return 0
     text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
-    return int(text) if text in _ATTEMPTS else 0
+    return _ATTEMPTS.get(text, 0)
 
 
 def _attempts(given: _Given) -> int:
@@ -149,7 +144,7 @@ def _attempts(given: _Given) -> int:
 
 def _pool(given: _Given) -> str:
     """The pool that the route's metadata names; nothing a client can set."""
-    value = _attribute(given, names.POOL)
+    value = given.get(names.POOL)
     return "" if value is None else _text(value)
 
 
@@ -159,16 +154,14 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
-            text = _value(header)
-            # It becomes a metric's label, so only what HTTP knows.
-            status = int(text) if _STATUS.fullmatch(text) else None
+            status = _STATUSES.get(_value(header))
         elif name == "content-type":
             streamed = "text/event-stream" in _value(header)
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(_value(header), time.time())
     end = message.response_headers.end_of_stream
     given = _given(message)
-    details = _attribute(given, agreed.DETAILS)
+    details = given.get(agreed.DETAILS)
     return ResponseHeaders(
         status,
         streamed,
@@ -205,7 +198,7 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
 
 def _served(message: pb.ProcessingRequest, given: _Given) -> str:
     """The endpoint of this answer, or the last one asked where Envoy names none."""
-    answered_by = _attribute(given, agreed.ANSWERED_BY)
+    answered_by = given.get(agreed.ANSWERED_BY)
     if answered_by is not None:
         return _text(answered_by)
     if not message.HasField("metadata_context"):
@@ -287,11 +280,13 @@ def _mutate(
     if not headers and not remove:
         return  # even an empty mutation makes Envoy count headers, its own added ones included
     mutation = common.header_mutation
+    add = mutation.set_headers.add
     for name, value in headers:
-        header = mutation.set_headers.add().header
+        header = add().header
         header.key = name
         header.raw_value = value.encode()
-    mutation.remove_headers.extend(remove)
+    if remove:
+        mutation.remove_headers.extend(remove)
 
 
 def _send_to(

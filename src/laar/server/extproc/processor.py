@@ -232,10 +232,13 @@ class ExternalProcessor:
 
     def note(self, action: Action, now: float) -> None:
         """Takes an action of a stream: for the director, flow control and the counters."""
-        if type(action) is Replied:
-            self._director.replied(action.decision, action.reply, now, read=action.read)
-            return
         match action:
+            case Ended(decision, completion):  # first those that every request has
+                self._director.settle(decision, completion)
+                if self._flow is not None:
+                    self._flow.ended(decision)
+            case Replied(decision, reply, read):
+                self._director.replied(decision, reply, now, read=read)
             case Attempted(decision, failed):
                 self._metrics.failed_attempts += len(failed)
                 self._director.attempted(decision, failed, now)
@@ -250,7 +253,3 @@ class ExternalProcessor:
                     self._flow.answering(decision, ok=ok)
             case Stored(decision, response_id):
                 self._director.keeps(decision, response_id)
-            case Ended(decision, completion):
-                self._director.settle(decision, completion)
-                if self._flow is not None:
-                    self._flow.ended(decision)
