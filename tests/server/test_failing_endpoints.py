@@ -81,8 +81,11 @@ async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape
     answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(60)))
     assert Counter(answer.status for answer, _ in answers) == {200: 60}
     assert bad.asked, "the test would show nothing otherwise"
-    decided = [r for r in bad.asked if names.DESTINATION in r.headers]  # no trials, none of Envoy's
-    assert metric(runner, "laar_failed_attempts_total") == len(decided)
+    of_clients = [r for r in bad.asked if r.headers["user-agent"] != "laar-trial"]
+    # On a busy machine Envoy may not wait for the picker.
+    without = sum(names.DECISION_ID not in answer.headers for answer, _ in answers)
+    failed = metric(runner, "laar_failed_attempts_total")
+    assert len(of_clients) - without <= failed <= len(of_clients)
     assert sum(len(u.asked) for u in good) == 60
 
 
