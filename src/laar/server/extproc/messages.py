@@ -36,7 +36,7 @@ __all__ = ["event_of", "message_of", "patience"]
 
 _Given = Mapping[str, pb.Value]
 _STATUSES = {str(status): status for status in range(100, 600)}
-"""What HTTP knows: a status becomes a metric's label."""
+"""Those of HTTP and no others: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
 """More than any Envoy makes; anything else is no number of attempts."""
