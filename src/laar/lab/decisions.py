@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laar.core.interfaces import Assessment, Cell
+from laar.accuracy.assessor import Assessment, Cell
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.lab.trace import MAX_TOKENS, Entry, entries, field, number, whole

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
 from laar.lab.claims import Claim, Evidence, Seen
 from laar.lab.experiment import Experiment, Scope
 from laar.lab.experiments.lookups import (
