@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test check lint format types imports size unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,7 +29,7 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated
 
 test: check unit  ## what CI runs: lint, types, import rules, tests
 
-check: lint types imports  ## everything but the tests
+check: lint types imports size  ## everything but the tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,6 +44,9 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+size: $(STAMP)
+	$(BIN)/python deploy/size.py
 
 unit: $(STAMP)
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not vllm"
