@@ -75,7 +75,7 @@ def processor(endpoints: int) -> ExternalProcessor:
     table.replace("bench", specs)
     rng = random.Random(1)
     metrics = Metrics()
-    with as_file(files("laar.sim") / "data" / "laar-fleet.capability.json") as path:
+    with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as path:
         capability = read_capability(path)
     director = Director(
         table,

@@ -25,8 +25,8 @@ from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
-from laar.sim.endpoint.tokenizer import block_hashes, token_ids
-from laar.sim.engine.blocks import BlockPool
+from laar_lab.sim.endpoint.tokenizer import block_hashes, token_ids
+from laar_lab.sim.engine.blocks import BlockPool
 
 SIZE = 16
 BLOCKS = 1600
