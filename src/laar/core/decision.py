@@ -270,8 +270,8 @@ class Completion:
     cached_tokens: int | None = None
     response_id: str = ""
     error: bool = False
+    ok: bool = field(init=False)
+    """Whether the endpoint accepted the request, and sent no error instead of an answer."""
 
-    @property
-    def ok(self) -> bool:
-        """Whether the endpoint accepted the request, and sent no error instead of an answer."""
-        return self.status is not None and self.status < 400 and not self.error
+    def __post_init__(self) -> None:
+        self.ok = self.status is not None and self.status < 400 and not self.error
