@@ -44,7 +44,7 @@ def test_a_missing_extra_is_named_in_one_line(
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert f"laar[{extra}]" in ran.stderr
+    assert f"pip install '.[{extra}]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
@@ -66,5 +66,5 @@ def test_only_the_transport_of_that_name_needs_grpc(tmp_path: Path, transport: s
     else:
         assert ran.returncode == 2
         assert "laar.yaml:2: listen.transport: `grpc` needs the package grpcio" in ran.stderr
-        assert "pip install 'laar[grpc]'" in ran.stderr
+        assert "pip install '.[grpc]'" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1

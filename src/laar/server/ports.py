@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.datalayer import split_address
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.over_h2 import ProcessCall
@@ -66,8 +66,8 @@ def require_transport(transport: str) -> None:
             import grpc  # noqa: F401
         except ModuleNotFoundError:
             raise SettingError(
-                "`grpc` needs the package grpcio: pip install 'laar[grpc]', or leave this setting "
-                "out for laar's own server",
+                f"`grpc` needs the package grpcio; {install('grpc')}, or leave this setting out "
+                "for laar's own server",
                 setting="listen.transport",
             ) from None
 

@@ -165,7 +165,7 @@ class RequestHalf:
         return self._head.path.startswith(self._shared.settings.opaque_paths)
 
     def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
-        """Whether the headers announce a body beyond the limit, which is refused before it comes."""
+        """Whether the headers announce a body beyond the limit: it is refused before it comes."""
         length = headers.get("content-length", "")
         return (
             length.isdecimal()
