@@ -88,6 +88,8 @@ WRONG = [
     wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints
+    wrong("TLS", "endpoints: [{address: 'https://a:1', model: m}]", "TLS to endpoints is not"),
+    wrong("base path", "endpoints: [{address: 'a:1/openai/v1', model: m}]", "a base path is not"),
     wrong("scheme", "endpoints: [{address: 'http://a:1', model: m}]", "without http://", "as a:1"),
     wrong("no port", "endpoints: [{address: a, model: m}]", "'a' has no port", "host:port"),
     wrong("bad port", "endpoints: [{address: 'a:x', model: m}]", "'a:x'", "from 1 to 65535"),
