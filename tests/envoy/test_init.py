@@ -270,6 +270,20 @@ def test_the_envoy_beside_a_picker_dials_it_by_loopback(
     assert (address["address"], address["port_value"]) == dials
 
 
+def test_all_ports_of_serve_with_envoy_are_on_loopback(tmp_path: Path) -> None:
+    config = tmp_path / "laar.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
+    )
+    loaded = load(config)
+    listen = loaded.settings.listen
+    bootstrap = bootstrap_beside(loaded, config)
+    owners = [bootstrap["admin"], *bootstrap["static_resources"]["listeners"]]
+    hosts = {owner["address"]["socket_address"]["address"] for owner in owners}
+    hosts |= {each.rpartition(":")[0] for each in (listen.ext_proc, listen.health, listen.admin)}
+    assert hosts == {"127.0.0.1"}
+
+
 def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) -> None:
     config = tmp_path / "laar.yaml"
     config.write_text(

@@ -64,7 +64,9 @@ def init(
                 "endpoints.yaml by hand (docs: In front of vLLM)"
             )
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "endpoints.yaml").write_text(_endpoints(engines, has_key=bool(headers)), "utf-8")
+        (directory / "endpoints.yaml").write_text(
+            _endpoints(engines, has_key=bool(headers)), "utf-8"
+        )
         (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
         _write_bootstrap(directory)
         where = "" if directory == Path() else f"cd {quote(str(directory))} && "
