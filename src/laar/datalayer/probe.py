@@ -16,7 +16,7 @@ import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
 __all__ = ["Prober"]
@@ -76,7 +76,7 @@ class Prober:
             await self._visits.run()
 
     def _left(self, address: str) -> None:
-        self._sink.problem(f"probe {address}", None)
+        self._sink.problem(f"probe {address}", GONE)
 
     async def _probe(self, spec: EndpointSpec) -> None:
         url = f"http://{spec.address}{self._path}"

@@ -21,7 +21,7 @@ import aiohttp
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import PageReader, page_url
 from laar.datalayer.visits import Interval, Visits
 
@@ -86,7 +86,7 @@ class Scraper:
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)
-        self._sink.problem(f"scrape {address}", None)
+        self._sink.problem(f"scrape {address}", GONE)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
         url = page_url(spec)
