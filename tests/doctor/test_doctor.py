@@ -290,6 +290,10 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     text = console.export_text()
     assert "large at 10.0.0.2:1 won by" in text
     assert "x100" in text
+    for row in (line.split() for line in text.splitlines() if line.strip()[:1].isdigit()):
+        *parts, _, risk, cost = row[7:]
+        assert sum(map(float, parts)) + float(risk) == pytest.approx(float(cost), abs=0.003), row
+    assert "No outcome is known of these models" in text
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()

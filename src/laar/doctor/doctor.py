@@ -335,6 +335,10 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
         found.append(_warning(where, what, remedy))
+    models = {row.get("model") for row in shown["fleet"]}
+    if shown["about"].get("calibrated") is False and len(models) > 1:
+        what = "not calibrated: an `auto` goes to the model that answers soonest, right or wrong"
+        found.append(_warning(where, what, "`laar calibrate URL...` measures the engines"))
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]

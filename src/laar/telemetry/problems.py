@@ -37,7 +37,9 @@ class Problems(Mapping[str, str]):
         if not message:
             if known is not None:
                 del self._messages[source]
-                _LOG.info("%s: %s", source, "works again" if message is None else "no longer watched")
+                _LOG.info(
+                    "%s: %s", source, "works again" if message is None else "no longer watched"
+                )
             return
         self.counts[source.partition(" ")[0]] += 1
         if known is None and len(self._messages) >= MAX_PROBLEMS:
