@@ -38,8 +38,7 @@ class ProblemSink(Protocol):
     """Takes the problems of collectors; for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, again at each failure; None means that it is over,
-        `GONE` that the source is.
+        """Note that `source` has a problem, again at each failure; None or `GONE` ends it.
 
         `source` is the collector's kind, then for one of many a blank and which:
         ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.
