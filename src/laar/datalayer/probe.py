@@ -15,7 +15,7 @@ import random
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer.fetching import Fetcher
+from laar.datalayer.fetching import Fetcher, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
@@ -93,6 +93,6 @@ class Prober:
                 await answer.read(_MAX_ANSWER_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if rtt_s is None:
-                problem = f"{url}: {type(error).__name__} {error}".strip()
+                problem = f"{url}: {fault_of(error)}"
         self._sink.round_trip(spec.address, rtt_s, self._clock())
         self._sink.problem(source, problem)

@@ -145,7 +145,7 @@ def cannot_listen(name: str, address: str) -> SettingError:
     """The error for the address of `listen.<name>`."""
     return SettingError(
         f"can't listen on {address}; is another picker running there, or is the address not this "
-        "machine's? Stop the other, or choose another address",
+        "machine's? Stop the other, or choose another address (laar check --no-ports beside one)",
         setting=f"listen.{name}",
     )
 
