@@ -21,8 +21,8 @@ from laar.accuracy import (
     parse_artifact,
 )
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.text import TextModel, packed
-from laar.core.beliefs import CapabilityAssessor
 from laar.core.request import Api, Request
 from laar.measuring.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact

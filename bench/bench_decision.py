@@ -21,13 +21,14 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
+from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.policies import build_policies

@@ -11,8 +11,8 @@ import numpy as np
 import orjson
 import pytest
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
 from laar_lab.experiments import find_experiment
 from laar_lab.experiments.laar_success import CLAIMS, _evidence
 from laar_lab.experiments.lookups import (

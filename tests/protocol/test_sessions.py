@@ -5,8 +5,8 @@ from itertools import takewhile
 import orjson
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.request import Api, Request
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
 from laar.protocol.openai import read_body, response_of
 from laar.protocol.sessions import SESSION_HEADERS

@@ -28,7 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laar.core.interfaces import Assessment, Cell
+from laar.accuracy.assessor import Assessment, Cell
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread

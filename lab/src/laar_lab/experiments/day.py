@@ -23,8 +23,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
-from laar.core.interfaces import PlainAssessor
 from laar.errors import RequestError, SettingError
 from laar.health import HealthSettings
 from laar.policies import parse_policy

@@ -15,8 +15,8 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
-from laar.core.interfaces import Assessment
 from laar.core.picker import NEAR_TIE
 from laar.core.policy import Policy
 from laar.core.request import Request

@@ -19,9 +19,9 @@ from itertools import product
 
 import numpy as np
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.client.hedging import Advice, Hedge
-from laar.core.beliefs import CapabilityAssessor
 from laar.measuring.kv_lookup import queries
 from laar_lab.claims import Claim, Evidence, Seen, paired
 from laar_lab.experiment import Experiment, Scope

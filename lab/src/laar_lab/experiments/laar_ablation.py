@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from laar.accuracy.artifact import Capability
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Scorer

@@ -25,11 +25,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
+from laar.accuracy.assessor import Assessment, CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Retries
-from laar.core.interfaces import Assessment, Assessor
+from laar.core.interfaces import Assessor
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.measuring.kv_lookup import queries

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
 from laar_lab.claims import Claim, Evidence, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import (

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from laar.accuracy.artifact import Capability, parse_artifact
+from laar.accuracy.assessor import Assessment, CapabilityAssessor, RequestText
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
 from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
-from laar.core.interfaces import Assessment, Assessor, View
+from laar.core.interfaces import Assessor, View
 from laar.core.request import Request
 from laar.measuring.kv_lookup import queries
 from laar.policies.laar.outlook import Outlook
@@ -280,7 +280,7 @@ class TrueAccuracies(CapabilityAssessor):
         self._surface = surface
 
     def assess(
-        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
         """The fleet's accuracies, moved by the failures so far as in the artifact."""
         known = super().assess(request, models, tried, now)

@@ -22,8 +22,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
+from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.measuring.kv_lookup import Query
 from laar_lab.experiments.lookups import artifact, sites_of, surface_of, uncached
 from laar_lab.live.comparison import MAX_ATTEMPTS, Tally

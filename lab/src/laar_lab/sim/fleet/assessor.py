@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laar.core.interfaces import Assessment, PlainAssessor
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.request import Request
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive
 from laar_lab.sim.fleet.site import Site

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
 from laar.core.endpoints import Reading
 from laar_lab.sim.engine import Load
@@ -93,9 +92,10 @@ class Collectors:
                 continue
             if starts > before:
                 director.engines.restarted(slot)
-                if isinstance(director.prefixes, PrefixBeliefs):
+            if director.prefixes is not None:
+                if starts > before:
                     director.prefixes.restarted(slot)
-            director.prefixes.set_capacity(slot, reading.capacity_tokens)
+                director.prefixes.set_capacity(slot, reading.capacity_tokens)
         self.on_reading()
 
     def _probe(self, name: str) -> None:

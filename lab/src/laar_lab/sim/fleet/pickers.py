@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
-from laar.core.interfaces import Assessor, NoPrefixes
+from laar.core.interfaces import Assessor
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
@@ -65,7 +65,7 @@ def build_picker(
         ),
         rng=generator(seed, f"ties {number}" if number else "ties"),
         assessor=assessor,
-        prefixes=prefixes if settings.use_prefixes else NoPrefixes(),
+        prefixes=prefixes if settings.use_prefixes else None,
         health=health,
     )
 

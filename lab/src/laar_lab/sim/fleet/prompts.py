@@ -15,9 +15,10 @@ from functools import cached_property
 
 import numpy as np
 
-from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.core.request import Api, Request
 from laar.prefix import GROWING, Chain
+from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.prefix.beliefs import Prompt as Asked
 
 __all__ = ["BLOCK_TOKENS", "Arrival", "BlockPrefixes", "Prompt", "request_of", "spread"]
 
@@ -113,14 +114,15 @@ class BlockPrefixes(PrefixBeliefs):
         """See the class."""
         return {}
 
-    def chain(self, request: Request, weights: str = "") -> Chain:
+    def _read(self, prompt: Asked, weights: str) -> tuple[Chain, bytes | None]:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
+        assert isinstance(prompt, Request)
         hashes = array("Q")
-        prompt = self.held.get(request.id, self.upcoming)
-        if prompt is None:
-            return Chain(hashes, 0)
-        total_bytes = prompt.prompt_tokens * BYTES_PER_TOKEN
-        blocks = np.frombuffer(prompt.blocks, np.uint64)
+        blocks_of = self.held.get(prompt.id, self.upcoming)
+        if blocks_of is None:
+            return Chain(hashes, 0), None
+        total_bytes = blocks_of.prompt_tokens * BYTES_PER_TOKEN
+        blocks = np.frombuffer(blocks_of.blocks, np.uint64)
         count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
         hashes.frombytes(blocks[_PICKS[:count]].tobytes())
-        return Chain(hashes, total_bytes)
+        return Chain(hashes, total_bytes), None

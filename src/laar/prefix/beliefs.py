@@ -1,49 +1,27 @@
-"""The director's estimates, made by the algorithm packages.
+"""The estimate of which endpoint holds which prefix: the index, and what is learned around it.
 
-Models come from `laar.accuracy`, caches from `laar.prefix`. Only translation happens here: requests
-become features and chains, slots become arrays.
+A decision asks once (`PrefixBeliefs.look_up`): the prompt is joined and encoded once, for its
+hashes and for its length in tokens.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from laar.accuracy.artifact import parse_artifact
-from laar.accuracy.capability import CapabilityModel
-from laar.accuracy.features import Features, features_of, language_of, task_name
-from laar.accuracy.online import OnlineOutcomes
-from laar.accuracy.success import SuccessModel
-from laar.accuracy.tasks import TaskNames
-from laar.accuracy.text import Said
-from laar.accuracy.tokens import TokenEstimator
-from laar.core.endpoints import Floats
-from laar.core.interfaces import Assessment, Demand
-from laar.core.request import Request
-from laar.errors import SettingError
-from laar.prefix import PrefixIndex, PromptHasher
-from laar.prefix.blocks import GROWING, Chain
+from laar.prefix.blocks import GROWING, Chain, PromptHasher
 from laar.prefix.demand import PrefixDemand
 from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
-from laar.prefix.index import Receipt
+from laar.prefix.index import PrefixIndex, Receipt
+from laar.prefix.lengths import PromptLengths
 from laar.prefix.tokens import Stored, TokenBlocks
 
-__all__ = ["CapabilityAssessor", "PrefixBeliefs", "read_capability"]
-
-MAX_CELLS = 4096
-"""Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
-Beyond it the table starts again, which costs microseconds a cell."""
-
-MAX_LISTS = 16
-"""Lists of models whose constants are kept: that of the fleet, and one for each virtual name that
-stands for adapters."""
+__all__ = ["BYTES_PER_TOKEN", "Demand", "PrefixBeliefs", "PrefixMatch", "Prompt"]
 
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
@@ -55,112 +33,43 @@ the engine's block count as several, of which one is forgotten."""
 BYTES_PER_TOKEN = 4
 """Bytes per token of English prose, assumed for prompts until engines report lengths."""
 
+Floats = npt.NDArray[np.float64]
 
-def read_capability(path: Path) -> CapabilityModel:
-    """Reads an artifact of `laar fit`.
-
-    Raises:
-        SettingError: the file cannot be read, or is not a usable artifact; the text gives the
-            reason.
-    """
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise SettingError(f"{path}: can't be read: {error.strerror}; run `laar fit`") from None
-    digest = blake2b(data, digest_size=16).hexdigest()
-    return CapabilityModel(parse_artifact(data, source=str(path)), digest)
+Demand = tuple[Floats, Floats]
+"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
 
 
-@dataclass(slots=True)
-class _Constants:
-    """Constants of one list of models, the same for every request."""
+class Prompt(Protocol):
+    """The parts of a request that make its prefix."""
 
-    seconds_per_token: Floats
-    base_s: Floats
-    evidence: dict[Features, Floats]
+    @property
+    def spans(self) -> Sequence[str]:
+        """The prompt's text in the order the engine will see it."""
+        ...
+
+    @property
+    def salt(self) -> str:
+        """Separates prompts that must share nothing."""
+        ...
 
 
-class CapabilityAssessor:
-    """Estimates models by an artifact, and prompt lengths by the lengths that engines report.
+class PrefixMatch(NamedTuple):
+    """A prompt against the caches of the fleet.
 
     Args:
-        capability: the model read from the artifact.
-        online: outcomes reported meanwhile; None to use the artifact alone.
-        tasks: names that every client may use, besides the artifact's.
+        chain: the prompt.
+        tokens: its length for each model.
+        shares: share of it, in 0..1, that each slot holds.
+        demand: how many requests share how much of it; None when nothing is known.
+        again: share by slot of the text evicted by it that is requested again, as a share of its
+            uncached part; None where every cache has room.
     """
 
-    def __init__(
-        self,
-        capability: CapabilityModel,
-        online: OnlineOutcomes | None = None,
-        tasks: Iterable[str] = (),
-    ) -> None:
-        self.capability = capability
-        self._tasks = frozenset(tasks)
-        self.task_names = TaskNames(self._tasks | set(capability.tasks))
-        self.success = SuccessModel(capability, online)
-        self.tokens = TokenEstimator(capability.chars_per_token)
-        self._constants: dict[tuple[str, ...], _Constants] = {}
-
-    def use(self, capability: CapabilityModel) -> None:
-        """Replaces the artifact. The online evidence stays, now around the new prior."""
-        self.capability = self.success.capability = capability
-        self.task_names.known = self._tasks | set(capability.tasks)
-        self.tokens.begin(capability.chars_per_token)
-        self._constants.clear()
-
-    def assess(
-        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Looks every model up for this request's features."""
-        key = tuple(models)
-        constants = self._constants.get(key) or self._learn_models(key)
-        language = language_of(request.question)
-        tokens = self.tokens.estimate_each(request.chars, language, key)
-        length = self.tokens.estimate(request.chars, language)
-        task = task_name(request.task) if request.task else ""
-        if task and not self.task_names.taken(request.tenant, task, now):
-            task = ""
-        features = features_of(request.question, length, task=task or None)
-        published = self.capability.probabilities(key, features)
-        said = Said(request.question, request.system, request.marks)
-        features, shares, unlike = self.capability.guess(features, said)
-        evidence = constants.evidence.get(features)
-        if evidence is None:
-            if len(constants.evidence) >= MAX_CELLS:
-                constants.evidence.clear()
-            evidence = constants.evidence[features] = np.array(
-                [self.capability.evidence(model, features).outcomes for model in key], np.float64
-            )
-        return Assessment(
-            tokens=tokens,
-            probability=self.success.probabilities(key, features, tried, now, shares),
-            evidence=evidence,
-            seconds_per_token=constants.seconds_per_token,
-            base_s=constants.base_s,
-            cell=features,
-            unknown=not self.capability.models,
-            timed_answers=self.capability.timed,
-            unlike=unlike,
-            published=published,
-            reported=self._reported(key, features, now),
-        )
-
-    def _reported(self, models: tuple[str, ...], features: Features, now: float) -> Floats | None:
-        online = self.success.online
-        return np.array(online.outcomes(models, features, now)) if online else None
-
-    def _learn_models(self, models: tuple[str, ...]) -> _Constants:
-        if len(self._constants) >= MAX_LISTS:
-            self._constants.clear()
-        made = self._constants[models] = _Constants(
-            self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
-        )
-        return made
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns characters per token."""
-        self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)
+    chain: Chain
+    tokens: Floats
+    shares: Floats
+    demand: Demand | None
+    again: Floats | None
 
 
 class PrefixWatcher(Protocol):
@@ -196,12 +105,43 @@ class PrefixBeliefs:
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
         self._slots = 0
+        self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
 
-    def chain(self, request: Request, weights: str = "") -> Chain:
-        """Hashes the prompt; other salts and other weights share nothing."""
-        salt = f"{request.salt}\0{weights}" if weights else request.salt
-        return self._hasher.chain(request.spans, salt)
+    def look_up(
+        self,
+        prompt: Prompt,
+        weights: str,
+        models: Sequence[str],
+        guess: Floats,
+        capacity: int,
+        now: float,
+    ) -> PrefixMatch:
+        """Match a prompt against every cache, and estimate its length.
+
+        Args:
+            prompt: the request.
+            weights: the adapter that serves it; empty for the endpoints' own models.
+            models: the models to estimate tokens for.
+            guess: tokens by another estimate; shape ``(len(models),)``.
+            capacity: number of slots.
+            now: monotonic seconds.
+        """
+        chain, text = self._read(prompt, weights)
+        tokens = guess if text is None else self._lengths.estimate(chain, text, models, guess)
+        shares = self.match(chain, capacity)
+        demand = self.popular.expected(chain, now)
+        return PrefixMatch(chain, tokens, shares, demand, self.again(chain, shares, now))
+
+    def chain(self, prompt: Prompt, weights: str = "") -> Chain:
+        """Hash the prompt; other salts and other weights share nothing."""
+        return self._read(prompt, weights)[0]
+
+    def _read(self, prompt: Prompt, weights: str) -> tuple[Chain, bytes | None]:
+        """Return the prompt's hashes, and its text where there is one."""
+        text = "".join(prompt.spans).encode("utf-8", "surrogatepass")
+        salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
+        return self._hasher.chain_of(text, salt), text
 
     def match(self, chain: Chain, capacity: int) -> Floats:
         """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
@@ -243,16 +183,8 @@ class PrefixBeliefs:
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
 
-    def demand(self, chain: Chain, now: float) -> Demand | None:
-        """How many requests share how much of the prompt; None when nothing is known."""
-        return self.popular.expected(chain, now)
-
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """The share, by slot, of the text evicted by the prompt that is requested again.
-
-        It is a share of the prompt's uncached part: 0 where the cache has room for that part. None
-        where every cache has room.
-        """
+        """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""
         index, slots = self.index, len(shares)
         room = index.room_bytes[:slots] - index.held_bytes[:slots]
         if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # for long so, or not
@@ -273,12 +205,19 @@ class PrefixBeliefs:
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=False, share=None)
 
-    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
-        """The request ended well.
+    def settle(
+        self, receipt: Receipt, share: float | None, prompt_tokens: int = 0, model: str = ""
+    ) -> None:
+        """Learn from a request that ended well.
 
-        `share` is the share of the prompt that the engine reported as cached, None without a
-        report. `prompt_tokens` is the reported length, 0 without a report.
+        Args:
+            receipt: the receipt of `insert`.
+            share: share of the prompt that the engine reported as cached; None without a report.
+            prompt_tokens: the reported length; 0 without a report.
+            model: the model that reported it; empty for a report that teaches no length.
         """
+        if prompt_tokens > 0 and model:
+            self._lengths.learn(receipt.chain, model, prompt_tokens)
         if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
             self._density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
         if self.watcher is not None:
