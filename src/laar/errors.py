@@ -57,8 +57,12 @@ class RequestError(LaarError):
 
 
 def install(extra: str) -> str:
-    """The remedy for a package that is missing; laar is on no package index, so from its clone."""
-    return f"in a clone of laar: pip install '.[{extra}]'"
+    """The remedy for a package that is missing; laar is on no package index, so from its clone.
+
+    `lab` is the distribution laar-lab.
+    """
+    target = ". ./lab" if extra == "lab" else f"'.[{extra}]'"
+    return f"in a clone of laar: pip install {target}"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
