@@ -161,6 +161,8 @@ class EndpointTable:
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
+        self.on_grow: Callable[[int], None] | None = None
+        """Called with the new length of the columns."""
         self.on_count: Callable[[int, bool], None] | None = None
         """Called when this picker counts a request at a slot (True), or takes of it out (False)."""
         self._grow()
@@ -249,6 +251,8 @@ class EndpointTable:
         self._free = list(range(before, size))  # in order: a heap
         self._specs += [None] * (size - before)
         self.capacity = size
+        if self.on_grow is not None:
+            self.on_grow(size)
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
@@ -315,9 +319,9 @@ class EndpointTable:
         """
         return self._names.weights.get(name, "")
 
-    def sent_name(self, slot: int, name: str) -> str:
-        """The name that an endpoint is sent where a client asked for `name`."""
-        return self._names.sent(self.spec(slot), name)
+    def sent_name(self, spec: EndpointSpec, name: str) -> str:
+        """Return the name that an endpoint is sent where a client asked for `name`."""
+        return self._names.sent(spec, name)
 
     def in_pool(self, name: str) -> Slots:
         """Endpoints labelled with a pool."""
