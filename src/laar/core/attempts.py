@@ -6,6 +6,7 @@ A fault in health costs its record, never the request or its reservation: each c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Concatenate, ParamSpec
 
 from laar.core.apart import Prefiller
@@ -36,10 +37,7 @@ class Attempts:
             if health is None:
                 return lambda *_args, **_kwargs: None
 
-            def of_health(*args: P.args, **kwargs: P.kwargs) -> None:
-                call(health, *args, **kwargs)
-
-            return guarded(of_health, "health", faults)
+            return guarded(partial(call, health), "health", faults)
 
         self.begin = part(self._begin)
         """Begins the attempt at the endpoint of a decision."""

@@ -167,7 +167,7 @@ class Chooser:
         slot = group.slots.item(at)
         spec = self._table.spec(slot)
         model = spec.models[0]
-        served = self._table.sent_name(slot, request.model)
+        served = self._table.sent_name(spec, request.model)
         tokens = view.tokens.item(at)
         tried = with_model(earlier.models, model)
         exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
@@ -187,6 +187,7 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
+            weight=tokens * (1.0 + tokens / self.settings.quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             view=view,
@@ -200,7 +201,12 @@ class Chooser:
             left_out=group.standing.left_out if group.standing is not None else None,
             hedge=self._hedge(view, ranked.eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
-                slot=slot, address=spec.address, model=model, tried=tried, exhausted=exhausted
+                slot=slot,
+                address=spec.address,
+                model=model,
+                tried=tried,
+                exhausted=exhausted,
+                adapter=served if served in spec.adapters else "",
             ),
         )
 
@@ -264,7 +270,7 @@ class Chooser:
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
         model = spec.models[0]
-        served = self._table.sent_name(slot, request.model)
+        served = self._table.sent_name(spec, request.model)
         rewrite = served if request.model and served != request.model else None
         return Decision(
             id=new_id(),
@@ -278,7 +284,12 @@ class Chooser:
             fallbacks=self._fallbacks(slots, order, rewrite or request.model),
             model=model,
             rewrite=rewrite,
-            flight=InFlight(slot=slot, address=spec.address, model=model),
+            flight=InFlight(
+                slot=slot,
+                address=spec.address,
+                model=model,
+                adapter=served if served in spec.adapters else "",
+            ),
         )
 
     def _policy(self, request: Request) -> Policy:

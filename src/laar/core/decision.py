@@ -154,7 +154,7 @@ class InFlight:
     prefilling: Prefilling | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Decision:
     """The endpoint that a request goes to, and why. `flight` follows the request from there.
 
@@ -174,7 +174,8 @@ class Decision:
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
         tokens: length of the prompt in the chosen model's tokens.
-        uncached_tokens: the part of them that the endpoint has to read.
+        weight: weight of the prompt in a queue, in tokens of a short one.
+        uncached_tokens: the part of the tokens that the endpoint has to read.
         prefiller: reads the prompt in its place; None where the endpoint reads it itself.
         view: the view that the scorers saw; None for a request that is not read.
         scores: scores of the view's candidates.
@@ -204,6 +205,7 @@ class Decision:
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     tokens: float = 0.0
+    weight: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
     view: View | None = None
@@ -270,8 +272,8 @@ class Completion:
     cached_tokens: int | None = None
     response_id: str = ""
     error: bool = False
+    ok: bool = field(init=False)
+    """Whether the endpoint accepted the request, and sent no error instead of an answer."""
 
-    @property
-    def ok(self) -> bool:
-        """Whether the endpoint accepted the request, and sent no error instead of an answer."""
-        return self.status is not None and self.status < 400 and not self.error
+    def __post_init__(self) -> None:
+        self.ok = self.status is not None and self.status < 400 and not self.error
