@@ -215,6 +215,8 @@ FORGED = {
     "x-prefiller-host-port": "10.0.0.1:80",
     "x-encoder-hosts-ports": "10.0.0.1:80",
     "x-data-parallel-host-port": "10.0.0.1:80",
+    "x-data-parallel-rank": "1",
+    "x-vllm-priority": "-1000",
 }
 
 

@@ -245,8 +245,8 @@ class AnswerHeaders:
     """Answer a headers message. With `destination` it is the decision's answer.
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only). `prefiller` reads the prompt, if another endpoint does than
-    the one that answers.
+    request body (native shape only). `engine_headers` are among `set_headers`, for an Envoy whose
+    routes set them.
     """
 
     direction: Direction
@@ -256,7 +256,7 @@ class AnswerHeaders:
     read_answer: bool = False
     skip_body: bool = False
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -264,8 +264,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `prefiller`. In the gateway shape every byte goes back in
-    `data`.
+    decision's headers, `patience` and `engine_headers`. In the gateway shape every byte goes back
+    in `data`.
     """
 
     direction: Direction
@@ -275,7 +275,7 @@ class AnswerBody:
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

@@ -90,8 +90,23 @@ HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
 PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
 
-PREFILL_HEADERS = frozenset({PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port"})
-"""Sources from which engines that split a request's work fetch its other part: not for clients."""
+PRIORITY = "x-vllm-priority"
+"""The request's priority for a vLLM, lower first. It overrides the body's."""
+
+ENGINE_HEADERS = frozenset(
+    {
+        PREFILLER,
+        PRIORITY,
+        "x-data-parallel-host-port",
+        "x-data-parallel-rank",
+        "x-encoder-hosts-ports",
+    }
+)
+"""Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
+Not for clients."""
+
+SET_BY_ROUTES = (PREFILLER, PRIORITY)
+"""Those that the picker sets."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -135,7 +150,7 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-_REMOVED = CONTROL_HEADERS | PREFILL_HEADERS
+_REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
 """Headers that a client may not send to an endpoint. laar's own Envoys take the second half off by
 themselves, before the picker sets it."""
 

@@ -36,7 +36,6 @@ from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
-    set_priority,
     splice_model,
     utf8_of,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "model_of",
     "read_body",
     "response_of",
-    "set_priority",
     "splice_model",
     "try_read",
 ]

@@ -93,7 +93,7 @@ class _Native:
                     sending.destination,
                     skip_body=not sending.whole,
                     patience=sending.patience,
-                    prefiller=sending.prefiller,
+                    engine_headers=sending.engine_headers,
                 )
             )
             return
@@ -148,7 +148,7 @@ class _Gateway:
                 remove,
                 sending.destination,
                 patience=sending.patience,
-                prefiller=sending.prefiller,
+                engine_headers=sending.engine_headers,
             )
         )
         if sending.body is not None:
@@ -180,7 +180,7 @@ def _decided_body(
         remove,
         sending.destination,
         sending.patience,
-        sending.prefiller,
+        sending.engine_headers,
     )
 
 

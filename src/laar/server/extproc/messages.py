@@ -221,7 +221,9 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination, action.patience, action.prefiller)
+        _send_to(
+            response, target.response, action.destination, action.patience, action.engine_headers
+        )
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -240,7 +242,7 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination, action.patience, action.prefiller)
+        _send_to(response, common, action.destination, action.patience, action.engine_headers)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -294,7 +296,7 @@ def _send_to(
     common: pb.CommonResponse,
     destination: str,
     patience: Patience,
-    prefiller: str,
+    engine_headers: Sequence[tuple[str, str]],
 ) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
@@ -304,8 +306,8 @@ def _send_to(
         known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
-    if prefiller:
-        known.fields[names.PREFILLER].string_value = prefiller.encode()
+    for name, value in engine_headers:
+        known.fields[name].string_value = value.encode()
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {
