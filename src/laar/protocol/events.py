@@ -149,6 +149,7 @@ class ResponseHeaders:
         details: source of the status, as Envoy reports it; empty where it does not.
         shape: the shape, if this is the stream's first message; else None.
         retry_after_s: seconds in ``retry-after``; None without one.
+        forged: names of headers that only laar and Envoy may send to clients.
     """
 
     status: int | None
@@ -160,6 +161,7 @@ class ResponseHeaders:
     details: str = ""
     shape: Shape | None = None
     retry_after_s: float | None = None
+    forged: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

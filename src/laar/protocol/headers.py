@@ -27,6 +27,7 @@ __all__ = [
     "Head",
     "attributes_read",
     "header_of",
+    "is_own",
     "read_head",
     "read_subset",
     "retry_after_s",
@@ -127,6 +128,15 @@ TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 """Header of the conformance tests of the Gateway API Inference Extension."""
+
+_OWN = "x-laar-"
+_OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
+
+
+def is_own(name: str) -> bool:
+    """Whether only the picker, or its Envoy, may send an answer's header of this name."""
+    return name.startswith(_OWN) or name in _OTHERS_ON_ANSWERS
+
 
 CONTROL_HEADERS = frozenset(
     {

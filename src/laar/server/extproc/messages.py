@@ -151,6 +151,7 @@ def _pool(given: _Given) -> str:
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
     status, streamed, retry_after_s = None, False, None
+    forged: list[str] = []
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
@@ -159,9 +160,13 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
             streamed = "text/event-stream" in _value(header)
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(_value(header), time.time())
+        elif names.is_own(name):
+            forged.append(name)
     end = message.response_headers.end_of_stream
     given = _given(message)
-    details = given.get(agreed.DETAILS)
+    details = _text(given[agreed.DETAILS]) if agreed.DETAILS in given else ""
+    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own answer has laar's reason
+        forged.clear()
     return ResponseHeaders(
         status,
         streamed,
@@ -169,9 +174,10 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         end,
         _served(message, given),
         _number(given, agreed.ATTEMPTED),
-        "" if details is None else _text(details),
+        details,
         _shape(message),
         retry_after_s,
+        tuple(forged),
     )
 
 
@@ -215,7 +221,8 @@ def _served(message: pb.ProcessingRequest, given: _Given) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
-    if not (action.set_headers or action.destination or action.skip_body or action.read_answer):
+    changes = action.set_headers or action.remove_headers
+    if not (changes or action.destination or action.skip_body or action.read_answer):
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
