@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
-from laar.lab.live.processes import LaarProcess
+from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 
