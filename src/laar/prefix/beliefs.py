@@ -52,6 +52,11 @@ class Prompt(Protocol):
         """Separates prompts that must share nothing."""
         ...
 
+    @property
+    def tokens(self) -> int:
+        """Its length where it came as token ids; 0 where that is to be estimated."""
+        ...
+
 
 class PrefixMatch(NamedTuple):
     """A prompt against the caches of the fleet.
@@ -128,7 +133,9 @@ class PrefixBeliefs:
             now: monotonic seconds.
         """
         chain, text = self._read(prompt, weights)
-        tokens = guess if text is None else self._lengths.estimate(chain, text, models, guess)
+        tokens = guess
+        if text is not None and not prompt.tokens:
+            tokens = self._lengths.estimate(chain, text, models, guess)
         shares = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
         return PrefixMatch(chain, tokens, shares, demand, self.again(chain, shares, now))

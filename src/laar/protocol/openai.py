@@ -108,6 +108,7 @@ class Body:
     system: str = ""
     marks: tuple[str, ...] = ()
     chars: int = 0
+    tokens: int = 0
     stream: bool = False
     max_tokens: int | None = None
     salt: str = ""
@@ -201,6 +202,7 @@ def read_body(api: Api, body: bytes) -> Body:
         system=spans.system,
         marks=marks_of(api, document, spans.messages),
         chars=chars,
+        tokens=spans.tokens,
         stream=document.get("stream") is True,
         max_tokens=_limit(document),
         salt=salt if isinstance(salt, str) else "",
