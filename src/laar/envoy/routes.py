@@ -115,6 +115,8 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                         name="content-length",
                         string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
                     ),
+                    # The body of an upgrade has no end, whatever its length is said to be.
+                    HeaderMatcher(name="upgrade", present_match=True, invert_match=True),
                 ],
             )
             kept = _route(generation, options, patience, ExtProcOverrides())
