@@ -33,10 +33,21 @@ from laar.protocol.answers import NameRestorer, UsageReader
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
+from laar.sharing.batches import Unreadable, read_batch
 from laar.tuning import Tuner, TunerSettings
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["answers", "artifact", "events", "files", "headers", "messages", "metrics", "state"]
+__all__ = [
+    "answers",
+    "artifact",
+    "batches",
+    "events",
+    "files",
+    "headers",
+    "messages",
+    "metrics",
+    "state",
+]
 
 _SSE = (
     b"data: ",
@@ -340,6 +351,39 @@ def state(data: bytes) -> None:
         floor, cap = _TUNER.bounds[name]
         assert floor <= weight <= cap
     orjson.dumps(climb.export())
+
+
+_BATCH = orjson.dumps(
+    {
+        "schema": 3,
+        "namespace": "laar",
+        "origin": "p/1",
+        "seq": 1,
+        "key_id": "k",
+        "sent_at_s": 1.0,
+        "oldest_open": 0,
+        "full": True,
+        "loads": {"a:1": [1.0] * 9, "b:1": [2.0] * 9},
+        "records": [
+            ["p", 1, "a:1", 5, 0, 0, "AAAAAAAAAAA="],
+            ["s", 1, True, None],
+            ["c", "a:1"],
+            ["a", "r", "a:1", "s"],
+        ],
+    }
+)
+
+
+def batches(data: bytes) -> None:
+    """A batch of another picker is read as far as it is valid, or is Unreadable."""
+    choices = Choices(data)
+    text = choices.rest() if choices.number(4) == 3 else _mutated(choices, _BATCH)
+    try:
+        batch, bad = read_batch("laar", text)
+    except Unreadable:
+        return
+    assert bad >= 0
+    assert all(record.makes_sense() for record in batch.records)
 
 
 _HEADERS = (

@@ -196,6 +196,7 @@ def test_a_restart_shows_in_counters_or_in_the_time_they_began(old: str, new: st
     assert changed != VLLM
     reading, before = read_page(changed.encode(), "vllm", before)
     assert reading.restarted
+    assert reading.started_s == max(1.7e9, float(new.split()[-1]))
     assert not read_page(changed.encode(), "vllm", before)[0].restarted
 
 

@@ -12,7 +12,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import read_body, set_priority, splice_model
+from laar.protocol.openai import read_body, splice_model
 
 DEEP = b"[" * 5000 + b"]" * 5000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
@@ -111,7 +111,6 @@ def test_d14_what_pythons_json_takes_is_taken(value):
     body = b'{"temperature":%b,%b,"model":"auto"}' % (value, MESSAGES)
     assert read_body(Api.CHAT, body).model == "auto"
     assert splice_model(body, "m") == body.replace(b'"auto"', b'"m"')
-    assert set_priority(body, 3) == body[:-1] + b',"priority":3}'
 
 
 def test_d14_lone_surrogates_in_the_prompt_become_text():
@@ -134,7 +133,10 @@ def test_d14_other_encodings_are_read_and_kept(encoding):
     read = read_body(Api.CHAT, body)
     assert (read.model, read.question) == ("auto", "\u7d00 \u017d \U0001f600")
     assert splice_model(body, "m\u00e9") == text.replace("auto", "m\u00e9").encode(encoding)
-    assert set_priority(body, -1) == (text[:-1] + ',"priority":-1}').encode(encoding)
+    bare = text.replace('"model":"auto",', "")
+    assert splice_model(bare.encode(encoding), "m") == (bare[:-1] + ',"model":"m"}').encode(
+        encoding
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_a_body_without_a_model_is_read_and_can_be_given_one(model):
     assert read_body(Api.CHAT, body).model == ""
     spliced = splice_model(body, "m")
     assert json.loads(spliced) == {**json.loads(body), "model": "m"}
-    assert json.loads(set_priority(b"{ }", 2)) == {"priority": 2}
+    assert json.loads(splice_model(b"{ }", "m")) == {"model": "m"}
 
 
 def test_an_absurd_limit_is_cut():

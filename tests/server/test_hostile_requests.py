@@ -376,12 +376,13 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
     assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models"}
 
 
-async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway):
-    """Some engines answer it as if the header were not there; native Envoys wait for its end."""
+@pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
+async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
+    """Some engines answer it as if the header were not there, and for Envoy its body has no end."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy(shape)
     lines = HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: %d\r\n\r\n"
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         writer.write(lines % len(chat()) + chat())

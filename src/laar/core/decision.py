@@ -154,7 +154,7 @@ class InFlight:
     prefilling: Prefilling | None = None
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The endpoint that a request goes to, and why. `flight` follows the request from there.
 
@@ -183,7 +183,7 @@ class Decision:
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
         weights_version: the tuner's window that the outcome counts in, 0 for none.
-        engine_priority: goes into the body, where the engine takes one; lower runs first, and None
+        engine_priority: for an engine that takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.

@@ -61,7 +61,7 @@ class Reading:
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    and its cache is empty.
+    and its cache is empty. `started_s` is when it started, by its own clock.
     """
 
     waiting: float = math.nan
@@ -73,6 +73,7 @@ class Reading:
     adapters: frozenset[str] = frozenset()
     max_adapters: float = math.nan
     restarted: bool = False
+    started_s: float = math.nan
 
 
 _FIRST_CAPACITY = 16

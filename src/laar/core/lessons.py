@@ -144,7 +144,7 @@ class Lessons:
             self._observe(sample, now)
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
-        if known and end.ok and end.prompt_tokens:
+        if known and end.ok and end.prompt_tokens and not decision.request.tokens:
             self._usage(decision.request, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 

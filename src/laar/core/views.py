@@ -89,6 +89,8 @@ class Views:
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again = None, None, None
         by_model = known.tokens[: len(table.models)]
+        if request.tokens:
+            by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
         if self._look_up is not None:
             found = self._look_up(request, weights_of, table.models, by_model, table.capacity, now)

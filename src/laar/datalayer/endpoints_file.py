@@ -138,8 +138,8 @@ class Endpoint(BaseModel):
     labels: dict[str, str] = {}
     """Labels of the endpoint, free names and values."""
     priority_field: bool = False
-    """Whether laar adds the ``priority`` field to bodies of requests that name an objective, and
-    with flow control to all. The engine must run with ``--scheduling-policy priority``."""
+    """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, and
+    with flow control with all. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
     """Limit of prompt and answer together, in tokens, as the engine was started with. None: as
     the engine lists it; requests of any length where it does not."""

@@ -199,7 +199,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     counters = Counters(
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
-        started=_total(page, (names.started,)),
+        started=_latest(page, names.started),
     )
     kv_usage = _mean(page, names.kv_usage)
     adapters, max_adapters = _adapters(page, names)
@@ -213,6 +213,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         adapters=adapters,
         max_adapters=max_adapters,
         restarted=before is not None and counters.restarted_since(before),
+        started_s=counters.started,
     )
     return reading, counters if before is None else counters.or_known(before)
 
@@ -222,6 +223,11 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
         if samples := _samples(page, name):
             return _finite(sum(_number(value) for _, value in samples))
     return math.nan
+
+
+def _latest(page: bytes, name: bytes) -> float:
+    """The largest of the series, each of another rank."""
+    return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
 
 
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:

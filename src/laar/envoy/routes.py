@@ -82,12 +82,10 @@ def routes(*entries: Route) -> RouteConfiguration:
         # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
         request_headers_to_add=[
             HeaderValueOption(
-                header=HeaderValue(
-                    key=names.PREFILLER,
-                    value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PREFILLER})%",
-                ),
+                header=HeaderValue(key=name, value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%"),
                 append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
             )
+            for name in names.SET_BY_ROUTES
         ],
     )
 
@@ -117,6 +115,8 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                         name="content-length",
                         string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
                     ),
+                    # The body of an upgrade has no end, whatever its length is said to be.
+                    HeaderMatcher(name="upgrade", present_match=True, invert_match=True),
                 ],
             )
             kept = _route(generation, options, patience, ExtProcOverrides())

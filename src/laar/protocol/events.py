@@ -149,6 +149,7 @@ class ResponseHeaders:
         details: source of the status, as Envoy reports it; empty where it does not.
         shape: the shape, if this is the stream's first message; else None.
         retry_after_s: seconds in ``retry-after``; None without one.
+        forged: names of headers that only laar and Envoy may send to clients.
     """
 
     status: int | None
@@ -160,6 +161,7 @@ class ResponseHeaders:
     details: str = ""
     shape: Shape | None = None
     retry_after_s: float | None = None
+    forged: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -245,8 +247,8 @@ class AnswerHeaders:
     """Answer a headers message. With `destination` it is the decision's answer.
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only). `prefiller` reads the prompt, if another endpoint does than
-    the one that answers.
+    request body (native shape only). `engine_headers` are among `set_headers`, for an Envoy whose
+    routes set them.
     """
 
     direction: Direction
@@ -256,7 +258,7 @@ class AnswerHeaders:
     read_answer: bool = False
     skip_body: bool = False
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -264,8 +266,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `prefiller`. In the gateway shape every byte goes back in
-    `data`.
+    decision's headers, `patience` and `engine_headers`. In the gateway shape every byte goes back
+    in `data`.
     """
 
     direction: Direction
@@ -275,7 +277,7 @@ class AnswerBody:
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

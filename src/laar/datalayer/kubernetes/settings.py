@@ -87,8 +87,8 @@ class KubernetesSource(BaseModel):
     )
     priority_field: bool = Field(
         False,
-        description="Whether laar adds the `priority` field to bodies of requests that name an "
-        "objective, and with flow control to all. The engines must run with "
+        description="Whether laar sends the header `X-Vllm-Priority` with requests that name an "
+        "objective, and with flow control with all. The engines must run with "
         "--scheduling-policy priority.",
     )
     api_server: Annotated[str, AfterValidator(_server)] = Field(

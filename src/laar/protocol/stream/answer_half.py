@@ -71,7 +71,7 @@ class AnswerHalf:
             self._shared.rework.accepted(event.served or known[0], known[1], now, decision=decided)
             self._shared.taken = True
         if decision is None:
-            self._shared.dialect.answer_headers([], out, read=False)
+            self._shared.dialect.answer_headers([], event.forged, out, read=False)
             return self._after_headers(event, now, out)
         if event.served and (
             self._shared.shadow or event.attempts > 1 or event.served != decision.address
@@ -113,7 +113,7 @@ class AnswerHalf:
                 told.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     told.append((names.TEST_SERVED, event.served))
-        shared.dialect.answer_headers(told, out, read=shared.read_answer)
+        shared.dialect.answer_headers(told, event.forged, out, read=shared.read_answer)
         if shared.target is not None and shared.asked and shared.dialect.shows_answers:
             self._answer.restorer = NameRestorer(
                 served=shared.target,

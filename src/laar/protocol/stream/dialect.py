@@ -62,9 +62,14 @@ class Dialect(Protocol):
         ...
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        """Passes the answer's headers, with some added; `read` asks for its body."""
+        """Passes the answer's headers, with some added and others off; `read` asks for its body."""
         ...
 
     def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
@@ -93,7 +98,7 @@ class _Native:
                     sending.destination,
                     skip_body=not sending.whole,
                     patience=sending.patience,
-                    prefiller=sending.prefiller,
+                    engine_headers=sending.engine_headers,
                 )
             )
             return
@@ -108,9 +113,14 @@ class _Native:
             out.append(AnswerBody(_REQUEST, None, True, []))
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers, read_answer=read))
+        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers), read_answer=read))
 
     def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
         out.append(AnswerBody(direction, None, end, []))
@@ -148,7 +158,7 @@ class _Gateway:
                 remove,
                 sending.destination,
                 patience=sending.patience,
-                prefiller=sending.prefiller,
+                engine_headers=sending.engine_headers,
             )
         )
         if sending.body is not None:
@@ -161,12 +171,25 @@ class _Gateway:
             _send_all(data, out, whole=body.whole, trailers=body.trailers)
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers))
+        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers)))
 
     def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
         send_pieces(direction, data, end=end, out=out)
+
+
+def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The forged headers that none of laar's own replaces."""
+    if not forged:
+        return forged
+    own = {name for name, _ in headers}
+    return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
 
 def _decided_body(
@@ -180,7 +203,7 @@ def _decided_body(
         remove,
         sending.destination,
         sending.patience,
-        sending.prefiller,
+        sending.engine_headers,
     )
 
 

@@ -37,7 +37,7 @@ class Sending:
         changed: the body differs from the client's.
         whole: the body is complete.
         trailers: trailers follow the body.
-        prefiller: reads the prompt for the endpoint; empty where that reads it itself.
+        engine_headers: headers by which the engine is steered.
     """
 
     destination: str
@@ -49,7 +49,7 @@ class Sending:
     changed: bool
     whole: bool
     trailers: bool
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
