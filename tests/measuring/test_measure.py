@@ -57,7 +57,7 @@ async def test_writes_one_outcome_for_each_model_and_question(
         Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
         progress=seen.append,
     )
-    assert summary == Summary(asked=10, resumed=0, unjudged=0, failed=0, mended_bytes=0)
+    assert summary == Summary(asked=10, resumed=0, too_long=0, unjudged=0, failed=0, mended_bytes=0)
     rows = outcomes_of(out)
     assert Counter((r.model, r.correct) for r in rows) == {("good", True): 5, ("bad", False): 5}
     for row in rows:
