@@ -170,7 +170,7 @@ class CapabilityModel:
             self._learned[name, learned(features)] += outcomes
         measured = {name: model.speed for name, model in self._models.items() if model.speed}
         speeds = {name: speed for name, speed in measured.items() if speed.sure}
-        self.unsure = tuple(measured.keys() - speeds.keys())
+        self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
         """Models whose c(m) in the artifact is no measurement: it is ignored."""
         self._priors = {
             name: SpeedPrior(
