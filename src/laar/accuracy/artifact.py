@@ -63,8 +63,8 @@ BEND = 2.0
 By operations 2 for dense models of 8B and 14B, 1.2 for 70B.
 """
 
-MAX_BEND = 16.0
-"""Largest bend: of a model with long layers and few weights."""
+MAX_BEND = 64.0
+"""Largest bend: of a toy with two narrow layers."""
 
 MAX_SPREAD_SHARE = 0.5
 """Share of c(m) from which on its error makes it no measurement."""

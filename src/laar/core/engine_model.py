@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
-from laar.accuracy.artifact import CONTEXT_TOKENS
+from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
 from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import Floats, N
 from laar.core.lines import Line
@@ -129,7 +129,7 @@ class EngineModel:
             prior=_first_prior(base_s, timed, speed),
             doubt=_first_doubt(speed),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 20.0, 20.0),
+            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND),
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)

@@ -29,7 +29,7 @@ _APART = 2.0  # times as long: two prompts nearer than this show the difference 
 _LEAST_PAIRS = 10
 _POINTS = 96  # medians of neighbours in length stand for more answers than these
 _RESAMPLES = 40
-_BENDS = (0.0, 1.0, BEND, 4.0, 8.0, MAX_BEND)
+_BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
 _CLEARLY = 0.95  # of the error with the usual bend
 
 _Floats = NDArray[np.float64]
