@@ -40,7 +40,7 @@ def test_a_missing_extra_is_named_in_one_line(
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert f"laar[{extra}]" in ran.stderr
+    assert f"pip install '.[{extra}]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
@@ -62,7 +62,7 @@ def test_only_the_transport_of_that_name_needs_grpc(tmp_path: Path, transport: s
     else:
         assert ran.returncode == 2
         assert "laar.yaml:2: listen.transport: `grpc` needs the package grpcio" in ran.stderr
-        assert "pip install 'laar[grpc]'" in ran.stderr
+        assert "pip install '.[grpc]'" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
 
 
@@ -92,4 +92,6 @@ def test_without_laar_lab_its_commands_name_it_in_one_line(arguments: tuple[str,
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr == "laar: this needs the package laar-lab: pip install laar-lab\n"
+    assert ran.stderr == (
+        "laar: this needs the package laar-lab; in a clone of laar: pip install . ./lab\n"
+    )

@@ -118,6 +118,18 @@ def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
 
 
+def test_the_sentence_says_that_time_alone_decided_among_models_of_no_outcomes():
+    class Unknown(Known):
+        def assess(self, request, models, tried, now):
+            known = super().assess(request, models, tried, now)
+            return replace(known, evidence=np.zeros(len(models)))
+
+    times = {"granite": (0.5, 2e-5, 0.5), "phi": (0.5, 1e-5, 0.5)}
+    said = told(fleet(Unknown(**times), *TWO))["sentence"]
+    assert said.endswith("No outcome is known of these models, so time decided: short answers win.")
+    assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
+
+
 def test_times_that_look_alike_get_another_digit():
     director = fleet(Known(granite=(0.9, 1e-5, 0.75), phi=(0.9, 1e-5, 0.79)), *TWO)
     assert "phi is slower (2.00 s against 1.96 s; its model" in told(director)["sentence"]

@@ -117,7 +117,7 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
     await eventually(lambda: "kv-events" in problems, what="the problem")
     assert "127.0.0.1:8" in problems["kv-events"]
-    assert "pip install 'laar[kv-events]'" in problems["kv-events"]
+    assert "pip install '.[kv-events]'" in problems["kv-events"]
     gateway.members(("127.0.0.1:9", "m"))
     await eventually(lambda: "kv-events" not in problems, what="its end")
     assert problems.counts["kv-events"] == 1

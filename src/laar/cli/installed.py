@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from laar.cli.terminal import FAULT
+from laar.errors import install
 
 __all__ = ["OF_LAB", "ContextGroup", "RootGroup", "installed"]
 
@@ -42,7 +43,7 @@ class RootGroup(TyperGroup):
         if point is not None:
             return _load(point, cmd_name)
         if f"{self.path}{cmd_name}" in OF_LAB:
-            return _failing(cmd_name, "this needs the package laar-lab: pip install laar-lab")
+            return _failing(cmd_name, f"this needs the package laar-lab; {install('lab')}")
         return None
 
 

@@ -42,7 +42,7 @@ from typing import get_args
 import yaml
 
 from laar.envoy.options import BootstrapOptions, Shape
-from laar.errors import SettingError, unknown
+from laar.errors import SettingError, install, unknown
 
 __all__ = ["render", "to_yaml"]
 
@@ -62,7 +62,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, o
         from laar.envoy.assembly import bootstrap
     except ModuleNotFoundError as error:
         raise SettingError(
-            "rendering Envoy bootstraps needs the envoy extra: pip install 'laar[envoy]'"
+            f"rendering Envoy bootstraps needs the extra `envoy`; {install('envoy')}"
         ) from error
     return bootstrap(shape, options or BootstrapOptions())
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from laar.client import Outcome
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.measuring.kv_lookup import Query
 from laar_lab.live.comparison import MAX_ATTEMPTS, Tally
 
@@ -121,7 +121,7 @@ def plot(path: Path, curves: Sequence[Sequence[Step]], bars: Sequence[Improvemen
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SettingError("--plot needs matplotlib: pip install laar-lab") from None
+        raise SettingError(f"--plot needs matplotlib; {install('lab')}") from None
     figure = Figure(figsize=(12, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
     for curve in curves:
