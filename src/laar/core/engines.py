@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laar.accuracy.capability import SpeedPrior
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import (
@@ -43,6 +44,7 @@ from laar.core.engine_model import (
     EndpointConstants,
     EngineModel,
     Sample,
+    Seen,
     priors,
 )
 from laar.core.paces import Paces
@@ -93,6 +95,7 @@ class Engines:
         self._batches = Batches(table)
         self._size = 0
         self._kept: tuple[object, object, EndpointConstants] | None = None
+        self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] | None = None
         """Called with each sample of a slot, before it is learned."""
         self._grow(table.capacity)
@@ -118,7 +121,7 @@ class Engines:
             base = (float(base_s[mine[0]]), timed) if len(mine) else (0.0, False)
             if model is not None and len(mine):
                 model.rebase(*base)
-            rows.append(priors(*base) if model is None else model.constants())
+            rows.append(priors(*base, self._speed(name)) if model is None else model.constants())
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         made = EndpointConstants(
@@ -142,9 +145,21 @@ class Engines:
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
-    def reassess(self) -> None:
-        """The assessor has other values from now on."""
+    def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
+        """The assessor has other values from now on; `speed` gives what it knows of a model's.
+
+        What was learned stays true, in units of the new c(m): the next decision counts by both.
+        """
         self._kept = None
+        if speed is not None:
+            self._speed = speed
+            for name, model in self._models.items():
+                model.measured(speed(name))
+
+    def seen(self) -> dict[str, Seen]:
+        """c(m) of the models whose first tokens were seen; from any thread."""
+        models = list(self._models.items())
+        return {name: model.seen() for name, model in models if model.first.seen}
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
         """The share of running requests that must end before such prompts have room; or None."""
@@ -456,7 +471,8 @@ class Engines:
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()  # names come from the sources of endpoints, yet have a cap
-            model = self._models[name] = EngineModel(base_s or 0.0, timed=timed)
+            model = EngineModel(base_s or 0.0, timed=timed, speed=self._speed(name))
+            self._models[name] = model
             if base_s is None:
                 model.base = None
             self._kept = None

@@ -125,7 +125,8 @@ class Lessons:
         self._engines.ended(
             began,
             now,
-            ttft_s=end.ttft_s,
+            # Of an answer that is no stream, the first byte comes after the last token.
+            ttft_s=end.ttft_s if began.shown else None,
             latency_s=end.latency_s,
             answer_tokens=end.completion_tokens,
             plain_s=plain_s,
