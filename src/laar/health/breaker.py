@@ -45,6 +45,7 @@ _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried all the same: a probe may fail by itself."""
 _SUSPECT_S = 1.0
 """A suspect whose question has no answer by then is back: it is as likely to be busy."""
+_EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """A limit that has grown sixteenfold is none."""
@@ -400,11 +401,11 @@ class Breaker:
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, settings: HealthSettings, now: float) -> None:
-        """Takes back failures that Envoy went on from, and which were refusals for load."""
+        """Takes back failures that were none: refusals for load, or a request's fault."""
         self.forgive(weight, settings, now)
         recent = self._recent
         if (
-            self.kind is Kind.RETRIED
+            self.kind in _EXCUSED
             and self.state in (State.OPEN, State.SUSPECT, State.STARTING)
             and self._streak < settings.consecutive_failures - 1e-9
             and recent.bad <= _NEGLIGIBLE

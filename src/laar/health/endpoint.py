@@ -29,6 +29,7 @@ class Endpoint:
     __slots__ = (
         "admitted_at",
         "attempts",
+        "bail",
         "breaker",
         "cut",
         "denied",
@@ -65,6 +66,8 @@ class Endpoint:
         """Time at which it last accepted a question of the picker's, which has no key."""
         self.proved_at = float("-inf")
         """Time at which it last answered a client."""
+        self.bail = 0.0
+        """Weight of the failures that count until it proves that it answers others."""
         self.refusals = 0.0
         """Refusals for load that its metrics page has counted and no attempt explains yet."""
         self.refused_at = float("-inf")

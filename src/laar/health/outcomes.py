@@ -13,7 +13,7 @@ from laar.health.attempt import Attempt, Stage
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import Kind, Reply
 from laar.health.pace import ratio
-from laar.health.questions import RETRIED, Questions
+from laar.health.questions import RETRIED, Questions, release
 from laar.health.records import Records
 from laar.health.siblings import alone
 
@@ -76,6 +76,8 @@ class Outcomes:
         attempt.good = True
         endpoint.proved_at = now
         breaker = endpoint.breaker
+        if endpoint.bail:
+            release(endpoint, self._records.settings, now)
         is_news = attempt.slot in self._records.troubled
         is_back = breaker.good(attempt, self._records.settings, now)
         if is_back:
@@ -135,7 +137,7 @@ class Outcomes:
     ) -> None:
         """Records a failure by the endpoint's own fault; by its request's where it is `excused`.
 
-        No excuse counts for an endpoint that has not answered others lately.
+        An endpoint that has not answered others lately is excused as soon as it does.
         """
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
@@ -153,10 +155,12 @@ class Outcomes:
             else:
                 endpoint.retried.append(attempt)
             weight = RETRIED
-        if excused and kind is not Kind.FULL and endpoint.is_proved(now):
-            self._excuse(endpoint, attempt, kind, now)
-            self._records.trouble(slot)
-            return
+        if excused and kind is not Kind.FULL:
+            if endpoint.is_proved(now):
+                self._excuse(endpoint, attempt, kind, now)
+                self._records.trouble(slot)
+                return
+            endpoint.bail += weight
         if kind is Kind.FULL:
             self._full(endpoint, attempt, slot, reply, now)
             return
