@@ -168,7 +168,7 @@ class Breaker:
         since_s = now - self.limited_at
         if since_s > _LIMITED_S:
             return math.inf
-        return max(1.0, self._limit) * math.exp2(since_s / _LIMIT_DOUBLES_S)
+        return float(int(max(1.0, self._limit) * math.exp2(since_s / _LIMIT_DOUBLES_S)))
 
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
