@@ -142,12 +142,6 @@ async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
     assert sum(engine.asked["poison"] for engine in engines) <= 1.2 * 80
     assert engines[0].asked["good"] <= 4
     health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
-    print(
-        "ASKED",
-        [dict(e.asked) for e in engines],
-        {s: (e.breaker, dict(e.failures)) for s, e in health.known()},
-        time.monotonic(),
-    )
     await eventually(lambda: health.of(dead).breaker.is_out, what="an answer to its question")
     for slot, endpoint in health.known():
         assert slot == dead or endpoint.breaker.openings == 0
