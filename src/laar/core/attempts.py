@@ -163,7 +163,7 @@ class Attempts:
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
-    """What a request that fails may have in common with others that fail: see `laar.health.blame`.
+    """The traits that requests which fail may share: see `laar.health.blame`.
 
     Its tenant, its session, the beginning of its prompt, and all of it.
     """

@@ -137,7 +137,7 @@ class Outcomes:
     ) -> None:
         """Records a failure by the endpoint's own fault; by its request's where it is `excused`.
 
-        An endpoint that has not answered others lately is excused as soon as it does.
+        An endpoint that has not answered others recently is excused as soon as it does.
         """
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
