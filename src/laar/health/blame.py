@@ -5,8 +5,8 @@ An endpoint's failure is the request's where its siblings fail that request too,
 those like it again and again: of the same tenant or session, or with the same prompt or its
 beginning. Each of these is a trait, and has its own record, from its first failure on.
 
-Nothing is excused where an endpoint has not proved in the last seconds that it answers others: the failures of a
-fleet that fails as a whole are its own.
+Nothing is excused where an endpoint has not proved in the last seconds that it answers others: the
+failures of a fleet that fails as a whole are its own.
 """
 
 from __future__ import annotations
