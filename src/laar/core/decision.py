@@ -131,6 +131,8 @@ class InFlight:
         attempt: health's record of it.
         read: health asks for the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
+        unjudged: health's records of these attempts, with their slots, until the request's end
+            shows whether it was at fault.
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
@@ -148,6 +150,7 @@ class InFlight:
     attempt: Attempt | None = None
     read: bool = False
     failed: tuple[str, ...] = ()
+    unjudged: list[tuple[int, Attempt | None]] = field(default_factory=list)
     served: bool = False
     answering: bool = False
     settled: bool = False
@@ -187,6 +190,7 @@ class Decision:
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
+        once: requests like it failed wherever they went, so no further endpoint is asked.
         hedge: advice on asking another model beside this one, where the client asked for it.
         flight: the state of the request between its decision and its end.
     """
@@ -216,6 +220,7 @@ class Decision:
     weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False
+    once: bool = False
     left_out: Mapping[int, str] | None = None
     hedge: HedgeAdvice | None = None
     flight: InFlight

@@ -61,7 +61,8 @@ class Reading:
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    and its cache is empty. `started_s` is when it started, by its own clock.
+    and its cache is empty. `started_s` is when it started, by its own clock. `refused` counts the
+    requests that it has refused since the last page because its queue was full.
     """
 
     waiting: float = math.nan
@@ -74,6 +75,7 @@ class Reading:
     max_adapters: float = math.nan
     restarted: bool = False
     started_s: float = math.nan
+    refused: float = 0.0
 
 
 _FIRST_CAPACITY = 16

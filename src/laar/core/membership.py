@@ -52,8 +52,8 @@ class EndpointSpec:
             latency, and the name a body is rewritten to when the client's name is not among them.
             Empty only between a source and `laar.server.own_names`.
         region: free text for the page and for metrics.
-        engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
-            ``tensorrt-llm`` or ``llama.cpp``.
+        engine: engine that runs there, for the names of its metrics: a key of
+            `laar.datalayer.metrics_page.ENGINES`.
         metrics_url: page to scrape; None for the engine's own at the address, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.

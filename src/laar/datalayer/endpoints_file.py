@@ -12,13 +12,14 @@ import asyncio
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
+from laar.datalayer.metrics_page import Engine
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
@@ -130,7 +131,7 @@ class Endpoint(BaseModel):
     """All model names that the endpoint serves. Accuracy and latency use the first."""
     region: str = ""
     """Region of the endpoint: free text, shown on the page and in metrics."""
-    engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"
+    engine: Engine = "vllm"
     """Engine whose metric names the endpoint's page uses."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
     """URL of the metrics page. Default: that of the engine, ``/metrics`` at

@@ -23,7 +23,8 @@ class Attempt:
 
     `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
     compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
-    `rtt_s` the round trip: a far endpoint is not a slow one.
+    `rtt_s` the round trip: a far endpoint is not a slow one. `ahead` is how many were in flight at
+    its endpoint when it was sent.
     `read` is true where the body of its answer is seen, `good` where it counted as good so far,
     `judged` where it counted at all, `overdue` where it was silent for too long. `timed` is false
     where the time at which the endpoint got it is unknown.
@@ -35,6 +36,7 @@ class Attempt:
     predicted_s: float
     tokens: float
     rtt_s: float
+    ahead: int = 0
     trial: bool = False
     timed: bool = True
     read: bool = False

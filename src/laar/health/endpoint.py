@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from laar.health.attempt import Attempt, Stage
+from laar.health.blame import PROVED_S
 from laar.health.breaker import Breaker
 from laar.health.kinds import Kind
 from laar.health.pace import SlotPace
@@ -16,6 +17,7 @@ _CONTRAST_HALF_LIFE_S = 60.0
 _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
 _OVERTAKING = 3
+_RETRIED = 64
 _ADMITS_S = 60.0
 """Time for which an endpoint that accepted a request without a key counts as accepting them."""
 _ADMITS_STILL_S = 5.0
@@ -27,6 +29,7 @@ class Endpoint:
     __slots__ = (
         "admitted_at",
         "attempts",
+        "bail",
         "breaker",
         "cut",
         "denied",
@@ -35,8 +38,12 @@ class Endpoint:
         "model",
         "pace",
         "progress_at",
+        "proved_at",
         "quick",
         "read_at",
+        "refusals",
+        "refused_at",
+        "retried",
         "sent_at",
         "speed",
         "unseen",
@@ -57,6 +64,15 @@ class Endpoint:
         self.quick = 0
         self.admitted_at = float("-inf")
         """Time at which it last accepted a question of the picker's, which has no key."""
+        self.proved_at = float("-inf")
+        """Time at which it last answered a client."""
+        self.bail = 0.0
+        """Weight of the failures that count until it proves that it answers others."""
+        self.refusals = 0.0
+        """Refusals for load that its metrics page has counted and no attempt explains yet."""
+        self.refused_at = float("-inf")
+        self.retried: deque[Attempt | None] = deque(maxlen=_RETRIED)
+        """The latest attempts that Envoy went on from and that count as failures."""
         self.failures: Counter[Kind] = Counter()
         # Time of the last attempt to reach each stage; when the last few of these had been sent,
         # and the time they took.
@@ -64,6 +80,14 @@ class Endpoint:
         self.sent_at: tuple[deque[tuple[float, float]], ...] = tuple(
             deque(maxlen=_OVERTAKING) for _ in Stage
         )
+
+    def is_full(self, now: float) -> bool:
+        """Whether it has as many requests in flight as it takes."""
+        return self.breaker.full_until > now or len(self.attempts) >= self.breaker.limit(now)
+
+    def is_proved(self, now: float) -> bool:
+        """Whether it has answered a client, or a question of the picker's, a moment ago."""
+        return now - max(self.proved_at, self.admitted_at) <= PROVED_S
 
     def admits(self, now: float) -> bool:
         """Whether it accepts requests without a key, as far as is known."""

@@ -39,6 +39,8 @@ class Kind(StrEnum):
     """Envoy went on to another endpoint, and does not report why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
+    REQUEST = "request"
+    """Any of these where the request is at fault: sound endpoints fail it one after the other."""
 
 
 GOOD = "good"
@@ -64,7 +66,8 @@ class Reply:
 _CODE = re.compile(rb'"code"\s*:\s*"?(\d{3})\b')
 _FULL = re.compile(
     rb"queue[^.]{0,40}\bfull|full[^.]{0,40}\bqueue|overloaded|too many requests|rate.?limit"
-    rb"|max.num.queued|maximum number of (?:queued|waiting) requests|at capacity",
+    rb"|max.num.queued|maximum number of (?:queued|waiting) requests|at capacity"
+    rb"|currently busy",
     re.IGNORECASE,
 )
 _CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)

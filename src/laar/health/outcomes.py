@@ -13,7 +13,7 @@ from laar.health.attempt import Attempt, Stage
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import Kind, Reply
 from laar.health.pace import ratio
-from laar.health.questions import RETRIED, Questions
+from laar.health.questions import RETRIED, Questions, release
 from laar.health.records import Records
 from laar.health.siblings import alone
 
@@ -28,6 +28,9 @@ another client's."""
 _TIMES_EVERY_S = 0.01
 """An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
 _UNHEARD_S = 0.5
+_REFUSALS_S = 30.0
+"""An attempt that was refused for load is reported when its request was answered elsewhere."""
+_MOST_REFUSALS = 1000.0
 
 
 class Outcomes:
@@ -71,7 +74,10 @@ class Outcomes:
         if attempt.good and not endpoint.breaker.is_out:
             return
         attempt.good = True
+        endpoint.proved_at = now
         breaker = endpoint.breaker
+        if endpoint.bail:
+            release(endpoint, self._records.settings, now)
         is_news = attempt.slot in self._records.troubled
         is_back = breaker.good(attempt, self._records.settings, now)
         if is_back:
@@ -126,8 +132,13 @@ class Outcomes:
         kind: Kind,
         now: float,
         reply: Reply | None = None,
+        *,
+        excused: bool = False,
     ) -> None:
-        """Records a failure by the endpoint's own fault."""
+        """Records a failure by the endpoint's own fault; by its request's where it is `excused`.
+
+        An endpoint that has not answered others recently is excused as soon as it does.
+        """
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
         if attempt is not None:
@@ -138,9 +149,18 @@ class Outcomes:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
         weight = 1.0
         if kind is Kind.RETRIED:
-            if breaker.full_until > now - settings.full_s:
-                kind = Kind.FULL  # it has just reported so in a reply that was seen
+            latest_full = max(breaker.full_until, breaker.limited_at)
+            if endpoint.refusals >= 1.0 or latest_full > now - settings.full_s:
+                kind = Kind.FULL  # its page counts one, or it has just said so in a reply
+            else:
+                endpoint.retried.append(attempt)
             weight = RETRIED
+        if excused and kind is not Kind.FULL:
+            if endpoint.is_proved(now):
+                self._excuse(endpoint, attempt, kind, now)
+                self._records.trouble(slot)
+                return
+            endpoint.bail += weight
         if kind is Kind.FULL:
             self._full(endpoint, attempt, slot, reply, now)
             return
@@ -169,6 +189,13 @@ class Outcomes:
         if is_out:
             self._say(slot, "out", kind, breaker.trial_at - now)
 
+    def _excuse(self, endpoint: Endpoint, attempt: Attempt | None, kind: Kind, now: float) -> None:
+        """Counts a failure that is the request's, and has the endpoint asked if that is so."""
+        endpoint.failures[Kind.REQUEST] += 1
+        if attempt is not None:
+            endpoint.breaker.end_trial(attempt, self._rng, now)
+        self._questions.suspect(endpoint, kind, 1.0, now)
+
     def _full(
         self,
         endpoint: Endpoint,
@@ -180,10 +207,35 @@ class Outcomes:
         """Records that the endpoint is full, which is no fault."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
-        retry_after_s = reply.retry_after_s if reply else None
-        breaker.full(attempt, retry_after_s, self._records.settings, now)
+        endpoint.refusals -= 1.0
+        endpoint.refused_at = now
         self._records.trouble(slot)
+        retry_after_s = reply.retry_after_s if reply else None
+        if retry_after_s is None and attempt is None:  # by Envoy's own choice: nothing to learn
+            return
+        if retry_after_s is None and attempt is not None and attempt.ahead:
+            breaker.overloaded(attempt, now)
+            return
+        breaker.full(attempt, retry_after_s, self._records.settings, now)
         self._say(slot, "full", Kind.FULL, breaker.full_until - now)
+
+    def refused(self, slot: int, endpoint: Endpoint, count: float, now: float) -> None:
+        """Takes how many requests an endpoint's page says that it has refused for load.
+
+        Envoy does not report why an attempt failed. So as many of those that count as failures
+        were none, and as many of those that are still to be reported.
+        """
+        if now - endpoint.refused_at > _REFUSALS_S:
+            endpoint.refusals = 0.0
+        endpoint.refusals = min(_MOST_REFUSALS, endpoint.refusals + count)
+        endpoint.refused_at = now
+        while endpoint.retried and endpoint.refusals >= 1.0:
+            attempt = endpoint.retried.pop()
+            endpoint.refusals -= 1.0
+            endpoint.breaker.excuse(RETRIED, self._records.settings, now)
+            if attempt is not None and attempt.ahead:
+                endpoint.breaker.overloaded(attempt, now)
+        self._records.trouble(slot)
 
     def _denied_alone(
         self,

@@ -13,8 +13,9 @@ from __future__ import annotations
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.records import Records
+from laar.health.settings import HealthSettings
 
-__all__ = ["Questions"]
+__all__ = ["RETRIED", "Questions", "release"]
 
 RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
@@ -97,6 +98,7 @@ class Questions:
         verdict = judge(reply) if reply is not None else None
         if verdict == GOOD:
             endpoint.admitted_at = now
+            release(endpoint, records.settings, now)
         if was_control:
             self._tell_denied(endpoint.model, verdict == GOOD, now)
         breaker = endpoint.breaker
@@ -158,6 +160,13 @@ class Questions:
                 kind = Kind.DENIED if admitted else None
                 breaker.record_probe(kind, 0.0, records.settings, records.rng, now)
                 records.version += 1
+
+
+def release(endpoint: Endpoint, settings: HealthSettings, now: float) -> None:
+    """Takes back the failures that were requests' fault, now that the endpoint has proved sound."""
+    if endpoint.bail:
+        endpoint.breaker.excuse(endpoint.bail, settings, now)
+        endpoint.bail = 0.0
 
 
 def _has_got_on(endpoint: Endpoint) -> bool:

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable
 
 from laar.health.attempt import Attempt
+from laar.health.blame import Blame
 from laar.health.endpoint import Endpoint
 from laar.health.pace import GroupTimes
 from laar.health.settings import HealthSettings
@@ -27,6 +28,7 @@ class Records:
         groups: usual times, by model and whether the answer is streamed.
         troubled: slots that may stand out; all others are sound.
         paced: models whose endpoints have new times.
+        blame: the requests that fail wherever they go.
     """
 
     def __init__(self, settings: HealthSettings, rng: random.Random) -> None:
@@ -38,6 +40,7 @@ class Records:
         self.groups: dict[tuple[str, bool], GroupTimes] = {}
         self.troubled: set[int] = set()
         self.paced: set[str] = set()
+        self.blame = Blame()
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:

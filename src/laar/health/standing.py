@@ -81,14 +81,18 @@ def _with_troubled(
     left_out = {slot: _why_out(breakers[slot], now) for slot in out}
     trials = sorted((breakers[slot].trial_at, slot) for slot in out)
     kept = [slot for slot in slots if slot not in left_out]
-    full = {s: one.full_until for s, one in breakers.items() if one.full_until > now}
-    full = {slot: until for slot, until in full.items() if slot not in left_out}
+    full = {
+        slot: one.full_until
+        for slot, one in breakers.items()
+        if slot not in left_out and records.endpoints[slot].is_full(now)
+    }
     if len(full) < len(kept):
         left_out |= {slot: _why_full(until - now) for slot, until in full.items()}
         kept = [slot for slot in kept if slot not in full]
     paces = [records.endpoints[slot].pace for slot in kept]
     is_slow = any(pace > 1.0 for pace in paces)
-    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now), *full.values())
+    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now))
+    changes += tuple(until for until in full.values() if until > now)
     return Standing(
         slots=kept,
         answers=[answers.get(slot, 1.0) for slot in kept],
@@ -137,4 +141,6 @@ def _why_out(breaker: Breaker, now: float) -> str:
 
 
 def _why_full(wait_s: float) -> str:
+    if wait_s <= 0.0:
+        return "full: it has as many requests in flight as it takes, by those that it refused"
     return f"full: it refused a request, and is asked again in {wait_s:.1f} s"

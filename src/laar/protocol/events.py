@@ -233,10 +233,12 @@ class Patience(NamedTuple):
         silence_s: ever, one of `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
         begin_s: before its answer's head, one of `laar.protocol.headers.BEGINS_S`; None for no
             other bound than the first.
+        once: no other endpoint is asked after it, in any case.
     """
 
     silence_s: int | None = None
     begin_s: int | None = None
+    once: bool = False
 
 
 _WITHOUT_END = Patience()

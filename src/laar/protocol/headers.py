@@ -54,6 +54,9 @@ BEGIN = "x-laar-begin-s"
 """Key of that metadata as well: seconds, one of `BEGINS_S`, by which the answer's head is expected.
 After that the next endpoint is asked too, and the first head counts."""
 
+ONCE = "x-laar-once"
+"""Key of that metadata as well: the request is tried once, by a route without retries."""
+
 BEGINS_S = {5: 60, 10: 120, 30: 300}
 """Seconds to the beginning of an answer, with the seconds of silence allowed; routes exist for
 these pairs, and the picker names both."""

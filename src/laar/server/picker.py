@@ -196,6 +196,8 @@ class Picker:
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
             self.director.engines.restarted(slot)
+        if reading.refused:
+            self.health.refused(slot, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()

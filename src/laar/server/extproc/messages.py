@@ -311,6 +311,8 @@ def _send_to(
     known.fields[names.DESTINATION].string_value = destination.encode()
     if patience.silence_s is not None:
         known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
+    if patience.once:
+        known.fields[names.ONCE].string_value = b"1"
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
     for name, value in engine_headers:
