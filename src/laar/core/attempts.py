@@ -13,7 +13,8 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
-from laar.health import Health, Reply
+from laar.core.naming import goes_by
+from laar.health import GOOD, Health, Reply
 
 __all__ = ["Attempts"]
 
@@ -106,6 +107,8 @@ class Attempts:
     ) -> None:
         flight = decision.flight
         if flight.attempt is not None:
+            if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
+                reply.model = ""
             health.replied(flight.attempt, reply, now, read=read)
         # No answer shows which of the two is at fault: it is the one with more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
@@ -133,10 +136,11 @@ class Attempts:
         held = decision.flight.prefilling
         if held is not None and held.attempt is not None:
             health.answering(held.attempt, now)
+            health.replied(held.attempt, Reply(status=200, found=GOOD), now)
 
     def _ended(self, health: Health, decision: Decision, end: Completion) -> None:
         flight, now = decision.flight, decision.now + end.latency_s
         if flight.attempt is not None:
-            health.ended(flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens)
+            health.ended(flight.attempt, end.status, end.cause, now)
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.ended(flight.prefilling.attempt, end.status, end.cause, now)
