@@ -538,10 +538,12 @@ def test_a_useless_answer_teaches_no_speed():
     d = fleet(A, B)
     for n in range(8):
         answer(d, B, GOOD, 1.0 + n)
-    before = d.health.of(d.table.slot(A)).speed.n
-    for n in range(3):
-        answer(d, A, Kind.EMPTY, 1.0 + n)
-    assert d.health.of(d.table.slot(A)).speed.n == before
+    answer(d, A, GOOD, 9.0)
+    speed, before = d.health.of(d.table.slot(A)).speed.n, d.engines.state()
+    for n in range(2):
+        answer(d, A, Kind.EMPTY, 10.0 + n)
+    assert d.health.of(d.table.slot(A)).speed.n == speed
+    assert d.engines.state() == before
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Answer:
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b"{}"
+    body: bytes = b'{"choices": [{"text": "ok", "message": {"content": "ok"}}]}'
     chunks: AsyncIterator[bytes] | None = None
     wait_s: float = 0.0
 

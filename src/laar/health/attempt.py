@@ -25,8 +25,9 @@ class Attempt:
     compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
     `rtt_s` the round trip: a far endpoint is not a slow one.
     `read` is true where the body of its answer is seen, `good` where it counted as good so far,
-    `judged` where it counted at all, `useless` where its answer is of no use, `overdue` where it was silent for too long. `timed` is false
-    where the time at which the endpoint got it is unknown.
+    `judged` where it counted at all, `useless` where its answer was of no use, `overdue` where it
+    was silent for too long. `timed` is false where the time at which the endpoint got it is
+    unknown.
     """
 
     slot: int

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import Breaker
+from laar.health.breaker import Breaker, State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
@@ -155,14 +155,18 @@ class Outcomes:
         endpoint.useless.add(now, happened=True)
         records.contest(endpoint, now)
         self._distrust(breaker)
-        others = [e.useless for e in records.others(endpoint) if not e.breaker.is_out]
+        # Those that are out already for their own failures excuse nobody.
+        tried = (State.OPEN, State.TRIAL)
+        others = [e.useless for e in records.others(endpoint) if e.breaker.state not in tried]
         apart = alone(endpoint.useless, others, now)
-        if apart or (on_trial and others and all(share.is_quiet(now) for share in others)):
+        is_alone = all(share.is_quiet(now) for share in others)
+        if apart or (on_trial and others and is_alone):
             self.failed(endpoint, attempt, kind, now)
             return
         if apart is None:  # siblings are still at it: they have to be heard first
             breaker.pause(now + _UNHEARD_S)
-        self._questions.suspect(endpoint, kind, 1.0, now)
+        if is_alone:
+            self._questions.suspect(endpoint, kind, 1.0, now)
         records.trouble(attempt.slot)
 
     def failed(

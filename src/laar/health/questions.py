@@ -148,6 +148,7 @@ class Questions:
             return
         # A client's key may be better than none, but not where siblings ask for none.
         weight = 0.0 if admits else 2.0
+        endpoint.failures[breaker.kind] += breaker.is_suspected
         breaker.record_probe(breaker.kind, weight, records.settings, records.rng, now)
 
     def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
@@ -157,9 +158,11 @@ class Questions:
         """A sibling has answered: those that deny are at fault where it does not."""
         records = self._records
         for slot in records.siblings.get(model, ()):
-            breaker = records.endpoints[slot].breaker
+            endpoint = records.endpoints[slot]
+            breaker = endpoint.breaker
             if breaker.is_suspected and breaker.refused:
                 kind = breaker.kind if admitted else None
+                endpoint.failures[breaker.kind] += admitted
                 breaker.record_probe(kind, 0.0, records.settings, records.rng, now)
                 records.version += 1
 
