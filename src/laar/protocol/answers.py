@@ -53,6 +53,8 @@ _ENDS = {
     Api.MESSAGES: (b"message_stop",),
     Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
 }
+_FIELDS = b"deir:"
+"""First letters of a stream's fields, and the colon of a comment."""
 _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
 _TAIL_BYTES = 1024
@@ -138,8 +140,8 @@ class AnswerReader:
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """
         self._is_begun = self._is_begun or bool(piece)
-        if self._events is None and piece:
-            self._events = piece.lstrip().startswith((b"data:", b"event:", b"id:", b":"))
+        if self._events is None and (first := piece.lstrip()[:1]):
+            self._events = first in _FIELDS
         cut = piece.rfind(b"\n") if self._events else -1
         error = None
         if cut >= 0:
