@@ -140,8 +140,8 @@ class AnswerReader:
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """
         self._is_begun = self._is_begun or bool(piece)
-        if self._events is None and (first := piece.lstrip()[:1]):
-            self._events = first in _FIELDS
+        if self._events is None and (letter := piece.lstrip()[:1]):
+            self._events = letter in _FIELDS
         cut = piece.rfind(b"\n") if self._events else -1
         error = None
         if cut >= 0:
