@@ -29,7 +29,7 @@ from laar.datalayer.kv_batches import Groups, decode_batch
 from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, UsageReader
+from laar.protocol.answers import AnswerReader, NameRestorer
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
@@ -78,9 +78,9 @@ def answers(data: bytes) -> None:
         choices.one(_SSE) if choices.number(4) else choices.some(8)
         for _ in range(choices.number(40))
     )
-    whole = UsageReader(events=events)
+    whole = AnswerReader(events=events)
     whole.feed(text)
-    reader, restorer = UsageReader(events=events), NameRestorer(served="served", asked="auto")
+    reader, restorer = AnswerReader(events=events), NameRestorer(served="served", asked="auto")
     got, at, turn = b"", 0, 0
     while at < len(text):
         piece = text[at : at + cuts[turn % 4]]
@@ -88,7 +88,9 @@ def answers(data: bytes) -> None:
         reader.feed(piece)
         got += restorer.feed(piece, end=False)
     got += restorer.feed(b"", end=True)
-    assert reader.end() == whole.end()
+    reader.end()
+    whole.end()
+    assert reader.usage == whole.usage
     assert got == re.sub(rb'("model": ?)"served"', rb'\1"auto"', text)
 
 

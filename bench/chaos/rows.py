@@ -95,6 +95,10 @@ ROWS = (
     Row(name="reset", faults=("refuse",), target=_NONE),
     Row(name="every second", faults=("503@every=2",), target=_NONE),
     Row(name="error event", faults=("error",), target=_LEARNED),
+    Row(name="html", faults=("html",), target=_LEARNED),
+    Row(name="empty", faults=("empty",), target=_LEARNED),
+    Row(name="foreign model", faults=("foreign-model",), target=_LEARNED),
+    Row(name="cut", faults=("cut",), target=_LEARNED),
     Row(name="429", faults=("429:1",), target=_NONE),
     # Not to be repeated elsewhere unasked: it may be the client's fault.
     Row(name="401", faults=("401@without=authorization",), target=_LEARNED),

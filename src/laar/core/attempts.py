@@ -14,8 +14,9 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
+from laar.core.naming import goes_by
 from laar.core.request import Request
-from laar.health import Health, Kind, Reply
+from laar.health import GOOD, Health, Kind, Reply
 from laar.prefix import Chain
 
 __all__ = ["Attempts", "traits"]
@@ -107,6 +108,8 @@ class Attempts:
         flight = decision.flight
         excused = self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
+            if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
+                reply.model = ""
             health.replied(flight.attempt, reply, now, read=read, excused=excused)
         # No answer shows which of the two is at fault: it is the one with more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
@@ -149,13 +152,14 @@ class Attempts:
         held = decision.flight.prefilling
         if held is not None and held.attempt is not None:
             health.answering(held.attempt, now)
+            health.replied(held.attempt, Reply(status=200, found=GOOD), now)
 
     def _ended(self, health: Health, decision: Decision, end: Completion) -> None:
         flight, now = decision.flight, decision.now + end.latency_s
         if flight.unjudged:  # no endpoint answered
             self._judge(health, decision, None, now)
         if flight.attempt is not None:
-            health.ended(flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens)
+            health.ended(flight.attempt, end.status, end.cause, now)
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.ended(flight.prefilling.attempt, end.status, end.cause, now)
 

@@ -280,6 +280,8 @@ class Director:
         if flight.settled:
             return
         flight.settled = True
+        if flight.attempt is not None and flight.attempt.useless:
+            end.error = True  # what is no answer teaches nothing but that
         self._lessons.engine_ended(decision, end)
         self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)

@@ -26,8 +26,9 @@ class Attempt:
     `rtt_s` the round trip: a far endpoint is not a slow one. `ahead` is how many were in flight at
     its endpoint when it was sent.
     `read` is true where the body of its answer is seen, `good` where it counted as good so far,
-    `judged` where it counted at all, `overdue` where it was silent for too long. `timed` is false
-    where the time at which the endpoint got it is unknown.
+    `judged` where it counted at all, `useless` where its answer was of no use, `overdue` where it
+    was silent for too long. `timed` is false where the time at which the endpoint got it is
+    unknown.
     """
 
     slot: int
@@ -43,4 +44,5 @@ class Attempt:
     stage: Stage = Stage.SENT
     good: bool = False
     judged: bool = False
+    useless: bool = False
     overdue: bool = False

@@ -16,6 +16,12 @@ __all__ = ["Endpoint"]
 _CONTRAST_HALF_LIFE_S = 60.0
 _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
+_FAULTS = {
+    Kind.EMPTY: "answers are empty",
+    Kind.TYPE: "answers are no JSON or events: {}",
+    Kind.UNREADABLE: "answers can't be read",
+    Kind.MODEL: "answers name another model: {}",
+}
 _OVERTAKING = 3
 _RETRIED = 64
 _ADMITS_S = 60.0
@@ -33,9 +39,10 @@ class Endpoint:
         "breaker",
         "cut",
         "denied",
-        "empty",
         "failures",
+        "flaw",
         "model",
+        "named",
         "pace",
         "progress_at",
         "proved_at",
@@ -47,6 +54,7 @@ class Endpoint:
         "sent_at",
         "speed",
         "unseen",
+        "useless",
     )
 
     def __init__(self, model: str) -> None:
@@ -58,7 +66,12 @@ class Endpoint:
         self.pace = 1.0
         self.denied = Share(_CONTRAST_HALF_LIFE_S)
         self.cut = Share(_CONTRAST_HALF_LIFE_S)
-        self.empty = Share(_CONTRAST_HALF_LIFE_S)
+        self.useless = Share(_CONTRAST_HALF_LIFE_S)
+        """Answers that were read, or known by their heads, and were of no use to the client."""
+        self.flaw = ""
+        """What the last of these had in place of an answer, as a word: a content type."""
+        self.named: str | None = None
+        """Its answers' name for the model: empty for one that was requested, None while unknown."""
         self.unseen = _FIRST_READS
         self.read_at = float("-inf")
         self.quick = 0
@@ -88,6 +101,13 @@ class Endpoint:
     def is_proved(self, now: float) -> bool:
         """Whether it has answered a client, or a question of the picker's, a moment ago."""
         return now - max(self.proved_at, self.admitted_at) <= PROVED_S
+
+    @property
+    def fault(self) -> str:
+        """The kind of its last failure, in words for people."""
+        kind = self.breaker.kind
+        words = _FAULTS.get(kind, str(kind))
+        return words.format(self.flaw) if self.flaw else words.partition(":")[0]
 
     def admits(self, now: float) -> bool:
         """Whether it accepts requests without a key, as far as is known."""

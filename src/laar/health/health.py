@@ -147,6 +147,7 @@ class Health:
             or now - endpoint.read_at >= _READ_EVERY_S
             or breaker.doubtful
             or breaker.state is not State.CLOSED
+            or (self._records.contested and self._records.is_missed(endpoint, now))
         ):
             endpoint.read_at = now
             return True
@@ -169,12 +170,15 @@ class Health:
         if endpoint is None or attempt.stage is Stage.OVER:
             return
         attempt.read = read
-        if reply.status == 200 and not reply.event:  # as nearly always
+        if reply.status == 200 and not reply.event and reply.found is None:  # as nearly always
             if attempt.stage is Stage.SENT:
                 self._outcomes.accepted(endpoint, attempt, now)
             return
-        verdict = judge(reply)
-        if verdict is GOOD:
+        verdict = self._records.judge(endpoint, reply, now)
+        if reply.found is not None:
+            if verdict is not None:
+                self._outcomes.judged(endpoint, attempt, verdict, reply, now)
+        elif verdict is GOOD:
             if attempt.stage is Stage.SENT:
                 self._outcomes.accepted(endpoint, attempt, now)
         elif verdict is None:
@@ -189,28 +193,16 @@ class Health:
             self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
 
     def answering(self, attempt: Attempt, now: float) -> None:
-        """The first byte of an answer was seen, and it is no error."""
+        """The first byte of an answer was seen; what it is worth comes by `replied`."""
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage >= Stage.ANSWERING or attempt.judged:
             return
         if attempt.timed:
             self._records.times(attempt).saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ANSWERING, now)
-        if endpoint.unseen:
-            endpoint.unseen -= 1
-        if endpoint.breaker.doubtful:
-            endpoint.breaker.doubtful -= 1
-        self._outcomes.good(endpoint, attempt, now)
 
-    def ended(
-        self,
-        attempt: Attempt,
-        status: int | None,
-        cause: str,
-        now: float,
-        tokens: int | None = None,
-    ) -> None:
-        """Ends an attempt by its `Completion`'s values; `tokens` of the answer, if known."""
+    def ended(self, attempt: Attempt, status: int | None, cause: str, now: float) -> None:
+        """Ends an attempt by its `Completion`'s values."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
@@ -221,8 +213,6 @@ class Health:
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an unread answer that was given up looks like one that came to its end
-            elif whole and tokens is not None and self._outcomes.is_empty(endpoint, tokens, now):
-                self._outcomes.failed(endpoint, attempt, Kind.EMPTY, now)
             elif whole:
                 self._outcomes.whole(endpoint, attempt, now)
             elif cause == "reset":

@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable
 
 from laar.health.attempt import Attempt, Stage
+from laar.health.breaker import Breaker, State
 from laar.health.endpoint import Endpoint
-from laar.health.kinds import Kind, Reply
+from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
 from laar.health.questions import RETRIED, Questions, release
 from laar.health.records import Records
@@ -31,6 +32,8 @@ _UNHEARD_S = 0.5
 _REFUSALS_S = 30.0
 """An attempt that was refused for load is reported when its request was answered elsewhere."""
 _MOST_REFUSALS = 1000.0
+_IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
+"""Kinds that come after a head that looks well."""
 
 
 class Outcomes:
@@ -64,7 +67,7 @@ class Outcomes:
         breaker = endpoint.breaker
         # Silence and errors come after a head that looks well: then the body decides.
         unproven = breaker.doubtful or (
-            breaker.is_out and (attempt.read or breaker.kind in (Kind.HANG, Kind.EVENT))
+            breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         )
         if not unproven:
             self.good(endpoint, attempt, now)
@@ -87,9 +90,6 @@ class Outcomes:
 
     def whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """Records a complete answer."""
-        if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
-            self.failed(endpoint, attempt, Kind.EVENT, now)
-            return
         group = self._records.times(attempt)
         seconds = now - attempt.at - attempt.rtt_s
         is_brief = seconds < group.brief_s and not attempt.read
@@ -100,10 +100,12 @@ class Outcomes:
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # there is more to learn from than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
-        endpoint.cut.add(now, happened=False)
+        if attempt.read:
+            endpoint.cut.add(now, happened=False)
         if is_quick:
             return  # its time is no sample of answers either
-        self.good(endpoint, attempt, now)
+        if not attempt.read:
+            self.good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
             value = ratio(seconds, attempt.predicted_s)
@@ -112,18 +114,66 @@ class Outcomes:
                 self._records.paced.add(endpoint.model)
             group.ended(seconds, value)
 
-    def is_empty(self, endpoint: Endpoint, tokens: int, now: float) -> bool:
-        """Whether an answer has no token, and siblings' have: 0 is right for some requests."""
-        endpoint.empty.add(now, happened=tokens == 0)
-        if tokens:
-            return False
-        return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
+    def judged(
+        self, endpoint: Endpoint, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float
+    ) -> None:
+        """Records what an answer was worth, which the head or the body has shown."""
+        if attempt.judged:
+            return
+        if verdict is GOOD:
+            if endpoint.unseen:
+                endpoint.unseen -= 1
+            if endpoint.breaker.doubtful:
+                endpoint.breaker.doubtful -= 1
+            endpoint.useless.add(now, happened=False)
+            if attempt.stage is Stage.SENT:
+                self.accepted(endpoint, attempt, now)
+            self.good(endpoint, attempt, now)
+        elif verdict is Kind.CUT:
+            self.cut(endpoint, attempt, now)
+        else:
+            self._useless(endpoint, attempt, Kind(verdict), reply.detail or reply.model, now)
 
     def cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """Records an answer that was cut: the client left, or the engine stopped."""
+        attempt.judged = True
         endpoint.cut.add(now, happened=True)
+        self._records.contest(endpoint, now)
         if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
             self.failed(endpoint, attempt, Kind.CUT, now)
+
+    def _useless(
+        self, endpoint: Endpoint, attempt: Attempt, kind: Kind, flaw: str, now: float
+    ) -> None:
+        """Records an answer of no use, which counts where siblings' answers are useful.
+
+        A question settles most cases: a client may have asked for silence, but the picker did not.
+        """
+        breaker, records = endpoint.breaker, self._records
+        on_trial = attempt is breaker.trial
+        attempt.judged = attempt.useless = True
+        if attempt.stage is Stage.SENT:
+            endpoint.reached(attempt, Stage.ACCEPTED, now)
+        if attempt.good:
+            attempt.good = False
+            breaker.retract_good(records.settings, now)
+        endpoint.flaw = flaw
+        endpoint.useless.add(now, happened=True)
+        records.contest(endpoint, now)
+        self._distrust(breaker)
+        # Those that are out already for their own failures excuse nobody.
+        tried = (State.OPEN, State.TRIAL)
+        others = [e.useless for e in records.others(endpoint) if e.breaker.state not in tried]
+        apart = alone(endpoint.useless, others, now)
+        is_alone = all(share.is_quiet(now) for share in others)
+        if apart or (on_trial and others and is_alone):
+            self.failed(endpoint, attempt, kind, now)
+            return
+        if apart is None:  # siblings are still at it: they have to be heard first
+            breaker.pause(now + _UNHEARD_S)
+        if is_alone:
+            self._questions.suspect(endpoint, kind, 1.0, now)
+        records.trouble(attempt.slot)
 
     def failed(
         self,
@@ -171,11 +221,10 @@ class Outcomes:
         if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
             weight = self._lightness(attempt)
         row = settings.consecutive_failures
+        if kind in USELESS:
+            weight = max(1.0, float(endpoint.useless.row))
         if kind is Kind.EVENT:
-            if breaker.doubtful:
-                breaker.doubtful = _TRUST_AFTER
-            else:
-                breaker.distrust(_TRUST_AFTER)
+            self._distrust(breaker)
             weight *= 1.0 + endpoint.quick  # the quick ones before it were most likely the same
             endpoint.quick = 0
             if not any(other.breaker.doubtful for other in self._records.others(endpoint)):
@@ -195,6 +244,13 @@ class Outcomes:
         if attempt is not None:
             endpoint.breaker.end_trial(attempt, self._rng, now)
         self._questions.suspect(endpoint, kind, 1.0, now)
+
+    @staticmethod
+    def _distrust(breaker: Breaker) -> None:
+        if breaker.doubtful:
+            breaker.doubtful = _TRUST_AFTER
+        else:
+            breaker.distrust(_TRUST_AFTER)
 
     def _full(
         self,

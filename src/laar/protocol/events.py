@@ -149,6 +149,8 @@ class ResponseHeaders:
         details: source of the status, as Envoy reports it; empty where it does not.
         shape: the shape, if this is the stream's first message; else None.
         retry_after_s: seconds in ``retry-after``; None without one.
+        media_type: type of the body, in lower case; empty where none is given.
+        encoded: the body is compressed.
         forged: names of headers that only laar and Envoy may send to clients.
     """
 
@@ -161,6 +163,8 @@ class ResponseHeaders:
     details: str = ""
     shape: Shape | None = None
     retry_after_s: float | None = None
+    media_type: str = ""
+    encoded: bool = False
     forged: tuple[str, ...] = ()
 
 

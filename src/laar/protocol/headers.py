@@ -28,6 +28,7 @@ __all__ = [
     "attributes_read",
     "header_of",
     "is_own",
+    "media_type",
     "read_head",
     "read_subset",
     "retry_after_s",
@@ -311,6 +312,12 @@ def read_subset(value: object) -> frozenset[str] | None:
         return None
     texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
     return frozenset(text for text in texts if text)
+
+
+def media_type(content_type: str) -> str:
+    """The type of a body, in lower case; empty where the header gives none or any bytes."""
+    given = content_type.partition(";")[0].strip().lower()
+    return "" if given == "application/octet-stream" else given
 
 
 def retry_after_s(value: str, now: float) -> float | None:

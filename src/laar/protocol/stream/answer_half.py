@@ -94,6 +94,7 @@ class AnswerHalf:
         if shared.dialect.reads_by_server and not event.end:
             shared.read_answer = shared.read_answer or decision.flight.read or event.status == 503
         read = shared.sees_answer and not event.end
+        self._answer.names = (shared.asked, shared.target or "", decision.model)
         if (
             replied := self._answer.replied(
                 decision, event, read=read, stored=shared.api is Api.RESPONSES
@@ -140,13 +141,10 @@ class AnswerHalf:
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self._shared.decision, self._answer, event.data
-        if decision is not None and data:
-            if (replied := answer.look_for_error(decision, data)) is not None:
-                out.append(replied)
-            if (answering := answer.first_byte(decision, now)) is not None:
+        if decision is not None:
+            out += answer.read(decision, data, end=event.end)
+            if data and (answering := answer.first_byte(decision, now)) is not None:
                 out.append(answering)
-            if (stored := answer.read(decision, data)) is not None:
-                out.append(stored)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
         data = answer.restored(data, end=event.end)
         self._shared.dialect.pass_on(Direction.RESPONSE, data, out, end=event.end)
@@ -155,6 +153,8 @@ class AnswerHalf:
     def _response_trailers(
         self, event: ResponseTrailers, now: float, out: list[Action]
     ) -> ResponsePhase:
+        if self._shared.decision is not None:
+            out += self._answer.read(self._shared.decision, b"", end=True)
         phase = self._complete(now, out)
         if held_back := self._answer.restored(b"", end=True):
             send_pieces(Direction.RESPONSE, held_back, end=False, out=out)

@@ -150,14 +150,16 @@ def _pool(given: _Given) -> str:
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
-    status, streamed, retry_after_s = None, False, None
+    status, media_type, encoded, retry_after_s = None, "", False, None
     forged: list[str] = []
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
             status = _STATUSES.get(_value(header))
         elif name == "content-type":
-            streamed = "text/event-stream" in _value(header)
+            media_type = names.media_type(_value(header))
+        elif name == "content-encoding":
+            encoded = _value(header).strip().lower() not in ("", "identity")
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(_value(header), time.time())
         elif names.is_own(name):
@@ -169,7 +171,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         forged.clear()
     return ResponseHeaders(
         status,
-        streamed,
+        media_type == "text/event-stream",
         len(headers),
         end,
         _served(message, given),
@@ -177,6 +179,8 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         details,
         _shape(message),
         retry_after_s,
+        media_type,
+        encoded,
         tuple(forged),
     )
 

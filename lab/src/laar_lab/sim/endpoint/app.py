@@ -209,6 +209,14 @@ class EndpointApp:
         if kind is FaultKind.FULL:
             serving.metrics.rejected()
             return Refusal(QUEUE_FULL, stream=stream)
+        if kind is FaultKind.HTML:
+            return Response(b"<html><body>It works!</body></html>", media_type="text/html")
+        if kind in (FaultKind.EMPTY, FaultKind.FOREIGN_MODEL):
+            head = self._head(request, body)
+            text = "" if kind is FaultKind.EMPTY else "Hello."
+            if kind is FaultKind.FOREIGN_MODEL:
+                head = replace(head, model="another-model")
+            return _at_once(ask.prompt, reply_type(head), text, stream=stream)
         if kind is FaultKind.ERROR:
             return Refusal(set_to_fail(int(value or 500)), stream=stream, status=200)
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
@@ -372,6 +380,15 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
         return Response(DONE, media_type="text/event-stream")
     nothing = Usage(prompt_tokens=prompt.tokens, completion_tokens=0, cached_tokens=0)
     return Response(reply.whole("", "abort", nothing), media_type="application/json")
+
+
+def _at_once(prompt: Prompt, reply: Reply, text: str, *, stream: bool) -> Response:
+    """An answer that no engine made."""
+    usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=1, cached_tokens=0)
+    if not stream:
+        return Response(reply.whole(text, "stop", usage), media_type="application/json")
+    events = reply.opening(usage) + reply.piece(text, "stop", usage)
+    return Response(events + reply.closing(text, "stop", usage), media_type="text/event-stream")
 
 
 def _request_id(request: Request) -> str:

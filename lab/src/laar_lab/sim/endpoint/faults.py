@@ -13,6 +13,9 @@ endpoint runs; the latter two only where the endpoint was started to honour them
 | full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
 | error | status in the error (500) | status 200 and an error: the body, or a stream's first event |
 | late-error | tokens (3) | a stream's error event after that many tokens |
+| html | | status 200 and a page of HTML, at once |
+| empty | | an answer without a text, at once |
+| foreign-model | | an answer that names another model, at once |
 | wrong | | an ordinary answer with another text |
 | slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
 | hang | | a stream gets its head and nothing more, another request gets nothing at all |
@@ -58,6 +61,9 @@ class FaultKind(StrEnum):
     FULL = "full"
     ERROR = "error"
     LATE_ERROR = "late-error"
+    HTML = "html"
+    EMPTY = "empty"
+    FOREIGN_MODEL = "foreign-model"
     WRONG = "wrong"
     SLOW = "slow"
     HANG = "hang"
