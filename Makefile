@@ -79,7 +79,7 @@ bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos
 
-failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 30 minutes
+failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 90 minutes
 	$(BIN)/python -m bench failing
 
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes

@@ -330,8 +330,13 @@ class Stand:
 
     async def requests_seen(self, index: int) -> int:
         """Generation requests that reached one endpoint since its faults were last set."""
+        return (await self.faults_seen(index))[0]
+
+    async def faults_seen(self, index: int) -> tuple[int, int]:
+        """As `requests_seen`, and how many of them a fault has hit."""
         async with self.http.get(f"http://{self.addresses[index]}/sim/faults") as answer:
-            return int((await answer.json())["requests"])
+            book = await answer.json()
+            return int(book["requests"]), int(book["hit"])
 
     async def metrics(self, index: int) -> dict[str, float]:
         """One picker's metrics, added up over labels."""

@@ -65,6 +65,7 @@ from laar.sim.endpoint.replies import (
     Usage,
 )
 from laar.sim.endpoint.serving import Serving
+from laar.sim.endpoint.useless import FOREIGN_MODEL, USELESS, Page, Useless
 
 __all__ = ["EndpointApp", "Sockets"]
 
@@ -209,9 +210,18 @@ class EndpointApp:
             return Refusal(QUEUE_FULL, stream=stream)
         if kind is FaultKind.ERROR:
             return Refusal(set_to_fail(int(value or 500)), stream=stream, status=200)
+        if kind is FaultKind.HTML:
+            return Page()
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
+        if kind is FaultKind.FOREIGN:
+            echo = (FOREIGN_MODEL, body.model or "")
+            reply = reply_type(replace(self._head(request, body), model=FOREIGN_MODEL))
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
+        if kind is FaultKind.EMPTY:
+            answer = Answer("", 1, "stop", 1)
+        if kind in USELESS:
+            return Useless(answer, reply, prompt_tokens=ask.prompt.tokens, stream=stream)
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
         job = serving.job(ask.prompt, answer, ask)
