@@ -246,6 +246,11 @@ class Stand:
         """The admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
+    @property
+    def ext_proc_port(self) -> int:
+        """The port that Envoy asks the pickers on."""
+        return self._ext_proc
+
     async def start_envoy(self) -> None:
         """Starts an Envoy; requests go there from now on, and the one before is the caller's."""
         listen, ready, admin = free_ports(3)

@@ -75,8 +75,8 @@ class Engine:
     address: str
     seen: list[Seen] = field(default_factory=list)
     answer: bytes | Behaviour = field(default_factory=good)
-    page: bytes | Behaviour = response(METRICS, kind=b"text/plain")
-    chats: int = 0
+    page: bytes | Behaviour = b""
+    pages: int = 0
     _server: asyncio.Server | None = None
     _open: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -119,7 +119,8 @@ class Engine:
         seen = Seen(line, head, body)
         answer: bytes | Behaviour
         if line.startswith(b"GET /metrics"):
-            answer = self.page
+            self.pages += 1
+            answer = self.page or response(METRICS, kind=b"text/plain")
         elif line.startswith((b"GET /health", b"GET /v1/models")):
             answer = response(b'{"object":"list","data":[{"id":"m"}]}')
         else:
@@ -171,7 +172,7 @@ class Attacked:
         for engine in self.engines:
             engine.seen.clear()
             engine.answer = good()
-            engine.page = response(METRICS, kind=b"text/plain")
+            engine.page = b""
 
     def reached(self) -> list[Seen]:
         """Requests at the engines, those of the picker's own trials left out."""
@@ -245,7 +246,7 @@ async def read_answer(reader: asyncio.StreamReader) -> Answer:
 
 def one_pool(bootstrap: dict[str, object]) -> None:
     """All routes are of pool ``a``."""
-    listeners = bootstrap["static_resources"]["listeners"]  # type: ignore[index]
+    listeners = bootstrap["static_resources"]["listeners"]
     (listener,) = [entry for entry in listeners if entry["name"] == "data"]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
@@ -267,10 +268,10 @@ async def attacked(shape: str, **plan: object) -> AsyncIterator[Attacked]:
     given = Plan(
         endpoints=(own,) * OWN + (foreign,),
         labels=({POOL_LABEL: "a"},) * OWN + ({POOL_LABEL: "b"},),
-        shape=shape,  # type: ignore[arg-type]
+        shape=shape,
         engines=None,
         change=one_pool,
-        **plan,  # type: ignore[arg-type]
+        **plan,
     )
     try:
         async with standing(given, deadline_s=DEADLINE_S, before=start_engines) as stand:
