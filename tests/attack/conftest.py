@@ -9,6 +9,8 @@ import pytest
 import pytest_asyncio
 from attacked import Attacked, Judge, attacked
 
+from support import eventually
+
 _rows: list[tuple[str, str, str, str]] = []
 
 
@@ -28,7 +30,7 @@ async def target(stand: Attacked) -> AsyncIterator[Attacked]:
     stand.reset()
     yield stand
     stand.reset()
-    assert await stand.decides(), stand.log()[-2000:]
+    await eventually(stand.decides, what="a decision for a bystander", timeout_s=20)
 
 
 @pytest.fixture

@@ -162,7 +162,7 @@ ADMIN = {  # what a page in an operator's browser can make it send, and worse
     "OPTIONS": ("OPTIONS", "/outcomes", "", ["origin: https://evil.example"], {400, 403, 405}),
     "up the folders": ("GET", "/../../etc/passwd", "", [], {400, 403, 404}),
     "up the folders, escaped": ("GET", "/%2e%2e/%2e%2e/etc/passwd", "", [], {400, 403, 404}),
-    "TRACE": ("TRACE", "/fleet", "", [], {400, 403, 405}),
+    "TRACE": ("TRACE", "/fleet", "", [], {400, 403, 405, 415}),
     "DELETE": ("DELETE", "/fleet", "", [], {403, 404, 405, 415}),
 }
 
