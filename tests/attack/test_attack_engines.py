@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import time
 
 import orjson
 import pytest
@@ -226,6 +227,7 @@ def slowly(answer: bytes) -> Behaviour:
     return behave
 
 
+LEARNING_S = 2.0
 USELESS = {
     "page of HTML": response(b"<html>useless</html>", kind=b"text/html"),
     "empty text": good("", system_fingerprint="useless"),
@@ -236,15 +238,8 @@ USELESS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="robustness F1: useless 200s win"))
-        if name in ("page of HTML", "empty text", "foreign model")
-        else name
-        for name in USELESS
-    ],
-)
+@pytest.mark.xfail(reason="robustness F1: useless answers with status 200 win")
+@pytest.mark.parametrize("name", USELESS)
 async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
     target: Attacked, judge: Judge, name: str
 ) -> None:
@@ -253,10 +248,12 @@ async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
     bad.answer = USELESS[name]
     for engine in others:
         engine.answer = slowly(good())
-    await ask(target, 150, at_once=10)
+    learned_s = time.monotonic() + LEARNING_S
+    while time.monotonic() < learned_s:
+        await ask(target, 20, at_once=10)
     bodies = await ask(target, 300, at_once=10)
     lost = sum(b"useless" in body for body in bodies)
-    judge("<= 1 % of 300 after 150", f"{lost} of {len(bodies)}", lost <= 3)
+    judge("<= 1 % of 300 after 2 s", f"{lost} of {len(bodies)}", lost <= 3)
 
 
 @pytest.mark.slow
