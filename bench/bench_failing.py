@@ -40,7 +40,7 @@ from bench.chaos.load import OpenLoad, percentile
 from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from laar.envoy import Shape
-from laar.lab.live.processes import free_ports
+from laar_lab.live.processes import free_ports
 
 MODEL = "m"
 ENDPOINTS = 5

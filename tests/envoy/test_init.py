@@ -21,8 +21,8 @@ from laar.cli import app
 from laar.cli.beside import bootstrap_beside
 from laar.envoy import BootstrapOptions, render, to_yaml
 from laar.errors import SettingError
-from laar.lab.live.processes import LaarProcess, wait_for
 from laar.settings import load
+from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream
 from support.waiting import eventually, free_ports
 

@@ -2,24 +2,23 @@
 
 import gc
 import random
-from array import array
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import MAX_ROWS, explained, shown
 from laar.policies import build_policies
-from laar.prefix import Chain
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 
@@ -362,13 +361,14 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
     assert director.table.in_flight.sum() == 1
 
 
-class Warm(NoPrefixes):
+class Warm(PrefixBeliefs):
     """Believes the prompt to be held by the first endpoint."""
 
-    def chain(self, request, _weights=""):
-        return Chain(array("Q", [1]), len(request.question))
+    def __init__(self):
+        super().__init__(key=b"k", max_bytes=1 << 20)
 
     def match(self, chain, capacity):
+        self.make_room(capacity)
         return np.array([0.9, *[0.0] * (capacity - 1)])
 
 

@@ -9,9 +9,9 @@ import yaml
 import zmq
 import zmq.asyncio
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
 from laar.server.cluster_rules import ClusterRules
 from laar.server.fleet import FleetState

@@ -50,9 +50,6 @@ _EXTRA_OF = {
     "cryptography": "tls",
     "envoy_data_plane": "envoy",
     "grpc": "grpc",
-    "joblib": "lab",
-    "matplotlib": "lab",
-    "scipy": "lab",
     "sklearn": "fit",
     "zmq": "kv-events",
 }
