@@ -48,6 +48,8 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when != "call":
         return
     verdict = {"passed": "met", "failed": "MISSED", "skipped": "known"}[report.outcome]
+    if "XPASS" in str(report.longrepr):
+        verdict = "mended"  # strict: the mark has to go
     for name, value in report.user_properties:
         if name == "attack":
             _, _, case = report.nodeid.partition("::")
