@@ -368,7 +368,7 @@ async def test_grpc_reports_over_an_open_port_need_a_token(gateway):
     assert "accuracy.outcomes_token_file" in refused.value.details()
 
 
-async def test_d9_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
+async def test_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
     made = set()
     for _ in range(2):
         runner = await picker(gateway)

@@ -65,6 +65,7 @@ from laar_lab.sim.endpoint.replies import (
     Usage,
 )
 from laar_lab.sim.endpoint.serving import Serving
+from laar_lab.sim.endpoint.useless import FOREIGN_MODEL, USELESS, Page, Useless
 
 __all__ = ["EndpointApp", "Sockets"]
 
@@ -209,19 +210,20 @@ class EndpointApp:
         if kind is FaultKind.FULL:
             serving.metrics.rejected()
             return Refusal(QUEUE_FULL, stream=stream)
-        if kind is FaultKind.HTML:
-            return Response(b"<html><body>It works!</body></html>", media_type="text/html")
-        if kind in (FaultKind.EMPTY, FaultKind.FOREIGN_MODEL):
-            head = self._head(request, body)
-            text = "" if kind is FaultKind.EMPTY else "Hello."
-            if kind is FaultKind.FOREIGN_MODEL:
-                head = replace(head, model="another-model")
-            return _at_once(ask.prompt, reply_type(head), text, stream=stream)
         if kind is FaultKind.ERROR:
             return Refusal(set_to_fail(int(value or 500)), stream=stream, status=200)
+        if kind is FaultKind.HTML:
+            return Page()
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
+        if kind is FaultKind.FOREIGN_MODEL:
+            echo = (FOREIGN_MODEL, body.model or "")
+            reply = reply_type(replace(self._head(request, body), model=FOREIGN_MODEL))
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
+        if kind is FaultKind.EMPTY:
+            answer = Answer("", 1, "stop", 1)
+        if kind in USELESS:
+            return Useless(answer, reply, prompt_tokens=ask.prompt.tokens, stream=stream)
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
         job = serving.job(ask.prompt, answer, ask)
