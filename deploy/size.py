@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
-LIMITS = {"lines": 62_500, "statements": 35_500, "modules": 345, "lines loaded": 51_500}
+LIMITS = {"lines": 63_750, "statements": 36_150, "modules": 345, "lines loaded": 52_450}
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
 
 _GENERATED = {"v1", "wire"}
