@@ -9,6 +9,7 @@ shape an answer longer than both ends there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -107,6 +108,7 @@ class Runner:
         )
         self.processor = self._processor()
         self._stopping = asyncio.Event()
+        self._undrained = asyncio.Event()
         self._changed = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
@@ -176,6 +178,11 @@ class Runner:
         """Begins the drain; a second call changes nothing."""
         self._stopping.set()
 
+    def stop_undrained(self) -> None:
+        """Stops without the drain, or ends it: new streams are for others on the same ports."""
+        self._undrained.set()
+        self.stop()
+
     async def _start_parts(self) -> None:
         picker, tasks = self.picker, self.tasks
         tasks.spawn("eds", self.fleet.run)
@@ -199,7 +206,9 @@ class Runner:
         shutdown = self.picker.settings.shutdown
         self.health.leave()
         _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
-        await asyncio.sleep(shutdown.drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(shutdown.drain_s):
+                await self._undrained.wait()
         if self._flow is not None:
             self._flow.drain()
         _LOG.info("open streams have %g s to finish", shutdown.grace_s)

@@ -13,7 +13,7 @@ from laar.server.memory import keep_freed
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
-from laar.server.workers import Worker
+from laar.server.workers import ORPHANED, Worker
 from laar.settings import Loaded
 
 __all__ = ["serve"]
@@ -44,6 +44,8 @@ def serve(
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop if envoy is None else stop.set)
+        if worker is not None:
+            loop.add_signal_handler(ORPHANED, runner.stop_undrained)
         loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
         started = asyncio.Event()
         collecting = asyncio.create_task(_collect(runner.picker, started))
