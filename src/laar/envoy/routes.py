@@ -108,7 +108,7 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
     for patience in allowed:
         if (patience.silence_s or 0) >= options.idle_timeout_s:
             continue
-        if body_mode == "native":
+        if body_mode != "full-duplex":
             generation = RouteMatch(
                 safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
                 headers=[
@@ -123,26 +123,30 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
             whole = BufferPerRoute(buffer=Buffer(max_request_bytes=options.max_body_bytes))
             kept.typed_per_filter_config[BUFFER] = Any.pack(whole)
             found.append(kept)
-        mode = processing_mode(native=True, headers=True) if body_mode == "native" else None
+        mode = None if body_mode == "full-duplex" else processing_mode(body_mode, headers=True)
         other = ExtProcOverrides(processing_mode=mode)
         found.append(_route(RouteMatch(prefix="/"), options, patience, other))
     return found
 
 
-def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
+def processing_mode(body_mode: BodyMode, *, headers: bool) -> ProcessingMode:
     """The parts of a stream that Envoy sends to the picker.
 
     Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
     """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
-    trailers = skip if native else send
+    requests, answers, trailers = {
+        "native": (bodies.BUFFERED, bodies.NONE, skip),
+        "streamed": (bodies.BUFFERED, bodies.STREAMED, skip),
+        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED, send),
+    }[body_mode]
     return ProcessingMode(
         request_header_mode=send if headers else skip,
-        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
+        request_body_mode=requests,
         request_trailer_mode=trailers,
         response_header_mode=send,
-        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
+        response_body_mode=answers,
         response_trailer_mode=trailers,
     )
 

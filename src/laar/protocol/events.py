@@ -51,9 +51,10 @@ __all__ = [
 
 
 class Shape(enum.Enum):
-    """The body mode that Envoy announced, one of two."""
+    """The body modes that Envoy announced."""
 
     NATIVE = "native"
+    STREAMED = "streamed"
     GATEWAY = "gateway"
 
 
@@ -97,6 +98,7 @@ class WholeRequest:
     data: bytes
     subset: frozenset[str] | None = None
     attempts: int = 0
+    shape: Shape = Shape.NATIVE
 
 
 @dataclass(slots=True)
@@ -264,8 +266,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `prefiller`. In the gateway shape every byte goes back in
-    `data`.
+    decision's headers, `patience` and `prefiller`. In the streamed shape it may stand for a piece of
+    the answer that Envoy still has (`replaces`). In the gateway shape every byte goes back in `data`.
     """
 
     direction: Direction
@@ -276,6 +278,7 @@ class AnswerBody:
     destination: str = ""
     patience: Patience = _WITHOUT_END
     prefiller: str = ""
+    replaces: bool = False
 
 
 @dataclass(slots=True)

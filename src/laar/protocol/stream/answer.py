@@ -102,10 +102,6 @@ class Answer:
             return None
         return Stored(decision, reader.response_id)
 
-    def restored(self, data: bytes, *, end: bool) -> bytes:
-        """A piece as the client gets it."""
-        return data if self.restorer is None else self.restorer.feed(data, end=end)
-
     def fail(self) -> None:
         """There is none: the status was Envoy's."""
         self.status, self._unanswered = None, True
