@@ -31,6 +31,8 @@ class Answer:
         """Puts the client's name for the model back; None where it needs no change."""
         self.complete = False
         """Whether the answer passed to its end."""
+        self.let_go = False
+        """Whether its end will not be seen."""
         self._unanswered = False
         self._error = False
         self._answered_at: float | None = None
@@ -137,7 +139,7 @@ class Answer:
         """
         if self._unanswered:
             return "error"
-        if self.status is None:
+        if self.status is None or (self.let_go and not self.complete):
             return "disconnect"
         if self._answered_at is not None and not self.complete:
             return "reset"

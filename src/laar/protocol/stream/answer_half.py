@@ -180,6 +180,10 @@ class AnswerHalf:
         self.end(now, out)
         return ResponsePhase.OVER
 
+    def let_go(self) -> None:
+        """The answer's end will not be seen."""
+        self._answer.let_go = True
+
     def end(self, now: float, out: list[Action]) -> None:
         """Reports how the request ended, if one was decided."""
         shared, answer = self._shared, self._answer
