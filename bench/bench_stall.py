@@ -7,7 +7,7 @@ streamed for about five seconds, so what counts is the answers in flight as well
 where its client gets no right answer: an error, or an answer that is broken off. The shape
 `full duplex` stands for gateways that are not laar's, and has no target.
 
-    stop 30, 100, 1000    SIGSTOP under so many requests a second, with bodies to 64 KB
+    stop 30, 100, 300     SIGSTOP under so many requests a second, with bodies to 64 KB
     pause 0.5, 2, 5, 9    SIGSTOP, and SIGCONT after so many seconds
     starved               the picker runs for a tenth of 20 s, 50 ms at a time
     kill                  SIGKILL, and started again
@@ -172,7 +172,7 @@ async def _mute_port(host: str, port: int) -> AsyncIterator[None]:
 ROWS: dict[str, Row] = {
     **{
         f"stop {rate:g}": Row(strike=_stop(5.0, back=False), rate=rate, after_s=0.0, long=False)
-        for rate in (30.0, 100.0, 1000.0)
+        for rate in (30.0, 100.0, 300.0)
     },
     **{f"pause {s:g}": Row(strike=_stop(s, back=True)) for s in (0.5, 2.0, 5.0, 9.0)},
     "starved": Row(strike=_starve),
@@ -240,9 +240,7 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
     return run
 
 
-async def _load(
-    stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event
-) -> None:
+async def _load(stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event) -> None:
     """Asks at random times, whether or not earlier requests have ended."""
     names = Names(
         model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}

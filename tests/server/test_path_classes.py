@@ -15,7 +15,7 @@ from support import Answer
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["sidecar", "standalone", "gateway"]
+SHAPES = ["sidecar", "standalone", "full-duplex"]
 PATHS = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -144,7 +144,7 @@ async def test_a_form_beyond_the_limit_on_bodies_passes_unread_where_envoy_holds
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "org/whisper"))
     await gateway.picker(bodies={"max_body_bytes": 1 << 20})
-    envoy = await gateway.envoy("gateway", max_body_bytes=1 << 20)
+    envoy = await gateway.envoy("full-duplex", max_body_bytes=1 << 20)
     await ask_all(
         http, envoy.url(), [("POST", "/v1/audio/transcriptions", lambda: audio("org/whisper"))]
     )

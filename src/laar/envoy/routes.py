@@ -136,18 +136,18 @@ def processing_mode(body_mode: BodyMode, *, headers: bool) -> ProcessingMode:
     """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
-    requests, answers, trailers = {
-        "native": (bodies.BUFFERED, bodies.NONE, skip),
-        "streamed": (bodies.BUFFERED, bodies.STREAMED, skip),
-        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED, send),
+    requests, answers = {
+        "native": (bodies.BUFFERED, bodies.NONE),
+        "streamed": (bodies.BUFFERED, bodies.STREAMED),
+        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED),
     }[body_mode]
     return ProcessingMode(
         request_header_mode=send if headers else skip,
         request_body_mode=requests,
-        request_trailer_mode=trailers,
+        request_trailer_mode=send if body_mode == "full-duplex" else skip,
         response_header_mode=send,
         response_body_mode=answers,
-        response_trailer_mode=trailers,
+        response_trailer_mode=skip if body_mode == "native" else send,
     )
 
 

@@ -266,8 +266,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `prefiller`. In the streamed shape it may stand for a piece of
-    the answer that Envoy still has (`replaces`). In the gateway shape every byte goes back in `data`.
+    decision's headers, `patience` and `prefiller`. In the streamed shape it may take the place of
+    a piece that Envoy still has (`replaces`). In the gateway shape every byte goes back in `data`.
     """
 
     direction: Direction

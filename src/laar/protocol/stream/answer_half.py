@@ -180,6 +180,11 @@ class AnswerHalf:
         self.end(now, out)
         return ResponsePhase.OVER
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether pieces wait for the next one, since a name may be cut in two."""
+        return self._held_pieces > 0
+
     def let_go(self) -> None:
         """The answer's end will not be seen."""
         self._answer.let_go = True

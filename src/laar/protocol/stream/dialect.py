@@ -141,9 +141,7 @@ class _Native:
 
 
 class _KeptHeaders(_Native):
-    """The same of an Envoy that keeps the request's headers; its routes take the control ones off.
-
-    """
+    """The same of an Envoy that keeps the headers; its routes take the control ones off."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         super().__init__(shows_answers=shows_answers)

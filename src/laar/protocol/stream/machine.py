@@ -122,6 +122,11 @@ class Stream:
         return self._shared.decision
 
     @property
+    def holds_back(self) -> bool:
+        """Whether pieces of the answer wait for the next one."""
+        return self._answer.holds_back
+
+    @property
     def can_be_let_go(self) -> bool:
         """Whether Envoy has the whole request with its decision, and every byte of the answer."""
         return (

@@ -142,6 +142,8 @@ class Exchange:
                     self.over = kind is Immediate
                 else:
                     processor.note(action, now)
+        if type(event) is ResponseBody and stream.holds_back:
+            self.reassure()
         return None
 
     def _reading(self, action: Read) -> Wait:

@@ -252,7 +252,7 @@ def _body_answer(action: AnswerBody) -> bytes:
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
-    elif action.replaces:
+    elif action.data is not None and action.replaces:
         common.body_mutation.body = action.data
     elif action.data is not None:
         streamed = common.body_mutation.streamed_response
