@@ -212,3 +212,35 @@ async def test_an_answer_goes_on_while_the_picker_leaves(
             await asyncio.sleep(1.5)  # past the drain, when the port closes
             more.set()
             assert await got.content.read() == b"\ndata: 2\n\n"
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+async def test_an_answer_in_flight_goes_on_without_a_picker_that_is_killed_or_hangs(
+    tmp_path, envoy_binary, http, shape, name
+):
+    async with world(tmp_path, shape, "h2") as it:
+        more = asyncio.Event()
+
+        async def answer():
+            yield b"data: 1\n\n"
+            await more.wait()
+            for number in range(2, 100):
+                yield b"data: %d\n\n" % number
+                await asyncio.sleep(0.02)
+
+        for upstream in it.upstreams:
+            upstream.default_answer = Answer.sse(answer())
+        async with http.post(
+            it.url + "/v1/chat/completions",
+            data=BytesIO(BODY),
+            headers={"content-type": "application/json"},
+        ) as got:
+            assert await got.content.readline() == b"data: 1\n"
+            it.signal(name)
+            more.set()
+            rest = b"".join(b"data: %d\n\n" % number for number in range(2, 100))
+            assert await got.content.read() == b"\n" + rest
+            assert "x-laar-decision-id" in got.headers
+        if name == "SIGSTOP":
+            it.signal("SIGCONT")
