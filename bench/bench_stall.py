@@ -62,31 +62,14 @@ STEADY_S = 1.0
 MISSED = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One fault.
-
-    Args:
-        strike: does it; returns when it is over.
-        rate: requests a second.
-        after_s: seconds of load after it.
-        long: whether answers take seconds.
-        undecided_s: target for the time in which Envoy decides alone; None for no target.
-    """
-
-    strike: Callable[[Stand], Awaitable[None]]
-    rate: float = 20.0
-    after_s: float = 4.0
-    long: bool = True
-    undecided_s: float | None = None
-
-
 @dataclass(slots=True)
 class Run:
     """The ends of a row's requests."""
 
     ended: list[Ended] = field(default_factory=list)
     struck_s: float = 0.0
+    stop_s: float = 0.0
+    start_s: float = 0.0
 
     @property
     def lost(self) -> list[Ended]:
@@ -114,8 +97,31 @@ class Run:
         return max((e.first_s - e.began_s for e in self.ended if e.first_s), default=0.0)
 
 
-def _stop(seconds: float, *, back: bool) -> Callable[[Stand], Awaitable[None]]:
-    async def strike(stand: Stand) -> None:
+Strike = Callable[[Stand, Run], Awaitable[None]]
+"""Does what a row is about, and returns when it is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault.
+
+    Args:
+        strike: does it; returns when it is over.
+        rate: requests a second.
+        after_s: seconds of load after it.
+        long: whether answers take seconds.
+        undecided_s: target for the time in which Envoy decides alone; None for no target.
+    """
+
+    strike: Strike
+    rate: float = 20.0
+    after_s: float = 4.0
+    long: bool = True
+    undecided_s: float | None = None
+
+
+def _stop(seconds: float, *, back: bool) -> Strike:
+    async def strike(stand: Stand, _run: Run) -> None:
         stand.pickers[0].send(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         if back:
@@ -124,7 +130,7 @@ def _stop(seconds: float, *, back: bool) -> Callable[[Stand], Awaitable[None]]:
     return strike
 
 
-async def _starve(stand: Stand) -> None:
+async def _starve(stand: Stand, _run: Run) -> None:
     picker, until = stand.pickers[0], time.monotonic() + 20.0
     while time.monotonic() < until:
         picker.send(signal.SIGSTOP)
@@ -133,17 +139,18 @@ async def _starve(stand: Stand) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _kill(stand: Stand) -> None:
-    await stand.pickers[0].end(signal.SIGKILL)
-    await stand.restart_picker(0)
+def _end(number: int) -> Strike:
+    async def strike(stand: Stand, run: Run) -> None:
+        began = time.monotonic()
+        await stand.pickers[0].end(number, within_s=60.0)
+        ended = time.monotonic()
+        await stand.restart_picker(0)
+        run.stop_s, run.start_s = ended - began, time.monotonic() - ended
+
+    return strike
 
 
-async def _restart(stand: Stand) -> None:
-    await stand.pickers[0].end(signal.SIGTERM, within_s=60.0)
-    await stand.restart_picker(0)
-
-
-async def _mute(stand: Stand) -> None:
+async def _mute(stand: Stand, _run: Run) -> None:
     """Something else on the picker's port, such as a proxy without a picker behind it."""
     await stand.pickers[0].end(signal.SIGKILL)
     host, _, port = stand.settings(0)["listen"]["ext_proc"].rpartition(":")
@@ -176,8 +183,8 @@ ROWS: dict[str, Row] = {
     },
     **{f"pause {s:g}": Row(strike=_stop(s, back=True)) for s in (0.5, 2.0, 5.0, 9.0)},
     "starved": Row(strike=_starve),
-    "kill": Row(strike=_kill),
-    "restart": Row(strike=_restart, undecided_s=2.0),
+    "kill": Row(strike=_end(signal.SIGKILL)),
+    "restart": Row(strike=_end(signal.SIGTERM), undecided_s=2.0),
     "mute": Row(strike=_mute),
 }
 
@@ -229,7 +236,7 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
         try:
             await asyncio.sleep(LEAD_S)
             run.struck_s = time.monotonic()
-            await row.strike(stand)
+            await row.strike(stand, run)
             await asyncio.sleep(row.after_s)
             over.set()
             await load
@@ -277,6 +284,8 @@ def _result(shape: str, name: str, run: Run) -> dict[str, object]:
         "cut": len(run.lost) - run.refused,
         "undecided": len(run.undecided),
         "undecided_s": round(run.undecided_s, 2),
+        "stop_s": round(run.stop_s, 2),
+        "start_s": round(run.start_s, 2),
         "longest_wait_s": round(run.longest_wait_s, 2),
         "p50_s": round(percentile([e.took_s for e in run.ended], 0.5), 2),
         "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
