@@ -49,8 +49,8 @@ _LOG = logging.getLogger(__name__)
 _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
 """Seconds that a snapshot, which is about endpoints, waits for the lists of further clusters."""
-_NOTICED_S = 0.6
-"""Seconds in which every Envoy of laar's has asked for the picker's health twice."""
+_NOTICED_S = 0.3
+"""Seconds in which every Envoy of laar's asks for the picker's health."""
 _LET_GO_EVERY_S = 0.05
 
 
@@ -215,6 +215,7 @@ class Runner:
 
     async def _left_alone(self) -> None:
         """Returns once laar's own Envoys have noticed the drain, and no others send new streams."""
+        await asyncio.sleep(_NOTICED_S)
         begun = -1
         while not self.health.laars_ask or begun != self.processor.begun:
             begun = self.processor.begun
