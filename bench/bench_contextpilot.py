@@ -18,8 +18,8 @@ from importlib.util import find_spec
 from typing import Any
 
 from laar.context import OrderIndex
-from laar.context.offline import build, schedule
-from laar.lab.workloads import rag
+from laar_lab.offline import build, schedule
+from laar_lab.workloads import rag
 
 REQUESTS = 2000
 QUERIES = 500

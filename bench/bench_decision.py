@@ -21,13 +21,14 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs, read_capability
+from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
@@ -74,7 +75,7 @@ def processor(endpoints: int) -> ExternalProcessor:
     table.replace("bench", specs)
     rng = random.Random(1)
     metrics = Metrics()
-    with as_file(files("laar.sim") / "data" / "laar-fleet.capability.json") as path:
+    with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as path:
         capability = read_capability(path)
     director = Director(
         table,

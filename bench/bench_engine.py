@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
-from laar.sim.engine import Job, build_engine, drive, load_profile
+from laar_lab.sim.engine import Job, build_engine, drive, load_profile
 
 REPLICAS = 3
 BLOCK = 16

@@ -37,7 +37,7 @@ from bench.chaos.load import Load, percentile
 from bench.chaos.rows import GOOD, ROWS, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from laar.envoy import Shape
-from laar.lab.live.processes import free_ports
+from laar_lab.live.processes import free_ports
 
 MODEL = "m"
 ENDPOINTS = 5

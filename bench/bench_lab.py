@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from laar.lab.tally import Tally
-from laar.lab.workloads.sessions import GORGO_CHATS, chats
-from laar.sim import fleet_file
-from laar.sim.fleet import VirtualFleet, generator, replay_open
+from laar_lab.sim import fleet_file
+from laar_lab.sim.fleet import VirtualFleet, generator, replay_open
+from laar_lab.tally import Tally
+from laar_lab.workloads.sessions import GORGO_CHATS, chats
 
 DURATION_S = 900.0
 TARGET_PER_MINUTE = 100_000

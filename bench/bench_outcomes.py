@@ -33,8 +33,8 @@ from rich.table import Table
 
 from bench.outcomes.load import Client, send_open, send_sessions
 from bench.outcomes.routers import Running, engines, laar, peer, smg, vllm_router
-from laar.lab.workloads.sessions import GORGO_CHATS, chats
-from laar.lab.workloads.shared_prompts import AgentShape, agents
+from laar_lab.workloads.sessions import GORGO_CHATS, chats
+from laar_lab.workloads.shared_prompts import AgentShape, agents
 
 ENDPOINTS = 4
 SEED = 1000

@@ -63,9 +63,9 @@ from bench.picking.subjects import (
     peer,
 )
 from laar.envoy import find_binary
-from laar.lab.figure import draw
-from laar.lab.report import Chart, Report
-from laar.lab.statistics import Estimate
+from laar_lab.figure import draw
+from laar_lab.report import Chart, Report
+from laar_lab.statistics import Estimate
 
 DEADLINES_S = {
     "cpu": 600.0,

@@ -17,16 +17,16 @@ import time
 
 import numpy as np
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
-from laar.sim.endpoint.tokenizer import block_hashes, token_ids
-from laar.sim.engine.blocks import BlockPool
+from laar_lab.sim.endpoint.tokenizer import block_hashes, token_ids
+from laar_lab.sim.engine.blocks import BlockPool
 
 SIZE = 16
 BLOCKS = 1600

@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from laar.lab.trace import read_trace
+from laar_lab.trace import read_trace
 
 LINES = 10_000_000
 

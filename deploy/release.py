@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
     steps = parser.add_subparsers(dest="step", required=True)
     version = steps.add_parser("version", help="does a tag name this version?")
     version.add_argument("tag")
-    build = steps.add_parser("build", help="wheel and source distribution")
+    build = steps.add_parser("build", help="wheels and source distributions, laar's and laar-lab's")
     build.add_argument("dist", type=Path)
-    install = steps.add_parser("install", help="the wheel into a clean environment")
+    install = steps.add_parser("install", help="laar's wheel into a clean environment")
     install.add_argument("dist", type=Path)
     install.add_argument("environment", type=Path)
     given = parser.parse_args(arguments)
@@ -51,8 +51,16 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check_version(tag: str, root: Path = ROOT) -> None:
-    """Holds a tag to the version in pyproject.toml and to a section of the changelog."""
-    version = tomllib.loads((root / "pyproject.toml").read_text())["project"]["version"]
+    """Holds a tag to the version in both pyproject.toml and to a section of the changelog."""
+    laar, lab = (
+        tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        for folder in (root, root / "lab")
+    )
+    version = laar["version"]
+    if lab["version"] != version or not any(
+        each.startswith("laar[") and each.endswith(f"=={version}") for each in lab["dependencies"]
+    ):
+        raise SystemExit(f"lab/pyproject.toml: set its version and that of laar to {version}")
     if tag != f"v{version}":
         raise SystemExit(f"the tag is {tag}, pyproject.toml says {version}: tag v{version}")
     heads = re.findall(r"^## \[?([^\]\s]+)", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
@@ -62,17 +70,18 @@ def check_version(tag: str, root: Path = ROOT) -> None:
 
 
 def make(dist: Path) -> None:
-    """Builds into `dist` and checks what the two archives hold."""
+    """Builds both distributions into `dist`, and checks their archives."""
     tools = dist.parent / "build-tools"
     venv.create(tools, with_pip=True)
     _run(tools / "bin" / "pip", "install", "--quiet", "build>=1.2", "twine>=6")
-    _run(tools / "bin" / "python", "-m", "build", "--outdir", dist, ROOT)
+    for project in (ROOT, ROOT / "lab"):
+        _run(tools / "bin" / "python", "-m", "build", "--outdir", dist, project)
     _run(tools / "bin" / "twine", "check", "--strict", *sorted(dist.iterdir()))
 
 
 def try_out(dist: Path, environment: Path) -> None:
-    """Installs the wheel alone, and runs what a newcomer runs first."""
-    [wheel] = dist.glob("*.whl")
+    """Installs laar's wheel alone, and runs what a newcomer runs first."""
+    [wheel] = dist.glob("laar-*.whl")
     venv.create(environment, with_pip=True)
     _run(environment / "bin" / "pip", "install", "--quiet", wheel)
     size = subprocess.run(

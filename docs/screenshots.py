@@ -18,8 +18,8 @@ from typing import Any
 import aiohttp
 
 from laar.client import report_outcome, until_correct
-from laar.lab.live.fleet import Fleet, running_fleet
 from laar.measuring.kv_lookup import queries
+from laar_lab.live.fleet import Fleet, running_fleet
 
 ROOT = Path(__file__).parents[1]
 IMAGES = ROOT / "docs" / "images"

@@ -7,8 +7,8 @@ import random
 from google.protobuf.message import DecodeError
 
 from fuzz.choices import Choices, json_text
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
@@ -16,6 +16,7 @@ from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
 from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol import headers as names
 from laar.protocol.events import (
     Answering,

@@ -1,8 +1,9 @@
 """Questions with answers that can be checked, and how a request ended.
 
 An echoing endpoint's answer holds its model, the name it was asked by and a digest of the question
-(`laar.sim.endpoint.echo`), so an answer that is short, foreign or mixed up is found. An error has
-to name its reason: an OpenAI error body, from laar, from Envoy's configuration or from the engine.
+(`laar_lab.sim.endpoint.echo`), so an answer that is short, foreign or mixed up is found. An error
+has to name its reason: an OpenAI error body, from laar, from Envoy's configuration or from the
+engine.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from enum import StrEnum
 import aiohttp
 import orjson
 
-from laar.sim.endpoint.echo import echo_text
+from laar_lab.sim.endpoint.echo import echo_text
 
 __all__ = ["BROKEN", "End", "Ended", "Names", "Question", "ask", "draw"]
 

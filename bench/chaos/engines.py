@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 import uvloop
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:

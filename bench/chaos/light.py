@@ -1,7 +1,7 @@
 """Endpoints that cost next to nothing: ``python -m bench.chaos.light SPEC.json``.
 
-They echo as `laar.sim.endpoint` does, at once and without an engine, so that Envoy and the picker
-are what a soak wears. Health and metrics pages are there; faults are not.
+They echo as `laar_lab.sim.endpoint` does, at once and without an engine, so that Envoy and the
+picker are what a soak wears. Health and metrics pages are there; faults are not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 import uvloop
 from aiohttp import web
 
-from laar.sim.endpoint.echo import echo_text
+from laar_lab.sim.endpoint.echo import echo_text
 
 DELAY_S = 0.004
 CHUNKS = 3

@@ -25,7 +25,7 @@ import yaml
 
 from bench.chaos.guard import Child, Guard
 from laar.envoy import BodyMode, BootstrapOptions, Shape, find_binary, render
-from laar.lab.live.processes import free_ports
+from laar_lab.live.processes import free_ports
 
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]
 
@@ -162,7 +162,7 @@ class Stand:
     def write_files(self) -> None:
         """Writes everything as it should be."""
         self.write(self.endpoints_file, self.members())
-        whole = files("laar.sim") / "data" / "laar-fleet.capability.json"
+        whole = files("laar_lab.sim") / "data" / "laar-fleet.capability.json"
         self.write(self.artifact, whole.read_text())
         weights = {"weights": {"k_rtt": 0.05, "k_queue": 0.2, "k_delay": 0.4}}
         self.write(self.weights_file, yaml.safe_dump(weights))

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 
 import uvloop
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint, parse_fault
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint, parse_fault
 
 MODEL = "model"
 

@@ -18,7 +18,7 @@ import orjson
 
 from bench.outcomes.engines import MODEL
 from laar.measuring.tokens import ASCII_PER_TOKEN
-from laar.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn
+from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn
 
 DEADLINE_S = 60.0
 """Real seconds; a request without a whole answer by then has failed."""

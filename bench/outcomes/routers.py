@@ -17,7 +17,7 @@ import yaml
 
 from bench.outcomes.engines import MODEL
 from laar.envoy import BootstrapOptions, EnvoyProcess, dying_with_us, render
-from laar.lab.live.processes import LaarProcess, free_ports, wait_for
+from laar_lab.live.processes import LaarProcess, free_ports, wait_for
 
 PEERS = "LAAR_BENCH_PEERS"
 """Environment variable: directory with the programs `smg` and `vllm-router`; else PATH."""

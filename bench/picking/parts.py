@@ -115,7 +115,7 @@ async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share
 
 async def features(figures: Figures, share: float) -> None:
     """Settings of laar one by one, native: CPU beside the policy that looks at nothing."""
-    with as_file(files("laar.sim") / "data" / "laar-fleet.capability.json") as artifact:
+    with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
         subjects = (
             laar_with("policy random", routing={"policy": "random"}),
             laar_with("policy least-loaded", routing={"policy": "least-loaded"}),

@@ -29,7 +29,7 @@ from laar.envoy import (
     write_eds,
 )
 from laar.errors import SettingError
-from laar.lab.live.processes import free_ports
+from laar_lab.live.processes import free_ports
 
 __all__ = [
     "ALONE",

@@ -19,7 +19,6 @@ from typing import Any
 import orjson
 import uvloop
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -27,6 +26,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.server.sharing.carrier import Carrier
 from laar.server.sharing.hub import HubClient
 from laar.server.sharing.sharer import Sharer

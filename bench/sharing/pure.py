@@ -15,9 +15,9 @@ import orjson
 from bench.chaos.guard import Guard
 from bench.figures import Figures, rank
 from bench.sharing.member import Driven, Spec
-from laar.lab.suite.case import Case, Pickers, run_case
-from laar.lab.suite.table import SUITE
 from laar.server.sharing.hub import Hub
+from laar_lab.suite.case import Case, Pickers, run_case
+from laar_lab.suite.table import SUITE
 
 __all__ = ["ages", "staleness"]
 

@@ -23,10 +23,11 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
-from typer.models import ArgumentInfo, ParameterInfo
+from typer.models import ArgumentInfo, CommandInfo, ParameterInfo
 
 import laar.testing
 from laar.cli import app
+from laar.cli.installed import installed
 from laar.declaring import hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.runner import Runner
@@ -279,7 +280,16 @@ def cli_page() -> str:
 
 def _commands(path: str, group: typer.Typer) -> Iterator[str]:
     """A section for each command, depth first."""
-    for command in group.registered_commands:
+    points = installed("".join(f"{word}." for word in path.split()[1:]))
+    plugins = {name: point.load() for name, point in points.items()}
+    commands = list(group.registered_commands)
+    groups = [(below.name, below.typer_instance) for below in group.registered_groups]
+    for name, plugin in plugins.items():
+        if isinstance(plugin, typer.Typer):
+            groups.append((name, plugin))
+        else:
+            commands.append(CommandInfo(name, callback=plugin))
+    for command in commands:
         function = command.callback
         assert function is not None
         name = f"{path} {command.name or function.__name__.replace('_', '-')}"
@@ -293,9 +303,9 @@ def _commands(path: str, group: typer.Typer) -> Iterator[str]:
         if rows:
             head = "| argument or option | type | default | what it is |\n"
             yield f"\n{head}| --- | --- | --- | --- |\n{''.join(rows)}"
-    for below in group.registered_groups:
-        assert below.typer_instance is not None
-        yield from _commands(f"{path} {below.name}", below.typer_instance)
+    for below, instance in groups:
+        assert instance is not None
+        yield from _commands(f"{path} {below}", instance)
 
 
 def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["LaarError", "RequestError", "SettingError", "unknown"]
+__all__ = ["LaarError", "RequestError", "SettingError", "install", "unknown"]
 
 
 class LaarError(Exception):
@@ -54,6 +54,15 @@ class RequestError(LaarError):
         self.status = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+
+
+def install(extra: str) -> str:
+    """The remedy for a package that is missing; laar is on no package index, so from its clone.
+
+    `lab` is the distribution laar-lab.
+    """
+    target = ". ./lab" if extra == "lab" else f"'.[{extra}]'"
+    return f"in a clone of laar: pip install {target}"
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:

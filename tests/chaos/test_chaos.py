@@ -16,11 +16,14 @@ DEADLINE_S = 200
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(DEADLINE_S + 20)]
 
 
+PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("src", "lab/src", "."))
+
+
 async def chaos(*options):
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench", "chaos", *options),
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])},
+        env={**os.environ, "PYTHONPATH": PATHS},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )

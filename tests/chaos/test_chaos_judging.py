@@ -9,7 +9,7 @@ from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.judging import judge
 from bench.chaos.trouble import ENDPOINT_TROUBLES, SYSTEM_TROUBLES, Struck
 
-from laar.sim.endpoint.echo import echo_text
+from laar_lab.sim.endpoint.echo import echo_text
 
 NAMES = Names(
     model_at={"10.0.0.1:8000": "small", "10.0.0.2:8000": "large"},

@@ -88,6 +88,8 @@ WRONG = [
     wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints
+    wrong("TLS", "endpoints: [{address: 'https://a:1', model: m}]", "TLS to endpoints is not"),
+    wrong("base path", "endpoints: [{address: 'a:1/openai/v1', model: m}]", "a base path is not"),
     wrong("scheme", "endpoints: [{address: 'http://a:1', model: m}]", "without http://", "as a:1"),
     wrong("no port", "endpoints: [{address: a, model: m}]", "'a' has no port", "host:port"),
     wrong("bad port", "endpoints: [{address: 'a:x', model: m}]", "'a:x'", "from 1 to 65535"),
@@ -312,7 +314,7 @@ def test_the_label_of_cache_events_without_the_packages_is_a_warning(
     done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
     assert done.exit_code == 0
     assert "laar.yaml:2: endpoints.0: label laar.dev/kv-events of 127.0.0.1:1" in done.stderr
-    assert "pip install 'laar[kv-events]'" in done.stderr
+    assert "pip install '.[kv-events]'" in done.stderr
 
 
 def test_sharing_without_its_package_is_a_fault_of_that_setting(
@@ -325,9 +327,8 @@ def test_sharing_without_its_package_is_a_fault_of_that_setting(
     )
     done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
     assert done.exit_code == 2
-    assert "laar.yaml:3: share.url: needs the client of Redis: pip install 'laar[share]'" in (
-        done.stderr
-    )
+    assert "laar.yaml:3: share.url: needs the client of Redis; " in done.stderr
+    assert "in a clone of laar: pip install '.[share]'" in done.stderr
 
 
 def test_a_missing_authority_for_envoy_is_a_warning(tmp_path: Path) -> None:

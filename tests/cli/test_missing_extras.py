@@ -20,10 +20,6 @@ app()
 @pytest.mark.parametrize(
     ("absent", "arguments", "extra"),
     [
-        ("scipy", ("lab", "list"), "lab"),
-        ("scipy", ("lab", "run", "gorgo-rtt", "--quick"), "lab"),
-        ("scipy", ("ttca",), "lab"),
-        ("scipy", ("overload",), "lab"),
         ("sklearn", ("fit", "outcomes.jsonl"), "fit"),
         (
             "zmq",
@@ -44,7 +40,7 @@ def test_a_missing_extra_is_named_in_one_line(
         check=False,
     )
     assert ran.returncode == 2, ran.stderr
-    assert f"laar[{extra}]" in ran.stderr
+    assert f"pip install '.[{extra}]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
 
 
@@ -66,5 +62,36 @@ def test_only_the_transport_of_that_name_needs_grpc(tmp_path: Path, transport: s
     else:
         assert ran.returncode == 2
         assert "laar.yaml:2: listen.transport: `grpc` needs the package grpcio" in ran.stderr
-        assert "pip install 'laar[grpc]'" in ran.stderr
+        assert "pip install '.[grpc]'" in ran.stderr
         assert len(ran.stderr.splitlines()) == 1
+
+
+_WITHOUT_LAB = """
+from laar.cli import app, installed
+installed.entry_points = lambda **_: []
+app()
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("up", "--requests", "60"),
+        ("lab", "run", "gorgo-rtt", "--quick"),
+        ("sim-endpoint", "--help"),
+        ("context", "plan", "requests.jsonl"),
+    ],
+    ids=" ".join,
+)
+def test_without_laar_lab_its_commands_name_it_in_one_line(arguments: tuple[str, ...]) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_LAB, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == (
+        "laar: this needs the package laar-lab; in a clone of laar: pip install . ./lab\n"
+    )

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from laar.cli.context import app
+from laar.cli import app
 
 DOCS = {i: f'<document id="d{i}">{f"text {i} " * 60}</document>' for i in range(9)}
 
@@ -29,7 +29,7 @@ def batch(tmp_path):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    return CliRunner().invoke(app, ["context", "plan", *map(str, arguments)])
 
 
 def test_a_batch_is_written_in_sending_order_with_its_expected_hits(batch, tmp_path):
@@ -70,7 +70,7 @@ class TestDoctor:
 
     @staticmethod
     def run(*arguments, **more):
-        done = CliRunner().invoke(app, ["doctor", *map(str, arguments)], **more)
+        done = CliRunner().invoke(app, ["context", "doctor", *map(str, arguments)], **more)
         assert done.exit_code == 0, done.output
         return done.output
 
@@ -94,9 +94,11 @@ class TestDoctor:
         body = json.dumps({"prompt": "a b c || d e f || g h i"})
         told = json.loads(self.run("-", "--json", "-c", config, input=body))
         assert (told["documents"], told["shape"]) == (3, "declared")
-        missing = CliRunner().invoke(app, ["doctor", "-", "-c", str(config), "--route", "x"])
+        missing = CliRunner().invoke(
+            app, ["context", "doctor", "-", "-c", str(config), "--route", "x"]
+        )
         assert missing.exit_code == 2
 
     def test_a_file_that_is_not_there(self, tmp_path):
-        done = CliRunner().invoke(app, ["doctor", str(tmp_path / "none.json")])
+        done = CliRunner().invoke(app, ["context", "doctor", str(tmp_path / "none.json")])
         assert done.exit_code == 2

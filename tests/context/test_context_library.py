@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.context import order_note
-from laar.context.offline import (
+from laar.errors import SettingError
+from laar_lab.offline import (
     ContextTree,
     Node,
     Reading,
@@ -19,9 +20,8 @@ from laar.context.offline import (
     distances,
     schedule,
 )
-from laar.context.offline.cluster import MAX_CONTEXTS
-from laar.context.offline.linkage import average_linkage
-from laar.errors import SettingError
+from laar_lab.offline.cluster import MAX_CONTEXTS
+from laar_lab.offline.linkage import average_linkage
 
 A, B, C, D = [3, 5, 1, 7], [2, 6, 3, 5], [3, 5, 8, 9], [2, 6, 4, 0]
 FIGURE_5 = [[2, 1, 3], [2, 6, 1], [4, 1, 0]]

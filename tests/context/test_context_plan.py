@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.doctor import diagnose
-from laar.context.offline import plan, plan_file, plan_lines
+from laar_lab.offline import plan, plan_file, plan_lines
 
 SMALL = ContextSettings(min_saving_bytes=0)
 

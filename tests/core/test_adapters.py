@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Served
-from laar.core.interfaces import Assessment, Assessor
+from laar.core.interfaces import Assessor
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 

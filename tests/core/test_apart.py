@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from laar.core.apart import Prefillers, cheapest
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -17,6 +16,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings, Standing
 from laar.health.kinds import Reply
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 
 P, Q, D, E = "10.0.0.1:80", "10.0.0.2:80", "10.0.1.1:80", "10.0.1.2:80"
 LONG = "a sentence of the document. " * 1_500

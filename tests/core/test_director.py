@@ -5,18 +5,18 @@ import random
 import numpy as np
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import NoPrefixes, PlainAssessor
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
@@ -234,14 +234,16 @@ def test_an_unknown_round_trip_is_not_a_short_one():
     assert d.decide(request(), 0.0).address == "near:1"
 
 
-class Broken(NoPrefixes, PlainAssessor):
+class Broken(PlainAssessor):
     """Fails in everything."""
 
     def assess(self, *_):
         raise ZeroDivisionError
 
-    def chain(self, *_):
+    def look_up(self, *_):
         raise KeyError
+
+    insert = retract = settle = drop = look_up
 
     def score(self, _):
         raise ValueError

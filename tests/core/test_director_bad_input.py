@@ -5,13 +5,13 @@ import random
 import numpy as np
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning import Tuner, TunerSettings
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"

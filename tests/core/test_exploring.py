@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.sentence import sentence

@@ -9,12 +9,12 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from laar.accuracy.assessor import Assessment
 from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
-from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
 

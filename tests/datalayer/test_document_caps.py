@@ -9,9 +9,9 @@ import yaml
 from laar.datalayer import document, load_endpoints
 from laar.datalayer.document import MAX_DEPTH, parse_yaml
 from laar.errors import SettingError
-from laar.sim.answers import AccuracySurface
-from laar.sim.engine import load_profile
-from laar.sim.fleet_file import read_fleet
+from laar_lab.sim.answers import AccuracySurface
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet_file import read_fleet
 
 BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)

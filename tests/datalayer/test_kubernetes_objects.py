@@ -292,7 +292,7 @@ def test_targets_share_by_weight(weights: tuple[int, int], shares: tuple[float, 
     [
         ({}, "needs `pool: name`, or `selector"),
         ({"pool": "p", "selector": {"a": "b"}, "ports": [1]}, "and not both"),
-        ({"selector": {"a": "b"}}, "`ports` belong to `selector`"),
+        ({"selector": {"a": "b"}}, "`selector` needs `ports: "),
         ({"pool": "p", "ports": [8000]}, "`ports` belong to `selector`"),
         ({"pool": "p", "colour": "red"}, "colour"),
         ({"pool": "p", "metrics_path": "metrics"}, "is no path such as /metrics"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from laar_command import MODELS
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 
 @pytest.fixture

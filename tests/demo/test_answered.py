@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from laar.lab.live.answered import LIMIT_S, MARKS_S, Contestant, sentence, soon
-from laar.lab.live.comparison import Tally
-from laar.lab.live.up import Demo
 from laar.measuring.kv_lookup import queries
+from laar_lab.live.answered import LIMIT_S, MARKS_S, Contestant, sentence, soon
+from laar_lab.live.comparison import Tally
+from laar_lab.live.up import Demo
 from support.outcomes import outcome
 
 

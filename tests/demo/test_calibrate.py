@@ -17,7 +17,7 @@ from laar.errors import SettingError
 from laar.measuring.checks import decide
 from laar.measuring.kv_lookup import solve
 from laar.measuring.sets import SETS, made_questions
-from laar.sim.answers import AccuracySurface
+from laar_lab.sim.answers import AccuracySurface
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from laar.accuracy import parse_artifact
 from laar.accuracy.fitting.records import parse_records
 from laar.cli import app
-from laar.lab.measure_fleet import default_artifact
-from laar.sim.answers import AccuracySurface
+from laar_lab.measure_fleet import default_artifact
+from laar_lab.sim.answers import AccuracySurface
 from support import eventually
 
 Endpoints = Callable[..., Awaitable[list[str]]]

@@ -10,12 +10,12 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.lab.live.leftovers import Rest, kept_files
-from laar.lab.live.openloop import HUNG, Answered, send
-from laar.lab.live.overload import run_overload
-from laar.lab.live.verdict import Run, judge
-from laar.lab.report import Report
-from laar.lab.workloads.overload import QUEUES, asks
+from laar_lab.live.leftovers import Rest, kept_files
+from laar_lab.live.openloop import HUNG, Answered, send
+from laar_lab.live.overload import run_overload
+from laar_lab.live.verdict import Run, judge
+from laar_lab.report import Report
+from laar_lab.workloads.overload import QUEUES, asks
 from support import Answer, RecordingUpstream
 
 DRAWN = asks(10.0, 400, 1)

@@ -9,10 +9,10 @@ import orjson
 import pytest
 from laar_command import laar
 
-from laar.lab.live.agreement import Figures, agreements, in_lab, in_order
-from laar.lab.live.comparison import Tally
-from laar.lab.live.figures import Step, improvements, plot, steps
 from laar.measuring.kv_lookup import Query, queries
+from laar_lab.live.agreement import Figures, agreements, in_lab, in_order
+from laar_lab.live.comparison import Tally
+from laar_lab.live.figures import Step, improvements, plot, steps
 from support.outcomes import outcome
 
 

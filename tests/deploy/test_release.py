@@ -50,6 +50,10 @@ def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
 
 def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "laar"\nversion = "1.2.3"\n')
+    lab = tmp_path / "lab" / "pyproject.toml"
+    lab.parent.mkdir()
+    text = '[project]\nname = "laar-lab"\nversion = "1.2.3"\ndependencies = ["laar[fit]==1.2.3"]\n'
+    lab.write_text(text)
     log = tmp_path / "CHANGELOG.md"
     log.write_text("# Changelog\n\n## Unreleased\n")
     check = release().check_version
@@ -59,6 +63,10 @@ def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Pa
         check("v1.2.3", tmp_path)
     log.write_text("# Changelog\n\n## [1.2.3] - 2026-12-01\n")
     check("v1.2.3", tmp_path)
+    for old in ('version = "1.2.3"', "==1.2.3"):
+        lab.write_text(text.replace(old, old.replace("3", "2")))
+        with pytest.raises(SystemExit, match="set its version"):
+            check("v1.2.3", tmp_path)
 
 
 @pytest.mark.slow
@@ -78,11 +86,16 @@ def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_
 
     dist = tmp_path / "dist"
     run("build", dist)
-    [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    [wheel], [source] = dist.glob("laar-*.whl"), dist.glob("laar-*.tar.gz")
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert "laar/server/admin/page/parts.js" in names
     assert all(name.startswith(("laar/", "laar-")) for name in names)
+    [of_lab] = dist.glob("laar_lab-*.whl")
+    with zipfile.ZipFile(of_lab) as packed:
+        names = packed.namelist()
+    assert "laar_lab/sim/data/laar-fleet.yaml" in names
+    assert all(name.startswith(("laar_lab/", "laar_lab-")) for name in names)
     with tarfile.open(source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/app.py"} <= inside

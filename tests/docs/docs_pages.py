@@ -7,6 +7,9 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import typer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -79,3 +82,11 @@ def mentioned_commands(page: Path) -> Iterator[list[str]]:
         words = span.split()
         if words[0] == "laar" and len(words) > 1:
             yield words
+
+
+def commands_below(group: Any) -> dict[str, Any]:
+    """The commands of a group by name, those of laar-lab too; none of a command."""
+    if not hasattr(group, "list_commands"):
+        return {}
+    context = typer.Context(group)
+    return {name: group.get_command(context, name) for name in group.list_commands(context)}

@@ -20,7 +20,7 @@ from laar.settings import Settings
 from support import free_port
 
 REFERENCE = DOCS / "reference"
-SOURCES = sorted((ROOT / "src/laar").rglob("*.py"))
+SOURCES = sorted(p for top in ("src/laar", "lab/src") for p in (ROOT / top).rglob("*.py"))
 
 
 def test_the_command_line_is_as_the_code_has_it():
@@ -54,7 +54,7 @@ def test_headers_of_ours_are_spelled_where_headers_are_read():
 def refusals():
     """Reason codes of refusals on the data path, read off the calls."""
     for path in SOURCES:
-        if path.relative_to(ROOT / "src/laar").parts[0] not in ("core", "protocol", "flow"):
+        if path.relative_to(ROOT).parts[2] not in ("core", "protocol", "flow"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RequestError":

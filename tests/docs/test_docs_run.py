@@ -21,7 +21,7 @@ from docs_pages import DOCS, commands, fences
 from laar.envoy import BootstrapOptions, EnvoyProcess, render
 from laar.server.runner import Runner
 from laar.settings import load_settings
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import free_port
 
 pytestmark = pytest.mark.envoy

@@ -14,15 +14,16 @@ from docs_pages import (
     READMES,
     ROOT,
     all_fences,
+    commands_below,
     fences,
     mentioned_commands,
     shown_commands,
 )
 
 from laar.cli import app
-from laar.lab.experiments import all_experiments
 from laar.settings import Settings
-from laar.sim.fleet_file import FleetFile
+from laar_lab.experiments import all_experiments
+from laar_lab.sim.fleet_file import FleetFile
 from support.plugins import install, installed
 
 
@@ -75,7 +76,7 @@ def test_python_compiles_and_its_imports_exist(fence):
 def resolved(words):
     """The command that the words after `laar` name, and the words that are left."""
     command = COMMANDS
-    while below := getattr(command, "commands", None):
+    while below := commands_below(command):
         if not words or words[0].startswith("-"):
             break
         assert words[0] in below, f"no command {words[0]}"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from docs_pages import DOCS, PAGES, ROOT
+from docs_pages import DOCS, PAGES, ROOT, commands_below
 
 from laar.cli import app
 from laar.settings import Settings
@@ -31,7 +31,7 @@ NOTES = re.compile(r"overview,? section|design note|\w+\.md,? section|\bour note
 # Decisions and results are records of their day.
 RECORDS = {"decisions", "results"}
 READ = [page for page in (*PAGES, ROOT / "SECURITY.md") if not RECORDS.intersection(page.parts)]
-SOURCES = sorted((ROOT / "src/laar").rglob("*.py"))
+SOURCES = sorted(p for top in ("src/laar", "lab/src") for p in (ROOT / top).rglob("*.py"))
 
 Texts = Iterator[tuple[str, str]]
 
@@ -45,7 +45,7 @@ def helps() -> Texts:
         for parameter in command.params:
             if not getattr(parameter, "hidden", False) and parameter.name != "help":
                 yield f"{path} {parameter.name}", getattr(parameter, "help", None) or ""
-        below = getattr(command, "commands", {})
+        below = commands_below(command)
         left += [(f"{path} {name}", each) for name, each in below.items()]
 
 

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from contextlib import asynccontextmanager
+from math import isnan
 
 import pytest
 import yaml
@@ -157,6 +158,18 @@ async def test_what_the_picker_knows_becomes_findings(tmp_path):
     assert all(finding.remedy for finding in found if finding.level is not Level.OK)
 
 
+async def test_the_picker_of_another_fleet_is_no_good_news(tmp_path):
+    fleet = {**FLEET, "fleet": [{"endpoint": "10.9.9.9:80", "health": "ok"}]}
+    routes = {"/readyz": "ready", "/fleet": fleet, "/decisions": {"decisions": []}}
+    given = settings(tmp_path, ("127.0.0.1:1", "m", {"metrics_url": ""}))
+    async with serving(routes) as address:
+        _, found = await examine(given, picker=f"http://{address}")
+    [about_it] = [finding for finding in found if finding.where.startswith("picker")]
+    assert about_it.level is Level.ERROR
+    assert "serves other endpoints (10.9.9.9:80) than these settings name" in about_it.what
+    assert "--picker" in about_it.remedy
+
+
 async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_path):
     ports = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
     async with serving({"/v1/models": {"data": [{"id": "a"}]}}) as bare:
@@ -166,11 +179,13 @@ async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_p
         running = asyncio.create_task(runner.run(started=started))
         await started.wait()
         try:
+            table = runner.picker.table
+            await eventually(lambda: not isnan(table.rtt_at[table.slot(bare)]), what="a probe")
             _, found = await examine(given, picker=f"http://127.0.0.1:{runner.ports.admin}")
         finally:
             runner.stop()
             await running
-    assert any("1 not read" in finding.what for finding in found)
+    assert any("laar: 1 ok" in finding.what for finding in found)
     assert not any("metrics are not read" in finding.what for finding in found)
 
 
@@ -290,6 +305,10 @@ def test_explain_works_from_the_settings_alone(tmp_path):
     text = console.export_text()
     assert "large at 10.0.0.2:1 won by" in text
     assert "x100" in text
+    for row in (line.split() for line in text.splitlines() if line.strip()[:1].isdigit()):
+        *parts, _, risk, cost = row[7:]
+        assert sum(map(float, parts)) + float(risk) == pytest.approx(float(cost), abs=0.003), row
+    assert "No outcome is known of these models" in text
     for policy in ("random", "least-loaded"):
         show_explanation(console, explain_offline(given, CHAT.encode(), {"x-laar-policy": policy}))
         text = console.export_text()
@@ -454,7 +473,27 @@ async def test_a_key_that_all_want_is_no_fault(tmp_path):
         loaded = settings(tmp_path, (a, "m", {}), (b, "m", {}))
         found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()
     assert not [finding for finding in found if finding.level is Level.ERROR]
-    assert any("2 x 401" in finding.what for finding in found)
+    [denied] = [finding for finding in found if "2 x 401" in finding.what]
+    assert denied.level is Level.WARNING
+    assert "--key-env" in denied.remedy
+
+
+async def test_a_key_is_for_endpoints_alone(tmp_path):
+    seen = []
+
+    async def look(request):
+        seen.append((request.path, request.headers.get("authorization")))
+        return web.json_response({"data": [{"id": "m"}]})
+
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", look)
+    async with TestServer(application) as engine, TestServer(application) as other:
+        given = settings(tmp_path, (f"127.0.0.1:{engine.port}", "m", {"metrics_url": ""}))
+        url, key = f"http://127.0.0.1:{other.port}", {"authorization": "Bearer secret"}
+        _, found = await examine(given, picker=url, envoy=url, key=key)
+    keyed = {path for path, sent in seen if sent}
+    assert keyed == {"/v1/models", "/v1/chat/completions"}
+    assert "secret" not in str(found)
 
 
 async def test_an_engine_that_does_not_chat_is_named_until_its_label_says_so(tmp_path):

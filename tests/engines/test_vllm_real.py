@@ -24,9 +24,9 @@ from scipy.stats import spearmanr
 from vllm_driver import MODEL, QUIET
 from vllm_server import NEEDS_VLLM, PYTHON
 
-from laar.lab.fit_engine import FitSettings, fit_engine, write_profile
-from laar.lab.report import show
-from laar.sim.engine import load_profile
+from laar_lab.fit_engine import FitSettings, fit_engine, write_profile
+from laar_lab.report import show
+from laar_lab.sim.engine import load_profile
 
 pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(360)]
 

@@ -21,8 +21,8 @@ from laar.cli import app
 from laar.cli.beside import bootstrap_beside
 from laar.envoy import BootstrapOptions, render, to_yaml
 from laar.errors import SettingError
-from laar.lab.live.processes import LaarProcess, wait_for
 from laar.settings import load
+from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream
 from support.waiting import eventually, free_ports
 
@@ -57,8 +57,16 @@ async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
             *("init", "-e", f"http://127.0.0.1:{one}", "-e", f"127.0.0.1:{two}"),
             *("-e", f"127.0.0.1:{nothing}", "-d", str(directory)),
         )
-        assert status == 0, text
+        assert status == 1, text
         assert "no answer at /v1/models" in text
+        left_out = f"1 of 3 engines left out: complete {directory / 'endpoints.yaml'}"
+        assert text.splitlines()[-1] == left_out
+        written = (directory / "endpoints.yaml").read_text()
+        heading, entry = written.split(f"# 127.0.0.1:{nothing} named no model.")
+        completed = heading + entry.partition("\n")[2].replace("# ", "").replace("#", "")
+        completed = completed.replace("models: []", "models: [other]")
+        last = yaml.safe_load(completed)["endpoints"][-1]
+        assert last == {"address": f"127.0.0.1:{nothing}", "models": ["other"]}
         said = (tmp_path / "llama.log").read_text()
         assert said == f"http://127.0.0.1:{one} serves llama; Ctrl-C stops it\n"
         endpoints = yaml.safe_load((directory / "endpoints.yaml").read_text())["endpoints"]
@@ -188,9 +196,10 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
-        (("-e", "https://engine.example"), "plain HTTP"),
+        (("-e", "https://engine.example"), "TLS to endpoints is not supported"),
         (("-e", "engine"), "has no port"),
-        (("-e", "http://[::1"), "--endpoint http://[::1: Invalid IPv6 URL"),
+        (("-e", "http://[::1"), "--endpoint http://[::1: "),
+        (("-e", "http://127.0.0.1:1/openai/v1"), "a base path is not supported"),
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
@@ -207,7 +216,9 @@ async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> Non
     async def models(request: web.Request) -> web.Response:
         if request.headers.get("authorization") != "Bearer secret":
             return web.Response(status=401)
-        return web.json_response({"data": [{"id": "m", "root": "m"}]})
+        return web.json_response(
+            {"data": [{"id": "m", "root": "m"}, {"id": "lora", "root": "/l", "parent": "m"}]}
+        )
 
     engine = web.Application()
     engine.router.add_get("/v1/models", models)
@@ -220,6 +231,11 @@ async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> Non
         status, text = await _laar(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
     assert status == 0, text
     assert f"cd '{place}' && laar serve" in text
+    # Without the key the picker can't read the adapters.
+    assert yaml.safe_load((place / "endpoints.yaml").read_text())["endpoints"][0]["models"] == [
+        "m",
+        "lora",
+    ]
     for written in place.iterdir():
         assert written.is_dir() or "secret" not in written.read_text()
 
@@ -252,6 +268,20 @@ def test_the_envoy_beside_a_picker_dials_it_by_loopback(
     endpoint = picker["load_assignment"]["endpoints"][0]["lb_endpoints"][0]["endpoint"]
     address = endpoint["address"]["socket_address"]
     assert (address["address"], address["port_value"]) == dials
+
+
+def test_all_ports_of_serve_with_envoy_are_on_loopback(tmp_path: Path) -> None:
+    config = tmp_path / "laar.yaml"
+    config.write_text(
+        "endpoints: [{address: '127.0.0.1:1', model: m}]\nenvoy: {eds_file: run/e.json}\n"
+    )
+    loaded = load(config)
+    listen = loaded.settings.listen
+    bootstrap = bootstrap_beside(loaded, config)
+    owners = [bootstrap["admin"], *bootstrap["static_resources"]["listeners"]]
+    hosts = {owner["address"]["socket_address"]["address"] for owner in owners}
+    hosts |= {each.rpartition(":")[0] for each in (listen.ext_proc, listen.health, listen.admin)}
+    assert hosts == {"127.0.0.1"}
 
 
 def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) -> None:
@@ -312,3 +342,17 @@ def test_an_envoy_yaml_of_other_settings_is_refused(
         done = CliRunner().invoke(app, shlex.split(arguments)[1:])
         written.write_text(done.output)
         assert bootstrap_beside(load(config), config)
+
+
+async def test_adapters_that_the_picker_reads_itself_are_not_written(tmp_path: Path) -> None:
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m"}, {"id": "lora", "parent": "m"}]})
+
+    engine = web.Application()
+    engine.router.add_get("/v1/models", models)
+    async with TestServer(engine) as server:
+        base_url = f"http://127.0.0.1:{server.port}/v1"
+        status, text = await _laar("init", "-e", base_url, "-d", str(tmp_path))
+    assert (status, "adapters: lora" in text) == (0, True)
+    [entry] = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())["endpoints"]
+    assert entry["models"] == ["m"]

@@ -2,24 +2,23 @@
 
 import gc
 import random
-from array import array
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Assessment, NoPrefixes
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import MAX_ROWS, explained, shown
 from laar.policies import build_policies
-from laar.prefix import Chain
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.tracing import attributes
 
@@ -117,6 +116,18 @@ def test_the_sentence_says_why_a_faster_rival_that_is_as_often_right_lost():
         director.table.reserve(slot, 1000, 1000)
     sentence = told(director)["sentence"]
     assert "phi is faster (7.0 s against 8.3 s) but its first token comes later (" in sentence
+
+
+def test_the_sentence_says_that_time_alone_decided_among_models_of_no_outcomes():
+    class Unknown(Known):
+        def assess(self, request, models, tried, now):
+            known = super().assess(request, models, tried, now)
+            return replace(known, evidence=np.zeros(len(models)))
+
+    times = {"granite": (0.5, 2e-5, 0.5), "phi": (0.5, 1e-5, 0.5)}
+    said = told(fleet(Unknown(**times), *TWO))["sentence"]
+    assert said.endswith("No outcome is known of these models, so time decided: short answers win.")
+    assert "No outcome" not in told(fleet(Known(**times), *TWO))["sentence"]
 
 
 def test_times_that_look_alike_get_another_digit():
@@ -362,13 +373,14 @@ def test_explaining_reserves_nothing_and_agrees_with_deciding():
     assert director.table.in_flight.sum() == 1
 
 
-class Warm(NoPrefixes):
+class Warm(PrefixBeliefs):
     """Believes the prompt to be held by the first endpoint."""
 
-    def chain(self, request, _weights=""):
-        return Chain(array("Q", [1]), len(request.question))
+    def __init__(self):
+        super().__init__(key=b"k", max_bytes=1 << 20)
 
     def match(self, chain, capacity):
+        self.make_room(capacity)
         return np.array([0.9, *[0.0] * (capacity - 1)])
 
 

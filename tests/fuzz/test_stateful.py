@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -26,6 +26,7 @@ from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 STEPS = int(os.environ.get("FUZZ_STEPS", "40"))

@@ -16,7 +16,6 @@ from itertools import count
 
 import numpy as np
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -24,6 +23,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.health import GOOD, Health, HealthSettings, Kind, Reply, judge
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 
 ERROR_EVENT = b'data: {"error": {"message": "EngineDeadError", "code": 500}}'
 PATIENCE_S = 15.0

@@ -12,8 +12,8 @@ import orjson
 from bench.outcomes.load import Client, _body, send_open, send_sessions
 from bench.outcomes.routers import engines
 
-from laar.lab.workloads.shared_prompts import AgentShape, agents
-from laar.sim.fleet import Arrival, Prompt, spread
+from laar_lab.sim.fleet import Arrival, Prompt, spread
+from laar_lab.workloads.shared_prompts import AgentShape, agents
 
 
 def prompt(shared_blocks: int, own: int, tokens: int = 1600) -> Prompt:

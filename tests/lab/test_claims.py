@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 
-from laar.lab.claims import Claim, Seen, judge
-from laar.lab.experiments import all_experiments
-from laar.lab.experiments.gorgo_runs import Run, run_one
-from laar.lab.statistics import detectable, seeds_for
+from laar_lab.claims import Claim, Seen, judge
+from laar_lab.experiments import all_experiments
+from laar_lab.experiments.gorgo_runs import Run, run_one
+from laar_lab.statistics import detectable, seeds_for
 
 SHORTER = Claim(
     name="c",

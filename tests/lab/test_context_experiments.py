@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from laar.lab.experiments import context_endpoints, context_turns, find_experiment
-from laar.lab.experiments.context_prefill import HOOK, RECEIVED, run_load
-from laar.lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
-from laar.sim.engine import load_profile
-from laar.sim.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
+from laar_lab.experiments import context_endpoints, context_turns, find_experiment
+from laar_lab.experiments.context_prefill import HOOK, RECEIVED, run_load
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet import BLOCK_TOKENS, FleetSettings, Site, VirtualFleet, replay_open
+from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
 
 def shared(a, b):

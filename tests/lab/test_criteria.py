@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from laar.lab.experiments import all_experiments
+from laar_lab.experiments import all_experiments
 
 TESTS = Path(__file__).parents[1]
 JUDGES_NOTHING = {"suite"}

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from laar.lab.workloads.day import KINDS, Day, visits
+from laar_lab.workloads.day import KINDS, Day, visits
 
 
 def test_traffic_follows_the_hours() -> None:

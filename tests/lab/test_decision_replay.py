@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
+from laar.accuracy.assessor import Assessment
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import Assessment
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar.lab import decisions
-from laar.lab.decisions import LoggedAssessor, is_decision_log, read_decisions
 from laar.policies import build_policies
-from laar.sim.fleet import VirtualFleet, replay_open
-from laar.sim.fleet_file import read_fleet
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.log import DecisionLog
+from laar_lab import decisions
+from laar_lab.cli import lab as commands
+from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
+from laar_lab.sim.fleet import VirtualFleet, replay_open
+from laar_lab.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
 FLEET = """

@@ -6,7 +6,7 @@ from statistics import mean
 
 import pytest
 
-from laar.lab.experiments import (
+from laar_lab.experiments import (
     day,
     hedging,
     laar_ablation,
@@ -16,8 +16,8 @@ from laar.lab.experiments import (
     poisoning,
     prefill_decode,
 )
-from laar.lab.experiments.lookups import world_from
-from laar.lab.suite.case import run_case
+from laar_lab.experiments.lookups import world_from
+from laar_lab.suite.case import run_case
 
 WORLD = world_from(None)
 SEEDS = (1000, 1001)

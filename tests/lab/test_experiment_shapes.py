@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from laar.lab.experiments import all_experiments
-from laar.lab.experiments.laar_ladder import _Run
-from laar.lab.experiments.lookups import MAX_ATTEMPTS, CellResult
-from laar.lab.experiments.medha_picker import Served
-from laar.lab.experiments.medha_runs import Latencies
-from laar.lab.report import as_records, dump, show
-from laar.lab.workloads.overload import CLASSES
+from laar_lab.experiments import all_experiments
+from laar_lab.experiments.laar_ladder import _Run
+from laar_lab.experiments.lookups import MAX_ATTEMPTS, CellResult
+from laar_lab.experiments.medha_picker import Served
+from laar_lab.experiments.medha_runs import Latencies
+from laar_lab.report import as_records, dump, show
+from laar_lab.workloads.overload import CLASSES
 
 KNOWN = {name: each for name, each in all_experiments().items() if not each.needs_data}
 RNG = random.Random(5)
@@ -88,7 +88,7 @@ def test_an_experiment_hands_back_what_its_claims_are_about(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("laar.lab."):
+        if module.__name__.startswith("laar_lab."):
             monkeypatch.setattr(module, "sweep", sweep, raising=False)
     experiment = KNOWN[name]
     scope = experiment.scope(3, quick=False)

@@ -13,18 +13,18 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
 from laar.errors import SettingError
-from laar.lab import experiments
-from laar.lab.claims import Claim, Seen, judge
-from laar.lab.experiment import Experiment, Scope
-from laar.lab.experiments.lookups import run_cell
-from laar.lab.report import Chart, Report, Table, dump, show
-from laar.lab.statistics import Estimate, estimate, gain
-from laar.lab.sweep import grid, kept_in, placed, sweep
-from laar.lab.trace import read_trace
-from laar.sim.engine import profile
-from laar.sim.fleet_file import read_fleet
+from laar_lab import experiments
+from laar_lab.claims import Claim, Seen, judge
+from laar_lab.cli import lab as commands
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.experiments.lookups import run_cell
+from laar_lab.report import Chart, Report, Table, dump, show
+from laar_lab.sim.engine import profile
+from laar_lab.sim.fleet_file import read_fleet
+from laar_lab.statistics import Estimate, estimate, gain
+from laar_lab.sweep import grid, kept_in, placed, sweep
+from laar_lab.trace import read_trace
 
 RUN = CliRunner()
 FLEET = """

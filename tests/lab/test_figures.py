@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from laar.errors import SettingError
-from laar.lab.figure import FEWEST_RUNS, draw, limits
-from laar.lab.report import Chart, Report, Table, show
-from laar.lab.statistics import Estimate
+from laar_lab.figure import FEWEST_RUNS, draw, limits
+from laar_lab.report import Chart, Report, Table, show
+from laar_lab.statistics import Estimate
 
 WIDE = Chart(
     title="p99",

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 from laar.accuracy.features import features_of
-from laar.lab.workloads.kv_questions import as_questions
-from laar.lab.workloads.sessions import (
+from laar.measuring.kv_lookup import queries
+from laar.measuring.tokens import count_tokens
+from laar_lab.sim.answers import AccuracySurface, Answerer
+from laar_lab.sim.fleet import Arrival
+from laar_lab.workloads.kv_questions import as_questions
+from laar_lab.workloads.sessions import (
     GORGO_CHATS,
     WILDCHAT,
     RouterShape,
     chats,
     router_sessions,
 )
-from laar.measuring.kv_lookup import queries
-from laar.measuring.tokens import count_tokens
-from laar.sim.answers import AccuracySurface, Answerer
-from laar.sim.fleet import Arrival
 
 
 def reuse(arrivals: list[Arrival]) -> float:

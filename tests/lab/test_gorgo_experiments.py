@@ -5,11 +5,11 @@ from statistics import mean
 
 import pytest
 
-from laar.lab.experiments import all_experiments, find_experiment
-from laar.lab.experiments.gorgo_published import PublishedClimb
-from laar.lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of
-from laar.lab.workloads.sessions import GORGO_CHATS, WILDCHAT
 from laar.tuning import Observed
+from laar_lab.experiments import all_experiments, find_experiment
+from laar_lab.experiments.gorgo_published import PublishedClimb
+from laar_lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of
+from laar_lab.workloads.sessions import GORGO_CHATS, WILDCHAT
 
 NAMES = (
     "gorgo-baselines",

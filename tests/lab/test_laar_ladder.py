@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from laar.lab.experiments.laar_ladder import run_one
-from laar.lab.experiments.lookups import World
-from laar.lab.measure_fleet import measure_fleet
 from laar.measuring.kv_lookup import queries, solve
-from laar.sim.answers import AccuracySurface
+from laar_lab.experiments.laar_ladder import run_one
+from laar_lab.experiments.lookups import World
+from laar_lab.measure_fleet import measure_fleet
+from laar_lab.sim.answers import AccuracySurface
 
 FLEET = {
     "lengths_tokens": [2048],

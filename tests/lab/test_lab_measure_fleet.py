@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from laar.accuracy import CapabilityModel, Features, parse_artifact
-from laar.lab.measure_fleet import default_artifact, measure_fleet
-from laar.sim.answers import AccuracySurface
+from laar_lab.measure_fleet import default_artifact, measure_fleet
+from laar_lab.sim.answers import AccuracySurface
 
 SURFACE = AccuracySurface.load()
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
 from laar.errors import SettingError
-from laar.lab.sessions import has_sessions, read_sessions
-from laar.lab.trace import read_trace
-from laar.sim.engine import load_profile
-from laar.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
+from laar_lab.cli import lab as commands
+from laar_lab.sessions import has_sessions, read_sessions
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, hold_sessions
+from laar_lab.trace import read_trace
 
 RUN = CliRunner()
 

@@ -8,14 +8,14 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
-from laar.cli.tune import tune as command
 from laar.core.cost import TUNABLE, CostWeights
 from laar.datalayer.weights_file import read_weights, write_weights
 from laar.errors import SettingError
-from laar.lab.tuning import tune
-from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
 from laar.tuning import TunerSettings
+from laar_lab.cli.tune import tune as command
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
+from laar_lab.tuning import tune
 
 WINDOW = 20
 

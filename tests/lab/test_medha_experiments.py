@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from laar.lab.experiments import all_experiments
-from laar.lab.experiments.medha_iterations import gaps
-from laar.lab.experiments.medha_parallelism import latencies
-from laar.lab.experiments.medha_picker import serve
-from laar.lab.experiments.medha_policies import outcome
-from laar.lab.experiments.medha_pool import pool
-from laar.lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
-from laar.lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
-from laar.lab.workloads.overload import LOAD, asks, overload, weight
+from laar_lab.experiments import all_experiments
+from laar_lab.experiments.medha_iterations import gaps
+from laar_lab.experiments.medha_parallelism import latencies
+from laar_lab.experiments.medha_picker import serve
+from laar_lab.experiments.medha_policies import outcome
+from laar_lab.experiments.medha_pool import pool
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, run
+from laar_lab.workloads.medha_mix import LONG_FROM_TOKENS, Mix, jobs
+from laar_lab.workloads.overload import LOAD, asks, overload, weight
 
 NAMES = ("capacity", "convoy", "iterations", "parallelism", "picker", "policies", "pool")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laar.context.offline import plan
-from laar.lab.workloads import rag
+from laar_lab.offline import plan
+from laar_lab.workloads import rag
 
 
 def top_share(load):

@@ -12,12 +12,12 @@ from statistics import geometric_mean, mean
 import pytest
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
-from laar.lab.claims import Seen
-from laar.lab.experiment import Scope
-from laar.lab.experiments import all_experiments
-from laar.lab.report import Report
-from laar.lab.results import commit_of, index_of, load, store, verdicts
+from laar_lab.claims import Seen
+from laar_lab.cli import lab as commands
+from laar_lab.experiment import Scope
+from laar_lab.experiments import all_experiments
+from laar_lab.report import Report
+from laar_lab.results import commit_of, index_of, load, store, verdicts
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 KNOWN = {name: each for name, each in all_experiments().items() if each.claims}
@@ -259,7 +259,8 @@ def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_pa
 
 @pytest.mark.parametrize("changed", ["core/cost.py", "sim/data/engine.yaml", "policies/new.py"])
 def test_a_run_of_changed_code_says_so_wherever_the_change_is(tmp_path: Path, changed: str) -> None:
-    package = tmp_path / "src" / "laar"
+    package, lab = tmp_path / "src" / "laar", tmp_path / "lab" / "src" / "laar_lab"
+    lab.mkdir(parents=True)
     for name in ("core/cost.py", "sim/data/engine.yaml"):
         (package / name).parent.mkdir(parents=True)
         (package / name).write_text("1", "utf-8")
@@ -267,6 +268,6 @@ def test_a_run_of_changed_code_says_so_wherever_the_change_is(tmp_path: Path, ch
     git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "m"]):
         subprocess.run([*git, *words], check=True)
-    assert re.fullmatch("[0-9a-f]+", commit_of(package))
+    assert re.fullmatch("[0-9a-f]+", commit_of([package, lab]))
     (package / changed).write_text("2", "utf-8")
-    assert commit_of(package).endswith("+")
+    assert commit_of([package, lab]).endswith("+")

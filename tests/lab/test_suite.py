@@ -16,16 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
 from laar.errors import SettingError
-from laar.lab.experiments import find_experiment
-from laar.lab.statistics import holm
-from laar.lab.suite.case import Case, Closed, Open, Together, run_case
-from laar.lab.suite.real import agent_cases, conversation_cases, day_chats
-from laar.lab.suite.runs import BASELINES, OURS, run_screened
-from laar.lab.suite.table import SUITE, cases
-from laar.lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
-from laar.lab.workloads.shared_prompts import (
+from laar.policies import parse_policy
+from laar_lab.cli import lab as commands
+from laar_lab.experiments import find_experiment
+from laar_lab.sim.fleet import Arrival, generator
+from laar_lab.statistics import holm
+from laar_lab.suite.case import Case, Closed, Open, Together, run_case
+from laar_lab.suite.real import agent_cases, conversation_cases, day_chats
+from laar_lab.suite.runs import BASELINES, OURS, run_screened
+from laar_lab.suite.table import SUITE, cases
+from laar_lab.suite.verdict import MARGINS, compare, contenders, geometric, regrets
+from laar_lab.workloads.shared_prompts import (
     AgentShape,
     BatchShape,
     Questions,
@@ -34,8 +36,6 @@ from laar.lab.workloads.shared_prompts import (
     in_bursts,
     questions,
 )
-from laar.policies import parse_policy
-from laar.sim.fleet import Arrival, generator
 
 RUN = CliRunner()
 BY_NAME = {case.name: case for case in SUITE}

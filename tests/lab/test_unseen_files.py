@@ -11,24 +11,24 @@ import numpy as np
 import orjson
 import pytest
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor
-from laar.lab.experiments import find_experiment
-from laar.lab.experiments.laar_success import CLAIMS, _evidence
-from laar.lab.experiments.lookups import (
+from laar_lab.experiments import find_experiment
+from laar_lab.experiments.laar_success import CLAIMS, _evidence
+from laar_lab.experiments.lookups import (
     CONTESTANTS,
     CellResult,
     name_of,
     questions_of,
     sites_of,
 )
-from laar.lab.measure_fleet import measure_fleet
-from laar.lab.replay import Replay, replay_one
-from laar.lab.sessions import read_sessions
-from laar.lab.suite.real import CONVERSATIONS, day_chats
-from laar.lab.sweep import placed
-from laar.sim.answers import AccuracySurface
-from laar.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
+from laar_lab.measure_fleet import measure_fleet
+from laar_lab.replay import Replay, replay_one
+from laar_lab.sessions import read_sessions
+from laar_lab.sim.answers import AccuracySurface
+from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
+from laar_lab.suite.real import CONVERSATIONS, day_chats
+from laar_lab.sweep import placed
 
 FLEET = {
     "lengths_tokens": [100, 500, 1000, 2048],

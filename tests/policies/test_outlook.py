@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -12,6 +11,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.policies.laar import outlook
+from laar.prefix.beliefs import PrefixBeliefs
 
 NEAR, FAR = "near:1", "far:1"
 DOCUMENT = "a sentence of the document. " * 1_500

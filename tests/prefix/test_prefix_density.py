@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_prefix_evictions import PROMPT_BYTES, chain_of
 
-from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 
 PROMPTS = 40
 ROOM_TOKENS = 8 * PROMPT_BYTES / BYTES_PER_TOKEN

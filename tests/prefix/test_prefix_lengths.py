@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -20,6 +20,7 @@ from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix import PromptHasher
 from laar.prefix import lengths as lengths_module
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.lengths import PromptLengths
 
 HASHER = PromptHasher(b"k")
@@ -64,22 +65,19 @@ def japanese(rng: random.Random, chars: int) -> str:
 
 def learn(lengths: PromptLengths, texts: list[str], model: str, tokens: int) -> None:
     """One report of a prompt's tokens."""
-    chain = HASHER.chain(texts)
-    weighed = lengths.weigh(chain, texts, [model])
-    if weighed is not None:
-        lengths.learn(chain, weighed, model, tokens)
+    text = "".join(texts).encode()
+    chain = HASHER.chain_of(text)
+    lengths.estimate(chain, text, [model], np.ones(1))
+    lengths.learn(chain, model, tokens)
 
 
 def estimate(
     lengths: PromptLengths, texts: list[str], models: list[str], guess: list[float]
 ) -> list[float]:
     """Tokens of a prompt by model."""
-    chain = HASHER.chain(texts)
-    weighed = lengths.weigh(chain, texts, models)
-    if weighed is None:
-        return guess
-    found: list[float] = lengths.estimate(chain, weighed, models, np.array(guess)).tolist()
-    return found
+    text = "".join(texts).encode()
+    found = lengths.estimate(HASHER.chain_of(text), text, models, np.array(guess))
+    return [float(tokens) for tokens in found]
 
 
 CHARS_PER_TOKEN = {prose: 4.6, numbers: 1.9, code: 2.9, japanese: 1.3}

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.request import Api, Request
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 
 SIZE = 16

@@ -5,13 +5,13 @@ from itertools import takewhile
 import orjson
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.request import Api, Request
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
 from laar.protocol.openai import read_body, response_of
 from laar.protocol.sessions import SESSION_HEADERS
-from laar.sim.endpoint.bodies import MessagesBody
-from laar.sim.endpoint.bodies import read_body as read_in_engine
+from laar_lab.sim.endpoint.bodies import MessagesBody
+from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 
 
 @pytest.mark.parametrize("header", ["x-laar-session", *SESSION_HEADERS])

@@ -5,13 +5,14 @@ import random
 import orjson
 import pytest
 
+from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import CapabilityAssessor, PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.protocol.events import (
     AnswerHeaders,
     Ask,

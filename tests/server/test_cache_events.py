@@ -9,9 +9,9 @@ import yaml
 import zmq
 import zmq.asyncio
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
 from laar.server.cluster_rules import ClusterRules
 from laar.server.fleet import FleetState
@@ -117,7 +117,7 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [entry]}))
     await eventually(lambda: "kv-events" in problems, what="the problem")
     assert "127.0.0.1:8" in problems["kv-events"]
-    assert "pip install 'laar[kv-events]'" in problems["kv-events"]
+    assert "pip install '.[kv-events]'" in problems["kv-events"]
     gateway.members(("127.0.0.1:9", "m"))
     await eventually(lambda: "kv-events" not in problems, what="its end")
     assert problems.counts["kv-events"] == 1

@@ -7,7 +7,7 @@ import orjson
 import pytest
 import yaml
 
-from laar.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
 from support import RecordingUpstream, eventually, metric
 
 pytestmark = pytest.mark.envoy

@@ -8,7 +8,6 @@ import random
 import pytest
 
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import NoPrefixes
 from laar.envoy import write_eds
 from laar.envoy.endpoints_file import EndpointAddress
 from laar.server.cluster_rules import ClusterRules
@@ -39,9 +38,7 @@ def spec(address):
 async def running(eds):
     """A fleet that publishes its changes; yields it and its table."""
     table = EndpointTable()
-    fleet = FleetState(
-        table, NoPrefixes(), Problems(), ClusterRules(random.Random(1)), eds_file=eds
-    )
+    fleet = FleetState(table, None, Problems(), ClusterRules(random.Random(1)), eds_file=eds)
     publishing = asyncio.create_task(fleet.run())
     try:
         yield fleet, table

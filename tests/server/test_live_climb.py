@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import eventually, free_port
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(300)]

@@ -202,7 +202,9 @@ async def test_endpoints_in_the_settings_come_and_go(gateway):
 
 def artifact(mean):
     """The one that comes with the lab, with all of one model's cells at a mean."""
-    known = orjson.loads((files("laar.sim") / "data" / "laar-fleet.capability.json").read_bytes())
+    known = orjson.loads(
+        (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()
+    )
     known["models"]["phi3-mini"] |= {"mean": mean, "cells": []}
     return orjson.dumps(known)
 

@@ -376,7 +376,7 @@ def test_no_thread_is_there_before_a_picker_runs(tmp_path):
 
 def test_without_the_extra_the_start_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
-    with pytest.raises(SettingError, match=r"pip install 'laar\[otel\]'"):
+    with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
         starting(tmp_path, logs="http://h/v1/logs")
     starting(tmp_path)  # nobody misses it
 

@@ -16,9 +16,9 @@ from laar.core.decision import Completion
 from laar.core.endpoints import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
-from laar.lab.decisions import is_decision_log, read_decisions
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
 from laar.v1 import outcomes_pb2 as pb
+from laar_lab.decisions import is_decision_log, read_decisions
 from support import Answer, eventually, free_port
 
 C = 1e-4  # seconds per token of every model here

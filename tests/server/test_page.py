@@ -58,9 +58,11 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
     await shows(page, "#list", "200 complete in 2.50 s, first token 0.50 s")
     await shows(page, "#figures", "0.50 s")
     await shows(page, "#predicted", "40 %")
+    settle(page.runner, ask(page.runner), status=401)
+    await shows(page, "#figures", "of the last 2, 1 of them 401 of ")
     await shows(page, "#retries", "2")
     assert await page.run("return document.querySelectorAll('#fleet tbody tr').length") == 3
-    assert "not read" in await page.text("#fleet")
+    assert "not read" not in await page.text("#fleet")  # its probes are all there is to see
     assert await page.run("return document.querySelectorAll('#list summary rect').length") >= 10
     assert await page.run("return document.querySelectorAll('#scatter circle').length") == 1
     assert not await page.run("return document.querySelector('#problems').checkVisibility()")

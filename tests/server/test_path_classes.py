@@ -138,17 +138,50 @@ async def test_audio_images_and_speech_reach_the_model_that_they_name(gateway, h
     assert all(FILE + b"\r\n" in r.body for r in forms)
 
 
-async def test_a_form_beyond_the_limit_on_bodies_passes_unread_where_envoy_holds_none(
-    gateway, http
-):
-    upstream = await gateway.upstream()
-    gateway.members((upstream.address, "org/whisper"))
-    await gateway.picker(bodies={"max_body_bytes": 1 << 20})
-    envoy = await gateway.envoy("full-duplex", max_body_bytes=1 << 20)
-    await ask_all(
-        http, envoy.url(), [("POST", "/v1/audio/transcriptions", lambda: audio("org/whisper"))]
+LIMIT = 100_000
+BOUNDARY = "a-boundary"
+
+
+def json_of(size):
+    """A chat of `size` bytes that names its model last."""
+    head, tail = b'{"messages":[{"role":"user","content":"', b'"}],"model":"right"}'
+    return head + b"x" * (size - len(head) - len(tail)) + tail
+
+
+def form_of(size):
+    """A form of `size` bytes with its model behind the file."""
+    part = f"--{BOUNDARY}\r\ncontent-disposition: form-data; name=".encode()
+    head = part + b'"file"; filename="a.wav"\r\n\r\n'
+    tail = b"\r\n" + part + b'"model"\r\n\r\nright\r\n--' + BOUNDARY.encode() + b"--\r\n"
+    return head + b"x" * (size - len(head) - len(tail)) + tail
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, http, shape):
+    right, wrong = await gateway.upstream(), await gateway.upstream()
+    gateway.members((right.address, "right"), (wrong.address, "wrong"))
+    await gateway.picker(bodies={"max_body_bytes": LIMIT})
+    envoy = await gateway.envoy(shape, max_body_bytes=LIMIT)
+    kinds = (
+        ("/v1/chat/completions", "application/json", json_of),
+        ("/tokenize", "application/json", json_of),
+        ("/v1/audio/transcriptions", f"multipart/form-data; boundary={BOUNDARY}", form_of),
     )
-    assert all(FILE in r.body for r in upstream.asked)
+
+    async def chunked(body):
+        yield body
+
+    for (path, kind, of), in_chunks, over in itertools.product(kinds, (False, True), (-1, 0, 1)):
+        for _ in range(3):
+            body = of(LIMIT + over)
+            data = chunked(body) if in_chunks else BytesIO(body)
+            headers = {"content-type": kind, "connection": "close"}
+            async with http.post(envoy.url() + path, data=data, headers=headers) as answer:
+                seen = (answer.status, answer.headers.get("x-laar-reason"))
+                expected = (200, None) if over < 1 else (413, "body-too-large")
+                assert seen[0] == expected[0], (path, in_chunks, over, seen)
+                assert over < 1 or seen == expected, (path, in_chunks, over)
+    assert not wrong.asked
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
-from laar.lab.live.processes import LaarProcess, wait_for
+from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 

@@ -11,7 +11,7 @@ pytest.importorskip("zmq")
 
 from laar.core.request import Api, Request
 from laar.protocol.openai import read_body
-from laar.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
 from support import eventually
 
 pytestmark = pytest.mark.envoy

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from laar.core.endpoints import ROLE_LABEL
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import Answer, RecordingUpstream, eventually, free_port
 
 pytestmark = pytest.mark.envoy

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 pytestmark = pytest.mark.envoy
 

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import orjson
 import pytest
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 pytestmark = pytest.mark.envoy
 

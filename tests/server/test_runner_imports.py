@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-APART = ("laar.accuracy.fitting", "laar.context.offline", "laar.lab", "laar.sim", "sklearn")
+APART = ("laar.accuracy.fitting", "laar_lab.offline", "laar_lab", "laar_lab.sim", "sklearn")
 
 
 def test_serving_loads_neither_fitting_nor_batch_algorithms():

@@ -5,7 +5,7 @@ import contextlib
 
 import pytest
 
-hiredis = pytest.importorskip("hiredis", reason="needs pip install 'laar[share]'")
+hiredis = pytest.importorskip("hiredis", reason="needs pip install '.[share]'")
 
 from laar.server.sharing.line import Line  # noqa: E402 - after the extra is known to be there
 

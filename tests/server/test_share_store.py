@@ -10,7 +10,6 @@ from hashlib import blake2b
 import pytest
 
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -18,6 +17,7 @@ from laar.core.endpoints import EndpointTable
 from laar.errors import SettingError
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.errors import SettingError
-from laar.lab.live.processes import LaarProcess
 from laar.wire import ext_proc_pb2 as pb
+from laar_lab.live.processes import LaarProcess
 from support import eventually, free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import orjson
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored
 from laar.server import tokenized
 from laar.server.tokenized import TokenizedPrompts

@@ -20,10 +20,10 @@ import yaml
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.errors import LaarError
-from laar.lab.live.processes import LaarProcess
 from laar.server import workers
 from laar.server.workers import run_workers
 from laar.settings import Loaded, Settings
+from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 from support.waiting import consecutive_ports

@@ -12,7 +12,7 @@ import httpx
 import openai
 import orjson
 
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 FAST = 0.001  # a thousand times faster than the engine that is imitated
 

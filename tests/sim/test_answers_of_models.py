@@ -10,7 +10,7 @@ import yaml
 
 from laar.errors import SettingError
 from laar.measuring.kv_lookup import queries
-from laar.sim.answers import NO_QUESTION, AccuracySurface, Answerer
+from laar_lab.sim.answers import NO_QUESTION, AccuracySurface, Answerer
 
 SURFACE = AccuracySurface.load()
 

@@ -12,10 +12,10 @@ from sim_endpoint import Running, events, running
 
 from laar.errors import SettingError
 from laar.measuring.kv_lookup import queries
-from laar.sim.answers import AccuracySurface
-from laar.sim.endpoint import Fault, FaultKind, parse_fault
-from laar.sim.endpoint.echo import echo_text
-from laar.sim.endpoint.faults import FaultBook
+from laar_lab.sim.answers import AccuracySurface
+from laar_lab.sim.endpoint import Fault, FaultKind, parse_fault
+from laar_lab.sim.endpoint.echo import echo_text
+from laar_lab.sim.endpoint.faults import FaultBook
 from support import eventually
 
 PROMPT = {"prompt": "a", "max_tokens": 12}

@@ -15,7 +15,7 @@ from sim_endpoint import FAST, Running, events, running
 
 from laar.measuring.kv_lookup import queries
 from laar.measuring.tokens import count_tokens
-from laar.sim.answers import AccuracySurface
+from laar_lab.sim.answers import AccuracySurface
 from support import eventually
 
 CHAT = {"model": "sim", "messages": [{"role": "user", "content": "Hello there"}]}

@@ -13,8 +13,8 @@ import zmq
 import zmq.asyncio
 from sim_endpoint import Running, running
 
-from laar.sim.endpoint import KvEventSettings
-from laar.sim.endpoint.tokenizer import block_hashes
+from laar_lab.sim.endpoint import KvEventSettings
+from laar_lab.sim.endpoint.tokenizer import block_hashes
 
 TOPIC = "kv@test@sim"
 

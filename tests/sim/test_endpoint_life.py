@@ -15,9 +15,9 @@ import pytest
 from sim_endpoint import Running, events, running
 
 from laar.errors import RequestError, SettingError
-from laar.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
-from laar.sim.endpoint.driver import EngineDriver, Lost
-from laar.sim.engine import Engine, Job, SimulatedEngine, Step, build_engine, load_profile
+from laar_lab.sim.endpoint import EndpointSettings, KvEventSettings, SimulatedEndpoint
+from laar_lab.sim.endpoint.driver import EngineDriver, Lost
+from laar_lab.sim.engine import Engine, Job, SimulatedEngine, Step, build_engine, load_profile
 from support import eventually
 
 LONG = {"prompt": "a", "max_tokens": 20_000, "stream": True}
@@ -143,7 +143,7 @@ def test_sigterm_ends_the_process_in_good_order() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     program = (
-        "from laar.sim.endpoint import EndpointSettings, run;"
+        "from laar_lab.sim.endpoint import EndpointSettings, run;"
         f"run(EndpointSettings(model='sim', port={port}))"
     )
     with subprocess.Popen([sys.executable, "-c", program]) as process:

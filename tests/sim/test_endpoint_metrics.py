@@ -6,8 +6,8 @@ import re
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from laar.sim.endpoint.metrics import ServingMetrics
-from laar.sim.engine import Load
+from laar_lab.sim.endpoint.metrics import ServingMetrics
+from laar_lab.sim.engine import Load
 
 LOAD = Load(
     running=2,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.measuring.tokens import count_tokens
-from laar.sim.endpoint.tokenizer import ROOT, VOCABULARY, block_hashes, token_ids
+from laar_lab.sim.endpoint.tokenizer import ROOT, VOCABULARY, block_hashes, token_ids
 
 texts = st.text(st.sampled_from("ab c{}\n値答é\U0001f600"), max_size=60) | st.text(max_size=60)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.sim.engine import BlockPool, KvEvent
+from laar_lab.sim.engine import BlockPool, KvEvent
 
 
 class NaivePool:

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from laar.errors import SettingError
-from laar.sim.engine import LinearCost, RooflineCost, Work, load_hardware, load_model
-from laar.sim.engine.roofline import KV_GROUP_TOKENS
+from laar_lab.sim.engine import LinearCost, RooflineCost, Work, load_hardware, load_model
+from laar_lab.sim.engine.roofline import KV_GROUP_TOKENS
 
 H100 = load_hardware("h100")
 LLAMA = load_model("llama-3-8b")

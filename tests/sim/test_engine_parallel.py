@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError, SettingError
-from laar.sim.engine import (
+from laar_lab.sim.engine import (
     EngineProfile,
     EngineSettings,
     Job,

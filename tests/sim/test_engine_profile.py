@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from laar.errors import SettingError
-from laar.sim.engine import (
+from laar_lab.sim.engine import (
     SCHEDULERS,
     build_engine,
     load_hardware,
@@ -17,7 +17,7 @@ from laar.sim.engine import (
     load_profile,
     profile_names,
 )
-from laar.sim.engine.profile import DATA
+from laar_lab.sim.engine.profile import DATA
 
 FILES = ("engine-hardware.yaml", "engine-models.yaml", "engine-profiles.yaml")
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import RequestError
-from laar.sim.engine import (
+from laar_lab.sim.engine import (
     CostModel,
     EngineSettings,
     Job,

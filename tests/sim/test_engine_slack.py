@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from laar.sim.engine import (
+from laar_lab.sim.engine import (
     CostModel,
     EngineSettings,
     Job,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from laar.sim.engine.validation import Figure, published_figures
+from laar_lab.sim.engine.validation import Figure, published_figures
 
 FIGURES = published_figures()
 

@@ -13,13 +13,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from laar.cli import lab as commands
 from laar.errors import SettingError
-from laar.lab.probing import facts_of
-from laar.sim.endpoint import EndpointSettings, SimulatedEndpoint
-from laar.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
-from laar.sim.engine.fitting import Facts, check_points, fit, fit_points, predict
-from laar.sim.fleet_file import read_fleet
+from laar_lab.cli import lab as commands
+from laar_lab.probing import facts_of
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar_lab.sim.engine.fitting import Facts, check_points, fit, fit_points, predict
+from laar_lab.sim.fleet_file import read_fleet
 
 RUN = CliRunner()
 LONGEST = 4096

@@ -7,8 +7,8 @@ import pytest
 from laar.errors import RequestError, SettingError
 from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
-from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar.sim.fleet import (
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,

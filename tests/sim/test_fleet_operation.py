@@ -8,9 +8,8 @@ import pytest
 
 from laar.errors import SettingError
 from laar.health import HealthSettings
-from laar.lab.workloads.shared_prompts import Questions, questions
-from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar.sim.fleet import (
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
@@ -22,6 +21,7 @@ from laar.sim.fleet import (
     request_of,
     spread,
 )
+from laar_lab.workloads.shared_prompts import Questions, questions
 
 ENGINE = EngineProfile(
     name="linear",

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from laar.core.roundtrip import smooth_rtt
 from laar.errors import SettingError
-from laar.lab.tally import Histogram, Tally
-from laar.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar.sim.fleet import (
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
+from laar_lab.sim.fleet import (
     Arrival,
     BlockPrefixes,
     Conversation,
@@ -35,6 +34,7 @@ from laar.sim.fleet import (
     request_of,
     spread,
 )
+from laar_lab.tally import Histogram, Tally
 
 PREFILL_S, DECODE_S = 1e-3, 0.01
 ENGINE = EngineProfile(
@@ -317,9 +317,9 @@ def test_histogram_percentiles_are_those_of_the_values(values: list[float]) -> N
 
 
 def test_the_gorgo_fleet_is_readable() -> None:
-    from laar.sim.fleet_file import read_fleet
+    from laar_lab.sim.fleet_file import read_fleet
 
-    path = Path(__file__).parents[2] / "src/laar/sim/data/gorgo-fleet.yaml"
+    path = Path(__file__).parents[2] / "lab/src/laar_lab/sim/data/gorgo-fleet.yaml"
     described = read_fleet(path)
     assert [round(site.link.rtt_s * 1e3) for site in described.sites()] == [37, 279, 456]
     tokens = {site.engine.settings.num_blocks * 128 for site in described.sites()}

@@ -4,8 +4,16 @@ import pytest
 from sim_endpoint import running
 
 from laar.core.cost import CostWeights
-from laar.sim.engine import Job, build_engine, drive, load_profile
-from laar.sim.fleet import Arrival, FleetSettings, Prompt, Site, VirtualFleet, replay_open, spread
+from laar_lab.sim.engine import Job, build_engine, drive, load_profile
+from laar_lab.sim.fleet import (
+    Arrival,
+    FleetSettings,
+    Prompt,
+    Site,
+    VirtualFleet,
+    replay_open,
+    spread,
+)
 
 PREFILLER = "x-prefiller-host-port"
 ENGINE = load_profile("llama-3-8b-a100")

@@ -4,7 +4,6 @@ import random
 from collections import deque
 
 from laar.accuracy.online import OnlineOutcomes
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
@@ -12,6 +11,7 @@ from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.sharing import Sharing, SharingSettings
 
 KEY = b"k" * 16

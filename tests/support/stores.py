@@ -61,7 +61,7 @@ def _begin(command):
 
 def binary_of(name):
     """The server's path; the test is skipped, and says why, without it."""
-    pytest.importorskip("redis", reason="needs the client of Redis: pip install 'laar[share]'")
+    pytest.importorskip("redis", reason="needs the client of Redis: pip install '.[share]'")
     found = shutil.which(name)
     if found is None:
         pytest.skip(f"{name} is not installed: apt-get install {name}")

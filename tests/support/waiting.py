@@ -8,7 +8,7 @@ import os
 from collections.abc import Awaitable, Callable
 
 from laar.errors import LaarError
-from laar.lab.live import processes
+from laar_lab.live import processes
 
 _PORTS = range(10_000, 17_000)
 """Below those that the lab's own commands take."""

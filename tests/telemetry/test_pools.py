@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -17,6 +16,7 @@ from laar.flow.admission import Admission, Outcome
 from laar.flow.item import Limits
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.telemetry.pools import PoolMetrics
 
 PROMPT = 40_000  # characters: a second of prefill for the plain assessor

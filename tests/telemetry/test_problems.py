@@ -21,6 +21,14 @@ def test_a_problem_is_logged_once_and_so_is_its_end(logged):
     assert not problems
 
 
+def test_what_is_taken_out_does_not_work_again(logged):
+    problems = Problems()
+    for message in ("no answer", "", ""):
+        problems.report("scrape a:1", message)
+    assert logged() == ["scrape a:1: no answer", "scrape a:1: no longer watched"]
+    assert not problems
+
+
 def test_every_report_counts_by_kind(logged):
     problems = Problems()
     for source in ("scrape a:1", "scrape b:1", "scrape a:1", "eds"):

@@ -104,9 +104,9 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
         tokens: estimated length of the whole prompt, such as `TokenEstimator` gives.
         task: the client's name for the task; a malformed name is ignored.
     """
-    sample = _sample(text)
+    sample = sample_of(text)
     named = task_name(task) if task else ""
-    return Features(_language(sample), bucket_of_estimate(tokens), named or _detected(sample))
+    return Features(script_of(sample), bucket_of_estimate(tokens), named or detected_task(sample))
 
 
 def task_name(task: str) -> str:
@@ -117,12 +117,12 @@ def task_name(task: str) -> str:
 
 def language_of(text: str) -> str:
     """The language, by the script of the text's head and tail; "en" for Latin and for no text."""
-    return _language(_sample(text))
+    return script_of(sample_of(text))
 
 
 def task_of(text: str) -> str:
     """The task that a detector sees in the text's head and tail, else ``generic``."""
-    return _detected(_sample(text))
+    return detected_task(sample_of(text))
 
 
 def bucket_of(tokens: float) -> int:
@@ -140,13 +140,15 @@ def bucket_of_estimate(tokens: float) -> int:
     return bucket_of(tokens / _ESTIMATE_SLACK)
 
 
-def _sample(text: str) -> str:
+def sample_of(text: str) -> str:
+    """Return the head and the tail of a text: all of it, if it is short."""
     if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
         return text
     return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
 
 
-def _language(sample: str) -> str:
+def script_of(sample: str) -> str:
+    """Return the language of a sample, by its script."""
     if sample.isascii():
         return "en"
     if _ANY_EASTERN.search(sample):
@@ -156,7 +158,8 @@ def _language(sample: str) -> str:
     return "en"
 
 
-def _detected(sample: str) -> str:
+def detected_task(sample: str) -> str:
+    """Return the task that a detector sees in a sample, else ``generic``."""
     lower = sample.lower()
     if "{" in lower and _LOOKUP.search(lower):
         return "kv-lookup"

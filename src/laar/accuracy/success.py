@@ -47,7 +47,18 @@ class SuccessModel:
         `shares` are those of `CapabilityModel.guess`.
         """
         row = self.capability.probabilities(models, features, shares=shares)
-        if self.online is not None:
+        return self.given(row, models, features, tried, now)
+
+    def given(
+        self,
+        row: NDArray[np.float64],
+        models: Sequence[str],
+        features: Features,
+        tried: Sequence[str],
+        now: float,
+    ) -> NDArray[np.float64]:
+        """Return prior probabilities, corrected by reports and by the failures of `tried`."""
+        if self.online:
             row = self.online.posterior(row, models, features, now)
         return self.capability.given_failures(row, models, tried) if tried else row
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli import context, lab
+from laar.cli import context
 from laar.cli.calibrate import calibrate
 from laar.cli.check import check
 from laar.cli.doctor import doctor
@@ -17,18 +17,15 @@ from laar.cli.explain import explain
 from laar.cli.fit import fit
 from laar.cli.from_llm_d import from_llm_d
 from laar.cli.init import init
+from laar.cli.installed import RootGroup
 from laar.cli.measure import measure
-from laar.cli.overload import overload
 from laar.cli.serve import serve
-from laar.cli.sim_endpoint import sim_endpoint
 from laar.cli.terminal import handle_signals
-from laar.cli.ttca import ttca
-from laar.cli.tune import tune
-from laar.cli.up import up
 
 __all__ = ["app"]
 
 app = typer.Typer(
+    cls=RootGroup,
     help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -55,16 +52,10 @@ app.command()(check)
 app.command()(explain)
 app.command()(doctor)
 app.command()(envoy)
-app.command("sim-endpoint")(sim_endpoint)
-app.command()(up)
-app.command()(overload)
 app.command()(calibrate)
 app.command()(measure)
 app.command()(fit)
 app.command()(evaluate)
-app.command()(ttca)
-app.command()(tune)
-app.add_typer(lab.app, name="lab")
 app.add_typer(context.app, name="context")
 
 if __name__ == "__main__":

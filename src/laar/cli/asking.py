@@ -1,4 +1,4 @@
-"""Options of the commands that put questions to endpoints: `laar measure` and `laar calibrate`."""
+"""Options of the commands that put questions to endpoints."""
 
 from __future__ import annotations
 

@@ -47,6 +47,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         "sidecar",
         BootstrapOptions(
             picker=dialled(settings.listen.ext_proc),
+            listen_host="127.0.0.1",
             eds_path=str(settings.envoy.eds_file.absolute()),
             max_body_bytes=settings.stream.max_body_bytes,
             longest_hold_s=settings.flow.admission.limits.max_hold_s

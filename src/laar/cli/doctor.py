@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from laar.cli import terminal
+from laar.cli.asking import KeyVariable
 from laar.cli.terminal import ConfigFile, TokenFile, read_token, report_errors
 from laar.errors import LaarError
 
@@ -27,6 +28,7 @@ def doctor(
         ),
     ] = None,
     token_file: TokenFile = None,
+    key_env: KeyVariable = None,
     fix_envoy: Annotated[
         bool,
         typer.Option(
@@ -45,6 +47,7 @@ def doctor(
 
         from laar.doctor import Doctor, Level, Places, admin_url, show_findings
         from laar.doctor.envoy import fixed
+        from laar.measuring.run import key_headers
         from laar.settings import load_settings
 
         settings = load_settings(config)
@@ -54,6 +57,7 @@ def doctor(
                 envoy=terminal.admin_url(envoy_url) if envoy_url else None,
                 picker=terminal.admin_url(picker_url) if picker_url else admin_url(settings),
                 token=read_token(token_file),
+                key=key_headers(key_env),
             ),
         )
         findings = asyncio.run(found.examine())

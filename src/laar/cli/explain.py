@@ -124,7 +124,11 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     priced = "cost_s" in shown["candidates"][0]
     table = Table(box=None, header_style="dim")
     names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]
-    names += ["rtt s", "answer s", "read s", "queue s", "tried", "cost s"] if priced else ["score"]
+    names += (
+        ["rtt s", "answer s", "read s", "queue s", "tried", "risk s", "cost s"]
+        if priced
+        else ["score"]
+    )
     for name in names:
         text = name in ("endpoint", "model")
         table.add_column(
@@ -177,4 +181,5 @@ def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
     terms = ("rtt_s", "base_s", "prefill_s", "queue_s")
     cells += [f"{row[term]:.3f}" for term in terms]
     again = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
-    return [*cells, again, f"{row['cost_s']:.3f}"]
+    risk_s = row["cost_s"] - sum(row[term] for term in (*terms, "slow_s"))
+    return [*cells, again, f"{risk_s:.3f}", f"{row['cost_s']:.3f}"]

@@ -36,7 +36,10 @@ def init(
     key_env: KeyVariable = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
-    """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them."""
+    """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
+
+    Exits 1 if some engines named no model: endpoints.yaml has them as comments.
+    """
     with report_errors():
         import asyncio
 
@@ -54,19 +57,27 @@ def init(
             )
         engines = asyncio.run(look_at(addresses, headers))
         _report(engines)
-        usable = [engine for engine in engines if engine.models]
-        if not usable:
+        left_out = sum(not engine.models for engine in engines)
+        if left_out == len(engines):
             raise SettingError(
                 "no engine named a model, so nothing was written; start the engines, or write "
                 "endpoints.yaml by hand (docs: In front of vLLM)"
             )
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / "endpoints.yaml").write_text(_endpoints(usable), "utf-8")
+        (directory / "endpoints.yaml").write_text(
+            _endpoints(engines, has_key=bool(headers)), "utf-8"
+        )
         (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
         _write_bootstrap(directory)
         where = "" if directory == Path() else f"cd {quote(str(directory))} && "
         typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
         typer.echo("  curl http://127.0.0.1:8080/v1/models")
+        if left_out:
+            typer.echo(
+                f"\n{left_out} of {len(engines)} engines left out: complete "
+                f"{directory / 'endpoints.yaml'}"
+            )
+            raise typer.Exit(1)
 
 
 def _report(engines: Sequence[Engine]) -> None:
@@ -80,15 +91,24 @@ def _report(engines: Sequence[Engine]) -> None:
             typer.echo(f"  {remark}")
 
 
-def _endpoints(engines: Sequence[Engine]) -> str:
-    """The endpoints file; as YAML that a person goes on editing."""
+def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
+    """The endpoints file; as YAML that a person goes on editing.
+
+    The picker reads the adapters itself, but for an engine that wants a key.
+    """
     import yaml
 
-    listed = []
+    listed, commented = [], []
     for engine in engines:
+        if not engine.models:
+            commented.append(
+                f"# {engine.address} named no model. Add its models, and take off the '#':\n"
+                f'# - address: "{engine.address}"\n#   models: []\n'
+            )
+            continue
         entry: dict[str, object] = {
             "address": engine.address,
-            "models": [*engine.models, *engine.adapters],
+            "models": [*engine.models, *(engine.adapters if has_key else ())],
         }
         if engine.kind and engine.kind != "vllm":
             entry["engine"] = engine.kind
@@ -97,9 +117,9 @@ def _endpoints(engines: Sequence[Engine]) -> str:
         if engine.max_model_len is not None:
             entry["max_model_len"] = engine.max_model_len
         listed.append(entry)
-    return "# Made by `laar init`. laar reads this file again whenever it changes.\n" + str(
-        yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
-    )
+    heading = "# Made by `laar init`. laar reads this file again whenever it changes.\n"
+    text = yaml.safe_dump({"endpoints": listed}, sort_keys=False, allow_unicode=True)
+    return "".join([heading, text, *commented])
 
 
 def _write_bootstrap(directory: Path) -> None:

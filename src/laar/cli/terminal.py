@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from laar.errors import LaarError, SettingError
+from laar.errors import LaarError, SettingError, install
 
 __all__ = [
     "FAULT",
@@ -50,9 +50,6 @@ _EXTRA_OF = {
     "cryptography": "tls",
     "envoy_data_plane": "envoy",
     "grpc": "grpc",
-    "joblib": "lab",
-    "matplotlib": "lab",
-    "scipy": "lab",
     "sklearn": "fit",
     "zmq": "kv-events",
 }
@@ -72,9 +69,8 @@ def report_errors() -> Iterator[None]:
         extra = _EXTRA_OF.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        typer.echo(
-            f"laar: this needs the package {error.name}: pip install 'laar[{extra}]'", err=True
-        )
+        package = "scikit-learn" if error.name == "sklearn" else error.name
+        typer.echo(f"laar: this needs the package {package}; {install(extra)}", err=True)
         raise typer.Exit(FAULT) from None
     except LaarError as error:
         typer.echo(f"laar: {error}", err=True)

@@ -2,7 +2,7 @@
 
 Two halves that share little. The hook (`ContextHook` over `OrderIndex`) sees one request at a time,
 has a millisecond, and must never be the reason that a request fails. The paper's algorithms, which
-know all requests beforehand, are a library of their own, `laar.context.offline`.
+know all requests beforehand, are laar-lab's (`laar context plan`).
 """
 
 from laar.context.aligner import Alignment, OrderIndex

@@ -3,7 +3,7 @@
 Documents behind the aligned part are sorted by this, so that branches begin with documents that the
 next requests with that prefix are likely to hold. Popularity alone would put a passage first that
 is popular on another topic, where nothing follows it; with its neighbours counted it sorts last.
-On the topic load (`laar.lab.workloads.rag.topic`, 4 x 750 documents) this takes the hit rate from
+On the topic load (`laar_lab.workloads.rag.topic`, 4 x 750 documents) this takes the hit rate from
 0.32 to 0.35.
 
     P(x | y in request) = (together(x, y) + PRIOR * share(x)) / (count(y) + PRIOR),  averaged over y

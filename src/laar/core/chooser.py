@@ -24,14 +24,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.hedging import HedgeAdvice, advice
-from laar.core.interfaces import (
-    Assessor,
-    Fault,
-    Fits,
-    Prefixes,
-    View,
-    WeightSource,
-)
+from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
@@ -40,7 +33,7 @@ from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Health, Standing
-from laar.prefix.lengths import PromptLengths
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning import Weights
 
 __all__ = ["Chooser", "Priority"]
@@ -63,7 +56,6 @@ class Chooser:
         health: which endpoints answer; None to assume that all do.
         stored: the endpoints that keep stored answers.
         adapters: the adapters that endpoints have at hand.
-        lengths: lengths of prompts, in tokens.
         faults: counts the parts that failed.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -76,12 +68,11 @@ class Chooser:
         *,
         rng: random.Random,
         assessor: Assessor,
-        prefixes: Prefixes,
+        prefixes: PrefixBeliefs | None,
         engines: Engines,
         health: Health | None,
         stored: StoredAnswers,
         adapters: Adapters,
-        lengths: PromptLengths,
         faults: Faults,
         on_fault: Callable[[Fault], None],
     ) -> None:
@@ -99,7 +90,6 @@ class Chooser:
             prefixes=prefixes,
             engines=engines,
             adapters=adapters,
-            lengths=lengths,
             faults=faults,
         )
         self._on_fault = guarded(on_fault, "watching", faults)

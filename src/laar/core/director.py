@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller
 from laar.core.attempts import Attempts
@@ -32,9 +33,6 @@ from laar.core.interfaces import (
     Assessor,
     Fault,
     Fits,
-    NoPrefixes,
-    PlainAssessor,
-    Prefixes,
     View,
     WeightSource,
 )
@@ -43,8 +41,8 @@ from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.core.stored import StoredAnswers
 from laar.health import Health, Reply
-from laar.prefix import Receipt
-from laar.prefix.lengths import PromptLengths
+from laar.prefix import Chain, Receipt
+from laar.prefix.beliefs import PrefixBeliefs
 
 __all__ = ["Director"]
 
@@ -60,7 +58,7 @@ class Director:
         new_id: makes the ids of decisions. With an id an outcome can be reported, so clients must
             not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: estimates models.
-        prefixes: estimates caches.
+        prefixes: estimates caches; None keeps no prefixes.
         tuner: sets the weights of the settings' policy, decision by decision, and gets their
             outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to assume that all do.
@@ -78,7 +76,7 @@ class Director:
         rng: random.Random,
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
-        prefixes: Prefixes | None = None,
+        prefixes: PrefixBeliefs | None = None,
         tuner: WeightSource | None = None,
         health: Health | None = None,
         on_decided: Callable[[Decision], None] = lambda _decision: None,
@@ -90,10 +88,9 @@ class Director:
         self.engines = Engines(table)
         self.adapters = Adapters(table)
         self.assessor = assessor or PlainAssessor()
-        self.prefixes = prefixes or NoPrefixes()
+        self.prefixes = prefixes
         self.health = health
         self.degraded = faults = Faults()
-        lengths = PromptLengths()
         self._chooser = Chooser(
             table,
             policies,
@@ -105,7 +102,6 @@ class Director:
             health=health,
             stored=self.stored,
             adapters=self.adapters,
-            lengths=lengths,
             faults=faults,
             on_fault=on_fault,
         )
@@ -114,7 +110,6 @@ class Director:
             engines=self.engines,
             assessor=self.assessor,
             prefixes=self.prefixes,
-            lengths=lengths,
             faults=faults,
         )
         self._attempts = Attempts(health, table, faults)
@@ -123,15 +118,17 @@ class Director:
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         self._on_decided = guarded(on_decided, "watching", faults)
         self._on_settled = guarded(on_settled, "watching", faults)
-        self._insert = guarded(self.prefixes.insert, "prefixes", faults)
-        self._retract = guarded(self.prefixes.retract, "prefixes", faults)
         # A part that fails must not leave the table half changed.
         self._drops = [
-            guarded(self.prefixes.drop, "prefixes", faults),
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
             self._attempts.drop,
         ]
+        self._insert: Callable[[int, Chain, float], Receipt | None] | None = None
+        if prefixes is not None:
+            self._insert = guarded(prefixes.insert, "prefixes", faults)
+            self._retract = guarded(prefixes.retract, "prefixes", faults)
+            self._drops.append(guarded(prefixes.drop, "prefixes", faults))
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -291,14 +288,14 @@ class Director:
     # -- the records of a request at its endpoint ----------------------------------------------
 
     def _note_prefix(self, decision: Decision, now: float) -> Receipt | None:
-        if decision.chain is None:
+        if decision.chain is None or self._insert is None:
             return None
         return self._insert(decision.flight.slot, decision.chain, now)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Counts the prompt where it is read, if that is elsewhere."""
         held = decision.flight.prefilling = Prefilling()
-        if decision.chain is not None:
+        if decision.chain is not None and self._insert is not None:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
         self._lessons.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, _weight(decision), prefiller.uncached_tokens)

@@ -2,9 +2,7 @@
 
 A policy is a profile: filters, scorers with weights, then the max-score picker. A filter returns a
 mask of the candidates, a scorer a score for each of them; neither stands in for the other. Both
-see one `View`, made once for a decision. Estimates of models and of prefixes come from an
-`Assessor` and a `Prefixes`. Both have a plain stand-in here, used when nothing was measured and
-whenever the real one fails.
+see one `View`, made once for a decision.
 """
 
 from __future__ import annotations
@@ -17,204 +15,29 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from laar.accuracy.assessor import Assessment, Cell
 from laar.core.apart import Apart
 from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
-from laar.prefix import Chain, Receipt
+from laar.prefix.beliefs import Demand
 from laar.tuning import Observed, Weights
 
 __all__ = [
     "BY_CANDIDATE",
-    "Assessment",
     "Assessor",
-    "Demand",
     "Fault",
     "Filter",
     "Fits",
     "Mask",
-    "NoPrefixes",
     "NoRoomError",
     "Picker",
-    "PlainAssessor",
     "PolicyPart",
-    "Prefixes",
     "Scorer",
     "View",
     "WeightSource",
 ]
-
-Demand = tuple[Floats, Floats]
-"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
-
-Cell = tuple[str, int, str]
-"""Language, length bucket in tokens, task."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Assessment:
-    """The estimates of each model on one request; arrays over the models that were asked for.
-
-    Args:
-        tokens: length of the prompt in the model's tokens.
-        probability: P(correct), given the models already tried.
-        evidence: number of outcomes behind that probability.
-        seconds_per_token: c(m), seconds of prefill for a token.
-        base_s: seconds that do not grow with the prompt.
-        cell: language, length bucket and task the numbers were looked up by.
-        unknown: the probability of some model is a stand-in, since nothing was measured for it.
-        timed_answers: `base_s` counts to the end of a usual answer, as an artifact's does. Without
-            it `base_s` counts to the first token at most.
-        unlike: the request is unlike anything measured: the probabilities are base rates.
-        published: the artifact's P(correct) for the request's class, without regard to failed
-            models and reported outcomes: Q as in LAAR. None where only `probability` is known.
-        reported: reported outcomes that still weigh on the request's class; None where none are
-            reported at all.
-    """
-
-    tokens: Floats
-    probability: Floats
-    evidence: Floats
-    seconds_per_token: Floats
-    base_s: Floats
-    cell: Cell
-    unknown: bool
-    timed_answers: bool = False
-    unlike: bool = False
-    published: Floats | None = None
-    reported: Floats | None = None
-
-
-class Assessor(Protocol):
-    """Estimates models: how often they are right, how fast they read."""
-
-    def assess(
-        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Estimates each model's accuracy and speed on this request, given that `tried` failed."""
-        ...
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns the length of a prompt from the engine's own count."""
-        ...
-
-
-class PlainAssessor:
-    """Assumes that every model is right, reads at one speed, and has tokens of four characters."""
-
-    CHARS_PER_TOKEN = 4.0
-    SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens a second
-
-    def assess(
-        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
-    ) -> Assessment:
-        """Returns the same estimates for every model."""
-        n = len(models)
-        return Assessment(
-            tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
-            probability=np.ones(n),
-            evidence=np.zeros(n),
-            seconds_per_token=np.full(n, self.SECONDS_PER_TOKEN),
-            base_s=np.zeros(n),
-            cell=("", 0, ""),
-            unknown=True,
-        )
-
-    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns nothing."""
-
-
-class Prefixes(Protocol):
-    """Estimates which endpoint holds which prefix."""
-
-    def chain(self, request: Request, weights: str = "") -> Chain | None:
-        """The prompt's prefixes, hashed; made once for a request. None when nothing is noted.
-
-        `weights` names the adapter that serves it; empty for the endpoints' own models.
-        """
-        ...
-
-    def match(self, chain: Chain, capacity: int) -> Floats:
-        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
-        ...
-
-    def insert(self, slot: int, chain: Chain, now: float) -> Receipt | None:
-        """Notes that the slot will hold the prompt; the receipt settles it or takes it back."""
-        ...
-
-    def demand(self, chain: Chain, now: float) -> Demand | None:
-        """How many requests share how much of the prompt; None when nothing is known."""
-        ...
-
-    def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
-        """The share, by slot, of the text evicted by the prompt that is requested again.
-
-        It is a share of the prompt's uncached part; `shares` is from `match`.
-        """
-        ...
-
-    def retract(self, receipt: Receipt) -> None:
-        """Takes an entry back: the request failed."""
-        ...
-
-    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
-        """The request ended well.
-
-        `share` is the share of the prompt that the engine reported as cached, None without a
-        report. `prompt_tokens` is the reported length, 0 without a report.
-        """
-        ...
-
-    def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
-        ...
-
-    def clear(self, slot: int) -> None:
-        """Forgets the slot's cached prompts, as its engine has; requests in flight still count."""
-        ...
-
-    def set_capacity(self, slot: int, tokens: float) -> None:
-        """Takes the engine's report of how many tokens its cache holds; NaN for no report."""
-        ...
-
-
-class NoPrefixes:
-    """Assumes that no endpoint has anything cached."""
-
-    def chain(self, request: Request, weights: str = "") -> None:
-        """Nothing."""
-        return
-
-    def match(self, chain: Chain, capacity: int) -> Floats:
-        """Zero for every slot."""
-        return np.zeros(capacity)
-
-    def insert(self, slot: int, chain: Chain, now: float) -> None:
-        """Notes nothing."""
-
-    def demand(self, chain: Chain, now: float) -> None:
-        """Nothing."""
-        return
-
-    def again(self, chain: Chain, shares: Floats, now: float) -> None:
-        """Returns None: no text is evicted."""
-        return
-
-    def retract(self, receipt: Receipt) -> None:
-        """Nothing to take back."""
-
-    def settle(self, receipt: Receipt, share: float | None, prompt_tokens: int = 0) -> None:
-        """Nothing to settle."""
-
-    def drop(self, slot: int) -> None:
-        """Nothing to forget."""
-
-    def clear(self, slot: int) -> None:
-        """Nothing to forget."""
-
-    def set_capacity(self, slot: int, tokens: float) -> None:
-        """Nothing to size."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -340,6 +163,20 @@ class Fault:
     part: PolicyPart
     extension: object
     error: Exception
+
+
+class Assessor(Protocol):
+    """Estimates models: how often they are right, how fast they read."""
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Estimates each model's accuracy and speed on this request, given that `tried` failed."""
+        ...
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Learns the length of a prompt from the engine's own count."""
+        ...
 
 
 Fits = Callable[[View], Mask]

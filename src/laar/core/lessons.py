@@ -8,8 +8,8 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, Prefixes, WeightSource
-from laar.prefix.lengths import PromptLengths
+from laar.core.interfaces import Assessor, WeightSource
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning import Observed
 
 __all__ = ["Lessons"]
@@ -22,8 +22,7 @@ class Lessons:
         table: the endpoints.
         engines: learn the time of answers.
         assessor: learns the length of prompts.
-        prefixes: learn the prefixes that engines had cached.
-        lengths: learn the tokens of prompts, by conversation.
+        prefixes: learn the prefixes that engines had cached; None where none are kept.
         faults: counts the learners that failed.
     """
 
@@ -33,8 +32,7 @@ class Lessons:
         *,
         engines: Engines,
         assessor: Assessor,
-        prefixes: Prefixes,
-        lengths: PromptLengths,
+        prefixes: PrefixBeliefs | None,
         faults: Faults,
     ) -> None:
         self._table = table
@@ -42,7 +40,6 @@ class Lessons:
         self._prefixes = prefixes
         self._faults = faults
         self._usage = guarded(assessor.usage, "learning", faults)
-        self._learn_length = guarded(lengths.learn, "learning", faults)
         self._observe: Callable[[Observed, float], None] | None = None
         self.begin = guarded(self._begin, "learning", faults)
         """Begins the engines' record of a request, before it is counted at its endpoint."""
@@ -148,27 +145,26 @@ class Lessons:
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens:
-            request = decision.request
-            self._usage(request, flight.model, end.prompt_tokens)
-            chain, weighed = decision.chain, request.weighed
-            if chain is not None and weighed is not None:
-                self._learn_length(chain, weighed, flight.model, end.prompt_tokens)
+            self._usage(decision.request, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 
     def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:
-        receipt, held = decision.flight.receipt, decision.flight.prefilling
+        prefixes, flight = self._prefixes, decision.flight
+        receipt, held = flight.receipt, flight.prefilling
+        if prefixes is None:
+            return
         if held is not None and held.receipt is not None:
             if end.ok:
-                self._prefixes.settle(held.receipt, None)
+                prefixes.settle(held.receipt, None)
             else:
-                self._prefixes.retract(held.receipt)
+                prefixes.retract(held.receipt)
         if receipt is None:
             return
         if not known or not end.ok:
-            self._prefixes.retract(receipt)
+            prefixes.retract(receipt)
             return
         share = None
         # KV from elsewhere counts as cached: it shows nothing about the cache before.
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
-        self._prefixes.settle(receipt, share, end.prompt_tokens or 0)
+        prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from laar.accuracy.assessor import Assessment
 from laar.core.apart import Apart, Prefiller, Prefillers
 from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats
-from laar.core.interfaces import Assessment, View
+from laar.core.interfaces import View
 from laar.health import Health
 
 __all__ = ["choose_prefiller", "view_of_prefillers"]
@@ -22,12 +23,23 @@ def view_of_prefillers(
     settings: DirectorSettings,
     prefillers: Prefillers,
     known: Assessment,
-    tokens: Floats,
-    cached: Floats,
+    by_model: Floats,
+    shares: Floats,
     again: Floats | None,
 ) -> Apart:
-    """The prefillers as scorers see them; the three arrays are over them, as in `Apart`."""
+    """Return the prefillers as scorers see them.
+
+    Args:
+        table: the endpoints.
+        settings: how to choose.
+        prefillers: the endpoints that may prefill.
+        known: estimates of the models.
+        by_model: tokens of the prompt, by model.
+        shares: share of it that each slot holds.
+        again: `PrefixMatch.again`, by slot.
+    """
     slots, model_id = prefillers.slots, prefillers.model_id
+    tokens = by_model[model_id]
     answers_itself = table.in_flight[slots] - table.visiting[slots]
     return Apart(
         rule=settings.apart,
@@ -35,11 +47,11 @@ def view_of_prefillers(
         transfer_s_per_token=1.0 / settings.transfer_tokens_per_s,
         of=prefillers,
         tokens=tokens,
-        cached_tokens=cached,
+        cached_tokens=shares[slots] * tokens,
         seconds_per_token=known.seconds_per_token[model_id],
         base_s=known.base_s[model_id],
         decoding=np.where(table.takes[slots], np.maximum(answers_itself, 0.0), 0.0),
-        again=again,
+        again=None if again is None else again[slots],
     )
 
 

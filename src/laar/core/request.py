@@ -1,18 +1,16 @@
 """A client's request as the core sees it: plain values, no bytes of the wire format.
 
 Values that are made for every request are not frozen dataclasses here and in the packages on the
-request's path: freezing triples the cost of making one. A request is changed in three places all
-the same: `laar.core.stored` notes the session of a stored answer, `laar.core.views` how the prompt
-was weighed, and the stream forgets the prompt.
+request's path: freezing triples the cost of making one. A request is changed in two places all
+the same: `laar.core.stored` notes the session of a stored answer, and the stream forgets the
+prompt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-
-from laar.prefix.lengths import Weighed
 
 __all__ = ["MAX_OBJECTIVE_S", "Api", "Request", "Trace"]
 
@@ -125,8 +123,6 @@ class Request:
     first_token_seen: bool = True
     whole: bool = False
     trace: Trace | None = None
-    weighed: Weighed | None = field(default=None, init=False)
-    """The prompt as its length was estimated; the director sets it."""
 
     @property
     def generates(self) -> bool | None:

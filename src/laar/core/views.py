@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from laar.accuracy.assessor import Assessment, PlainAssessor
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefillers
 from laar.core.candidates import Group
@@ -19,11 +20,11 @@ from laar.core.decision import DirectorSettings
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessment, Assessor, Demand, PlainAssessor, Prefixes, View
+from laar.core.interfaces import Assessor, View
 from laar.core.prefiller import view_of_prefillers
 from laar.core.request import Request
 from laar.prefix import Chain
-from laar.prefix.lengths import PromptLengths
+from laar.prefix.beliefs import PrefixBeliefs
 
 __all__ = ["Views"]
 
@@ -36,10 +37,9 @@ class Views:
         settings: how to choose; may be replaced.
         rng: source of chance for random scorers.
         assessor: estimates models.
-        prefixes: estimates caches.
+        prefixes: estimates caches; None where no prefixes are kept.
         engines: the learned speed of engines.
         adapters: the adapters that endpoints have at hand.
-        lengths: lengths of prompts, in tokens.
         faults: counts the parts that failed.
     """
 
@@ -50,23 +50,22 @@ class Views:
         *,
         rng: random.Random,
         assessor: Assessor,
-        prefixes: Prefixes,
+        prefixes: PrefixBeliefs | None,
         engines: Engines,
         adapters: Adapters,
-        lengths: PromptLengths,
         faults: Faults,
     ) -> None:
         self.settings = settings
         self._table = table
         self._rng = rng
-        self._prefixes = prefixes
         self._engines = engines
         self._adapters = adapters
-        self._lengths = lengths
         self._faults = faults
         self._plain_assessor = PlainAssessor()
         self._assess = guarded(assessor.assess, "assessor", faults)
-        self._cached = guarded(self._look_up_prefix, "prefixes", faults)
+        self._look_up = None
+        if prefixes is not None:
+            self._look_up = guarded(prefixes.look_up, "prefixes", faults)
 
     def view(
         self,
@@ -85,30 +84,25 @@ class Views:
         if known is None:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
+        chain, demand, again = None, None, None
         by_model = known.tokens[: len(table.models)]
-        asked, asked_models = slots, model_id
-        if prefillers is not None:
-            asked = np.concatenate([slots, prefillers.slots])
-            asked_models = np.concatenate([model_id, prefillers.model_id])
-        found = self._cached(request, asked, asked_models, by_model, now)
-        if found is None:
-            reason = self._faults.reason("prefixes")
-            found = None, by_model[asked_models], np.zeros(len(asked)), None, None
-        chain, tokens, cached, demand, again = found
+        shares = np.zeros(table.capacity)
+        if self._look_up is not None:
+            found = self._look_up(
+                request, table.weights(request.model), table.models, by_model, table.capacity, now
+            )
+            if found is None:
+                reason = self._faults.reason("prefixes")
+            else:
+                chain, by_model, shares, demand, again = found
+        if len(slots) < 2 and prefillers is None:
+            demand = again = None  # there is nothing to compare
         apart = None
         if prefillers is not None:
-            own = len(slots)
             apart = view_of_prefillers(
-                table,
-                self.settings,
-                prefillers,
-                known,
-                tokens=tokens[own:],
-                cached=cached[own:],
-                again=None if again is None else again[own:],
+                table, self.settings, prefillers, known, by_model, shares, again
             )
-            tokens, cached = tokens[:own], cached[:own]
-            again = None if again is None else again[:own]
+        tokens = by_model[model_id]
         base_s = known.base_s[model_id]
         view = View(
             request=request,
@@ -117,7 +111,7 @@ class Views:
             table=table,
             slots=slots,
             tokens=tokens,
-            cached_tokens=cached,
+            cached_tokens=shares[slots] * tokens,
             queued_tokens=table.queued_tokens[slots],
             in_flight=table.in_flight[slots],
             rtt_s=group.rtt_s,
@@ -130,7 +124,7 @@ class Views:
             timed_answers=known.timed_answers,
             engines=self._engines,
             demand=demand,
-            again=again,
+            again=None if again is None else again[slots],
             unlike=known.unlike,
             apart=apart,
             published=None if known.published is None else known.published[judged],
@@ -173,28 +167,6 @@ class Views:
             )
         ]
         return list(places), np.array(own, np.intp)
-
-    def _look_up_prefix(
-        self, request: Request, slots: Slots, model_id: Slots, by_model: Floats, now: float
-    ) -> tuple[Chain | None, Floats, Floats, Demand | None, Floats | None]:
-        """The prompt's chain, its tokens at some endpoints, those that they hold, and more.
-
-        The rest is `demand` and `again`. `by_model` are its estimated tokens by model.
-        """
-        table = self._table
-        chain = self._prefixes.chain(request, table.weights(request.model))
-        if chain is None:
-            return None, by_model[model_id], np.zeros(len(slots)), None, None
-        request.weighed = self._lengths.weigh(chain, request.spans, table.models)
-        if request.weighed is not None:
-            by_model = self._lengths.estimate(chain, request.weighed, table.models, by_model)
-        tokens = by_model[model_id]
-        shares = self._prefixes.match(chain, table.capacity)
-        cached = shares[slots] * tokens
-        if len(slots) < 2:
-            return chain, tokens, cached, None, None
-        demand, again = self._prefixes.demand(chain, now), self._prefixes.again(chain, shares, now)
-        return chain, tokens, cached, demand, None if again is None else again[slots]
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from laar.core.endpoints import Served
-from laar.datalayer.endpoints_file import join_address, split_address
+from laar.datalayer.endpoints_file import endpoint_address
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import read_served
@@ -50,19 +49,17 @@ class Engine:
 def address_of(url: str) -> str:
     """The ``host:port`` of a URL or an address; port 80 where an http URL has none.
 
+    A client's base URL, which ends in ``/v1``, is taken as well.
+
     Raises:
-        SettingError: it is neither, or it is an https URL, which laar does not forward to.
+        SettingError: it is neither, or needs TLS or a base path, which laar does not support.
     """
     text = url.strip()
+    plain = text.removeprefix("http://").rstrip("/").removesuffix("/v1")
     try:
-        if "://" in text:
-            parts = urlsplit(text)
-            if parts.scheme != "http":
-                raise SettingError(
-                    f"--endpoint {url}: endpoints speak plain HTTP; write http://..."
-                )
-            text = parts.netloc if ":" in parts.netloc.rpartition("]")[2] else f"{parts.netloc}:80"
-        return join_address(*split_address(text.partition("/")[0]))
+        if plain != text and ":" not in plain.rpartition("]")[2] and "/" not in plain:
+            plain += ":80"
+        return endpoint_address(plain)
     except ValueError as error:
         raise SettingError(f"--endpoint {url}: {error}") from error
 

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.endpoints_file import join_address, split_address
-from laar.datalayer.interface import Clock, EndpointSink
+from laar.datalayer.interface import GONE, Clock, EndpointSink
 
 __all__ = ["Lookup", "Resolver", "system_lookup"]
 
@@ -84,7 +84,7 @@ class Resolver:
         for gone in self._due_at.keys() - names:
             del self._due_at[gone]
             self._addresses.pop(gone, None)
-            self._sink.problem(f"dns {gone}", None)
+            self._sink.problem(f"dns {gone}", GONE)
         for name in names - self._due_at.keys():
             self._due_at[name] = self._clock()
         self._hand_on(source)

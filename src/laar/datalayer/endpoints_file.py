@@ -27,6 +27,7 @@ __all__ = [
     "Endpoint",
     "EndpointsDocument",
     "EndpointsFile",
+    "endpoint_address",
     "join_address",
     "load_endpoints",
     "split_address",
@@ -73,7 +74,20 @@ def join_address(host: str, port: int | str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _canonical(address: str) -> str:
+def endpoint_address(address: str) -> str:
+    """Return an endpoint's address in its one spelling.
+
+    Raises:
+        ValueError: it is no ``host:port``; the text names what laar does not support.
+    """
+    address = address.rstrip("/")
+    scheme, _, rest = address.rpartition("://")
+    if scheme == "https":
+        raise ValueError(f"{address!r}: TLS to endpoints is not supported, only plain HTTP")
+    if "/" in rest:
+        raise ValueError(
+            f"{address!r}: a base path is not supported, only engines with /v1 at their root"
+        )
     return join_address(*split_address(address))
 
 
@@ -107,7 +121,7 @@ class Endpoint(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    address: Annotated[str, AfterValidator(_canonical)]
+    address: Annotated[str, AfterValidator(endpoint_address)]
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``. Each address of a name is an
     endpoint."""
     model: ModelName | None = None

@@ -21,7 +21,7 @@ from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError
 
 from laar.datalayer.interface import Clock
 
-__all__ = ["Answer", "Fetcher", "visiting_session"]
+__all__ = ["Answer", "Fetcher", "fault_of", "visiting_session"]
 
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
 """Such a URL has nothing to resolve, to quote or to shorten."""
@@ -29,6 +29,11 @@ _MAX_PORT = 65535
 _KEPT_S = 75.0
 """Seconds for which a connection without a visit is kept: more than any interval at rest."""
 _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
+
+
+def fault_of(error: Exception) -> str:
+    """The error's kind and text; aiohttp's names an ssl setting for plain HTTP too."""
+    return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
 
 
 def visiting_session(

@@ -14,6 +14,7 @@ from laar.core.endpoints import EndpointSpec, Reading, Served
 from laar.prefix.tokens import Stored
 
 __all__ = [
+    "GONE",
     "Clock",
     "EndpointSink",
     "KvEventSink",
@@ -26,6 +27,9 @@ __all__ = [
 Clock = Callable[[], float]
 """Monotonic seconds."""
 
+GONE = ""
+"""The message of a source that is no longer watched, such as an endpoint that was taken out."""
+
 Targets = Callable[[], Sequence[EndpointSpec]]
 """The endpoints to visit now; asked again and again, so it follows the table."""
 
@@ -34,7 +38,7 @@ class ProblemSink(Protocol):
     """Takes the problems of collectors; for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
-        """Note that `source` has a problem, again at each failure; None means that it is over.
+        """Note that `source` has a problem, again at each failure; None or `GONE` ends it.
 
         `source` is the collector's kind, then for one of many a blank and which:
         ``scrape 10.0.0.7:8000``. None may come for a source that never had a problem.

@@ -24,7 +24,7 @@ import zmq.asyncio
 
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
-from laar.datalayer.interface import KvEventSink, Targets
+from laar.datalayer.interface import GONE, KvEventSink, Targets
 from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch
 from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
@@ -76,7 +76,7 @@ class KvEvents:
                 for gone in listeners.keys() - wanted.keys():
                     listeners.pop(gone).cancel()
                     for kind in ("kv-events", "kv-events-replay"):
-                        self._sink.problem(f"{kind} {gone[0]}", None)
+                        self._sink.problem(f"{kind} {gone[0]}", GONE)
                 for address, url, replay in wanted.keys() - listeners.keys():
                     if len(listeners) >= MAX_ENDPOINTS:
                         self._sink.problem("kv-events", f"more than {MAX_ENDPOINTS} endpoints")

@@ -15,8 +15,8 @@ import random
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.fetching import Fetcher, fault_of
+from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
 
 __all__ = ["Prober"]
@@ -76,7 +76,7 @@ class Prober:
             await self._visits.run()
 
     def _left(self, address: str) -> None:
-        self._sink.problem(f"probe {address}", None)
+        self._sink.problem(f"probe {address}", GONE)
 
     async def _probe(self, spec: EndpointSpec) -> None:
         url = f"http://{spec.address}{self._path}"
@@ -93,6 +93,6 @@ class Prober:
                 await answer.read(_MAX_ANSWER_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             if rtt_s is None:
-                problem = f"{url}: {type(error).__name__} {error}".strip()
+                problem = f"{url}: {fault_of(error)}"
         self._sink.round_trip(spec.address, rtt_s, self._clock())
         self._sink.problem(source, problem)

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 import aiohttp
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import Clock, ReadingSink, Targets
+from laar.datalayer.fetching import Fetcher, fault_of
+from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import PageReader, page_url
 from laar.datalayer.visits import Interval, Visits
 
@@ -86,7 +86,7 @@ class Scraper:
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)
-        self._sink.problem(f"scrape {address}", None)
+        self._sink.problem(f"scrape {address}", GONE)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
         url = page_url(spec)
@@ -99,7 +99,7 @@ class Scraper:
                     return
                 page = await answer.read(self._max_page_bytes)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
-            self._sink.problem(source, f"{url}: {type(error).__name__} {error}".strip())
+            self._sink.problem(source, f"{url}: {fault_of(error)}")
             return
         reading = self._readers[spec.address].read(page, spec.engine)
         self._sink.reading(spec.address, reading, self._clock())

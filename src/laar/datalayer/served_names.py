@@ -28,7 +28,7 @@ import orjson
 from laar.core.endpoints import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import Fetcher
-from laar.datalayer.interface import Clock, ServedSink, Targets
+from laar.datalayer.interface import GONE, Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
 
 __all__ = ["ServedNames", "read_served"]
@@ -102,7 +102,7 @@ class ServedNames:
 
     def _left(self, address: str) -> None:
         self._generates.pop(address, None)
-        self._sink.problem(f"models {address}", None)
+        self._sink.problem(f"models {address}", GONE)
 
     async def _look(self, spec: EndpointSpec) -> None:
         address, source = spec.address, f"models {spec.address}"

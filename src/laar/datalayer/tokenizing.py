@@ -28,7 +28,7 @@ import orjson
 
 from laar.core.request import Api
 from laar.datalayer.scrape import read_capped
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds
 
@@ -75,9 +75,7 @@ class LocalTokenizer:
         try:
             from tokenizers import Tokenizer
         except ImportError:
-            raise SettingError(
-                "needs the extra `tokenizers`: pip install 'laar[tokenizers]'"
-            ) from None
+            raise SettingError(f"needs the extra `tokenizers`; {install('tokenizers')}") from None
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
             self._tokenizer: Tokenizer = Tokenizer.from_file(str(file))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from laar.core.endpoints import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
@@ -33,10 +33,11 @@ _REMEDIES = {
 _NO_CHAT = (404, 405)
 
 
-async def answer_findings(specs: Sequence[EndpointSpec]) -> list[Finding]:
-    """Asks each endpoint and compares those of one model."""
+async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
+    """Asks each endpoint, with the key, and compares those of one model."""
     gate = asyncio.Semaphore(_AT_ONCE)
     async with new_session() as session:
+        session.headers.update(key)
 
         async def one(spec: EndpointSpec) -> Asked:
             async with gate:
@@ -78,12 +79,15 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
             )
         )
     worst = min((one.level for one in faults), key=list(Level).index, default=Level.OK)
-    level = Level.OK if some_answer else worst
+    level, remedy = Level.OK if some_answer else worst, "see its endpoints"
+    denied = any(_verdict(answer) is Kind.DENIED for _, answer in asked)
+    if level is Level.OK and not some_answer and denied:
+        level, remedy = Level.WARNING, "nothing was tested: give a client's key with --key-env NAME"
     summary = Finding(
         level=level,
         where=f"model {model}",
         what=f"asked for one token, its endpoints answer: {shown}",
-        remedy="" if level is Level.OK else "see its endpoints",
+        remedy="" if level is Level.OK else remedy,
     )
     return [summary, *hints, *faults]
 

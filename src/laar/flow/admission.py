@@ -24,10 +24,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import Mask, Slots
-from laar.core.interfaces import NoRoomError, PlainAssessor, View
+from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed

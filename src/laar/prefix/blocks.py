@@ -32,6 +32,8 @@ from itertools import pairwise
 
 from xxhash import xxh3_64_intdigest
 
+from laar.prefix.lengths import Weighed
+
 __all__ = ["CHUNKS_32", "GROWING", "Chain", "Grid", "PromptHasher"]
 
 MAX_HASHED_BYTES = 4 << 20
@@ -90,11 +92,13 @@ class Chain:
         hashes: one unsigned 64-bit integer a block; place ``i`` stands for blocks ``0..i``.
         total_bytes: length of the prompt in UTF-8, the partial last block included.
         grid: the grid by which it was cut.
+        weighed: how its length was estimated; None where there was no text to do so.
     """
 
     hashes: array[int]
     total_bytes: int
     grid: Grid = GROWING
+    weighed: Weighed | None = None
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -135,7 +139,10 @@ class PromptHasher:
             salt: all else that decides whether an engine may share a block: ``cache_salt``,
                 the adapter's name. Prompts with different salts share nothing.
         """
-        text = "".join(spans).encode("utf-8", "surrogatepass")
+        return self.chain_of("".join(spans).encode("utf-8", "surrogatepass"), salt)
+
+    def chain_of(self, text: bytes, salt: str = "") -> Chain:
+        """Hash a prompt that is one piece already."""
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
         slices, ends, count = self._grid.slices, self._grid.ends, self._grid.blocks(len(text))
         hashes, view, done = array("Q"), memoryview(text), 0

@@ -22,16 +22,15 @@ bytes of UTF-8, as in `laar.prefix.blocks`.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import Chain
+if TYPE_CHECKING:
+    from laar.prefix.blocks import Chain
 
 __all__ = ["DIGEST", "MESSAGE", "PromptLengths", "Weighed"]
 
@@ -39,6 +38,7 @@ MESSAGE = "\x1e"
 """Begins the role of a message among a prompt's texts."""
 DIGEST = "\x1d"
 """Begins the digest of a part that is no text, such as an image."""
+_MESSAGE, _DIGEST = MESSAGE.encode(), DIGEST.encode()
 
 MAX_KNOWN = 20_000
 """Prompts with their tokens; about 6 MB. The oldest go."""
@@ -49,11 +49,8 @@ MAX_MODELS = 256
 MAX_LOOK = 256
 """Blocks from a prompt's end that are looked up: a turn of 64 KiB and more."""
 
-_WINDOWS, _WINDOW_CHARS = 12, 128
+_WINDOWS, _WINDOW_BYTES = 12, 128
 """Samples of a longer text, and their length: 2 % off, and 20 us whatever the text is."""
-
-_BEGINNINGS = 512
-"""Texts whose beginning is looked at; of more, one in so many counts for all."""
 
 _LEAST, _MOST = 0.05, 5.0  # tokens for a byte
 _MOST_OF_IMAGE = 20_000.0
@@ -115,53 +112,25 @@ _UNSURE = np.outer(0.3 * _FIRST, 0.3 * _FIRST) + np.diag((0.5 * _FIRST + 0.02) *
 _SCATTER = 0.1  # of reports, for one and the same text
 
 
-def _counts(texts: Sequence[str], share: float = 1.0) -> Floats:
-    """Pairs of neighbouring classes in the end of a prompt; prompts, messages and images in it.
+def _counts(text: bytes, *, begins: bool) -> Floats:
+    """Count pairs of neighbouring classes; prompts, messages and images.
 
     Args:
-        texts: the prompt.
-        share: how much of it to look at, from its end.
+        text: the end of a prompt, or all of it.
+        begins: it is all of it.
     """
-    tail = texts if share == 1.0 else _end_of(texts, share)
-    ends = list(accumulate(map(len, tail)))
-    size = ends[-1] if ends else 0
-    if size <= _WINDOWS * _WINDOW_CHARS:
-        sample = "".join(tail)
-    else:
-        places = range(0, size - _WINDOW_CHARS, size // _WINDOWS)
-        sample = "".join([_window(tail, ends, at) for at in places])
-    data = sample.encode("utf-8", "surrogatepass").translate(_CLASS_OF)
-    classes = np.frombuffer(data, np.uint8)
+    size = len(text)
+    sample = text
+    if size > _WINDOWS * _WINDOW_BYTES:
+        places = range(0, size - _WINDOW_BYTES, size // _WINDOWS)
+        sample = b"".join([text[at : at + _WINDOW_BYTES] for at in places])
+    classes = np.frombuffer(sample.translate(_CLASS_OF), np.uint8)
     found = np.zeros(_COUNT * _COUNT + 3)
     if len(classes) > 1:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
-    nth = len(tail) // _BEGINNINGS | 1  # odd, for messages and their texts alternate
-    begins = [text[:1] for text in tail[::nth]]
-    found[-3:] = share == 1.0, nth * begins.count(MESSAGE), nth * begins.count(DIGEST)
+    found[-3:] = begins, text.count(_MESSAGE), text.count(_DIGEST)
     return found
-
-
-def _window(texts: Sequence[str], ends: Sequence[int], at: int) -> str:
-    """Some characters from a place of all texts together, which need not be joined for it."""
-    nth = bisect_right(ends, at)
-    start = at - ends[nth] + len(texts[nth])
-    found = texts[nth][start : start + _WINDOW_CHARS]
-    while len(found) < _WINDOW_CHARS and nth + 1 < len(texts):
-        nth += 1
-        found += texts[nth][: _WINDOW_CHARS - len(found)]
-    return found
-
-
-def _end_of(texts: Sequence[str], share: float) -> list[str]:
-    left = math.ceil(share * sum(map(len, texts)))
-    tail: list[str] = []
-    for text in reversed(texts):
-        if left <= 0:
-            break
-        tail.append(text[-left:])
-        left -= len(text)
-    return tail[::-1]
 
 
 class _Weights:
@@ -193,7 +162,7 @@ class _Known(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """A prompt as it was looked at; holds no text.
+    """A prompt as its length was estimated; holds no text.
 
     Args:
         known: its longest known part, by model.
@@ -203,11 +172,6 @@ class Weighed(NamedTuple):
     known: Mapping[str, _Known]
     counts: Mapping[int, Floats]
 
-    def part_of(self, model: str, total_bytes: int) -> tuple[_Known | None, int]:
-        """A model's known part, if there is one, and how much of so long a prompt it is."""
-        own = self.known.get(model)
-        return own, 0 if own is None else min(own.total_bytes, total_bytes)
-
 
 class PromptLengths:
     """Learns the tokens of prompts."""
@@ -216,51 +180,46 @@ class PromptLengths:
         self._known: OrderedDict[int, dict[str, _Known]] = OrderedDict()
         self._models: dict[str, _Weights] = {}
 
-    def weigh(self, chain: Chain, texts: Sequence[str], models: Sequence[str]) -> Weighed | None:
-        """Looks at a prompt; None where its texts are not at hand.
+    def estimate(self, chain: Chain, text: bytes, models: Sequence[str], guess: Floats) -> Floats:
+        """Return the tokens of a prompt for each model, and note in the chain what `learn` needs.
 
         Args:
             chain: the prompt.
-            texts: its texts, in order.
-            models: the models whose tokens may be asked for.
-        """
-        total = chain.total_bytes
-        if not 0 < total <= 4 * sum(map(len, texts)):  # a virtual fleet's prompts are hashes
-            return None
-        known = self._nearest(chain)
-        ends = {min(known[model].total_bytes, total) if model in known else 0 for model in models}
-        return Weighed(known, {end: _counts(texts, 1.0 - end / total) for end in ends})
-
-    def estimate(
-        self, chain: Chain, weighed: Weighed, models: Sequence[str], guess: Floats
-    ) -> Floats:
-        """Tokens of a prompt for each model.
-
-        Args:
-            chain: the prompt.
-            weighed: the same as `weigh` has it.
+            text: its text.
             models: the models to estimate for.
             guess: tokens by another estimate; shape ``(len(models),)``, as the result.
         """
-        total, found = chain.total_bytes, guess.copy()
+        total = len(text)
+        if not total:
+            return guess
+        known, found = self._nearest(chain), guess.copy()
+        counts: dict[int, Floats] = {}
+        chain.weighed = Weighed(known, counts)
         for at, model in enumerate(models):
+            own = known.get(model)
+            known_bytes = 0 if own is None else min(own.total_bytes, total)
+            rest = counts.get(known_bytes)
+            if rest is None:
+                rest = counts[known_bytes] = _counts(text[known_bytes:], begins=not known_bytes)
             weights = self._models.get(model)
             if weights is None:
                 continue
-            own, known_bytes = weighed.part_of(model, total)
-            tokens = float(weights.of_counts @ weighed.counts[known_bytes])
+            tokens = float(weights.of_counts @ rest)
             if own is not None:
                 tokens *= 1.0 + known_bytes / total * (own.tokens / own.expected - 1.0)
                 tokens += own.tokens * (known_bytes / own.total_bytes)
             found[at] = max(tokens, _LEAST * total)
         return found
 
-    def learn(self, chain: Chain, weighed: Weighed, model: str, tokens: int) -> None:
-        """An answer reported the tokens of its prompt."""
-        total = chain.total_bytes
-        own, known_bytes = weighed.part_of(model, total)
+    def learn(self, chain: Chain, model: str, tokens: int) -> None:
+        """Learn from an answer that reported the tokens of its prompt."""
+        weighed, total = chain.weighed, chain.total_bytes
+        if tokens <= 0 or weighed is None:
+            return
+        own = weighed.known.get(model)
+        known_bytes = 0 if own is None else min(own.total_bytes, total)
         counts = weighed.counts.get(known_bytes)
-        if tokens <= 0 or counts is None:
+        if counts is None:
             return
         if len(self._models) >= MAX_MODELS and model not in self._models:
             self._models.clear()

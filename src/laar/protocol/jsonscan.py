@@ -12,12 +12,13 @@ The text is not validated. For text that is not JSON the result is meaningless, 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_MEMBERS", "Span", "member_spans"]
+__all__ = ["MAX_MEMBERS", "Span", "deeper_than", "member_spans"]
 
 PIECE_BYTES = 256 << 10
 """Scanned at a time, in about 2 ms."""
@@ -68,9 +69,13 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
     return found
 
 
-def _marks(text: bytes) -> list[int] | None:
-    """The outermost object's brace, the commas and colons of its members, and its other brace."""
-    found: list[int] = []
+def deeper_than(text: bytes, levels: int) -> bool:
+    """Whether objects and lists stand in one another more than `levels` deep."""
+    return any(depths.max(initial=0) > levels for *_, depths in _walk(text))
+
+
+def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[np.int32]]]:
+    """By pieces: where it begins, its bytes, which are in strings, and the depth behind each."""
     depth, quoted, escaped = 0, False, False
     for at in range(0, len(text), PIECE_BYTES):
         piece = np.frombuffer(text, np.uint8, min(PIECE_BYTES, len(text) - at), at)
@@ -83,13 +88,23 @@ def _marks(text: bytes) -> list[int] | None:
         step[inside] = 0
         depths = np.cumsum(step, dtype=np.int32) + depth
         depth = int(depths[-1])
+        yield at, piece, inside, depths
+
+
+def _marks(text: bytes) -> list[int] | None:
+    """The outermost object's brace, the commas and colons of its members, and its other brace."""
+    found: list[int] = []
+    depth = 0
+    for at, piece, inside, depths in _walk(text):
+        before, depth = depth, int(depths[-1])
+        step = np.diff(depths, prepend=before)
         wanted = _SEPARATES[piece] & (depths == 1) & ~inside
         wanted |= (depths == 1) & (step == 1)
         wanted |= (depths == 0) & (step == -1)
         found += (np.flatnonzero(wanted) + at).tolist()
         if len(found) > 2 * MAX_MEMBERS or depth < 0:
             return None
-    whole = found and not quoted and not depth and text[found[0]] == ord("{")
+    whole = found and not depth and text[found[0]] == ord("{")
     if not whole or text[found[-1]] != ord("}"):
         return None
     if text[: found[0]].strip(_BLANKS) or text[found[-1] + 1 :].strip(_BLANKS):

@@ -30,7 +30,7 @@ import orjson
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
-from laar.protocol.jsonscan import Span, member_spans
+from laar.protocol.jsonscan import Span, deeper_than, member_spans
 from laar.protocol.prompt import Spans, UnknownPromptError, read_prompt
 from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
@@ -72,6 +72,10 @@ _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 _COUNTED_BYTES = 1 << 20
 _FEW_PARTS_BYTES = 512 << 10
 """No shorter body takes longer to build than `MAX_PARTS` values may."""
+_MAX_DEPTH = 500
+"""Levels of a body that `orjson` does not read. It reads 1,024 itself; Python's parser ends at a
+depth of its own, by version: near 1,000 in 3.11."""
+
 _MAX_SCALAR_BYTES = 4096
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 _READ_AT_LENGTH = ("model", "stream", *_LIMITS, "cache_salt")
@@ -282,10 +286,10 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
         document = orjson.loads(body if is_plain else body[len(BYTE_ORDER_MARK) :])
     except orjson.JSONDecodeError as error:
         is_plain = False
+        if deeper_than(utf8_of(body), _MAX_DEPTH):
+            return _scalars(body), False, False
         try:
             document = json.loads(body)
-        except RecursionError:
-            return _scalars(body), False, False
         except ValueError:
             raise _bad(f"the body is not valid JSON: {_without_content(error)}") from None
     if not isinstance(document, dict):

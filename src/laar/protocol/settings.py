@@ -25,8 +25,8 @@ class StreamSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     max_body_bytes: Annotated[int, Applies.AFTER_RESTART, Ge(1024), Le(1 << 30)] = 32 << 20
-    """Longest request body in the gateway shape; 413 above it. In the native shape Envoy's buffer
-    limit does the same, so keep both equal."""
+    """Longest request body; 413 above it. In the native shape Envoy's buffer limit does the same,
+    so keep both equal."""
     opaque_paths: tuple[str, ...] = ("/v1/files",)
     """Path prefixes whose bodies are never read; their requests go to any endpoint. Of bodies on
     other paths that laar does not know (audio, images, rerank) it reads the model's name alone."""

@@ -15,7 +15,7 @@ from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
 from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
 from laar.datalayer.visits import until_look_s
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.health import Kind
 from laar.server.fleet import FleetState
 from laar.server.picker import Picker
@@ -197,7 +197,7 @@ class Collectors:
 def _no_kv_events(labelled: Sequence[str]) -> str:
     return (
         f"{len(labelled)} endpoints have the label {EVENTS_LABEL} ({labelled[0]} is one), and "
-        "the packages that read KV cache events are not installed: pip install 'laar[kv-events]'"
+        f"the packages that read KV cache events are not installed; {install('kv-events')}"
     )
 
 

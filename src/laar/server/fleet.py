@@ -9,10 +9,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
-from laar.core.interfaces import Prefixes
 from laar.datalayer.kubernetes import Rewrite
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
 from laar.server.envoy_file import EnvoyFile
@@ -33,7 +32,7 @@ class FleetState:
 
     Args:
         table: the endpoints.
-        prefixes: forgets an endpoint whose engine restarted.
+        prefixes: forgets an endpoint whose engine restarted; None where none are kept.
         problems: gets the problems of collectors, and of Envoy's file.
         rules: keeps objectives and rewrites.
         eds_file: endpoints file for Envoy; None where Envoy learns the endpoints elsewhere.
@@ -45,7 +44,7 @@ class FleetState:
     def __init__(
         self,
         table: EndpointTable,
-        prefixes: Prefixes,
+        prefixes: PrefixBeliefs | None,
         problems: Problems,
         rules: ClusterRules,
         *,
@@ -55,8 +54,7 @@ class FleetState:
         on_empty: Callable[[str], None] = lambda _address: None,
     ) -> None:
         self._table = table
-        self._prefixes = prefixes
-        self._beliefs = prefixes if isinstance(prefixes, PrefixBeliefs) else None
+        self._beliefs = prefixes
         self.problem = problems.report  # a collector knows its sink only
         self._rules = rules
         self._file = None if eds_file is None else EnvoyFile(eds_file, table, problems)
@@ -187,13 +185,14 @@ class FleetState:
         """Takes one metrics page's numbers."""
         slot = self._table.read(address, reading, now)
         if slot >= 0:
-            if reading.restarted:
-                if self._beliefs is not None:
+            if self._beliefs is not None:
+                if reading.restarted:
                     self._beliefs.restarted(slot)
+                elif not math.isnan(reading.prefix_queries_tokens):
+                    self._beliefs.ran_on(slot)
+                self._beliefs.set_capacity(slot, reading.capacity_tokens)
+            if reading.restarted:
                 self._on_empty(address)
-            elif self._beliefs is not None and not math.isnan(reading.prefix_queries_tokens):
-                self._beliefs.ran_on(slot)
-            self._prefixes.set_capacity(slot, reading.capacity_tokens)
             self._on_reading(address, reading)
 
     def served(self, address: str, served: Served) -> None:

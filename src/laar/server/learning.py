@@ -18,12 +18,12 @@ from math import isfinite
 
 import orjson
 
+from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
-from laar.core.beliefs import CapabilityAssessor, read_capability
 from laar.core.decision import Completion, Decision
 from laar.core.request import Request
 from laar.errors import SettingError

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.explain.decision_record import DecisionRecord
 from laar.settings import Settings
 from laar.settings.otlp import ENVIRONMENT
@@ -57,7 +57,7 @@ class Exports:
             self._build(settings, rng)
         except ImportError:
             raise SettingError(
-                "this needs OpenTelemetry's SDK and exporter: pip install 'laar[otel]'",
+                f"this needs OpenTelemetry's SDK and exporter; {install('otel')}",
                 setting="otlp",
             ) from None
         except ValueError as fault:

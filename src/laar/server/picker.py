@@ -19,17 +19,17 @@ from traceback import walk_tb
 from prometheus_client.core import Metric
 
 from laar.accuracy.capability import CapabilityModel
-from laar.core.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
-from laar.core.interfaces import Fault, NoPrefixes, Prefixes
+from laar.core.interfaces import Fault
 from laar.core.policy import Policy
 from laar.core.shadow import EnforcedShare
 from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
+from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
 from laar.server.admin.observability import Observability
@@ -197,29 +197,24 @@ class Picker:
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()
-            beliefs = self._beliefs
+            beliefs = self.prefixes
             density = beliefs.bytes_per_token() if beliefs else BYTES_PER_TOKEN
             self.context.set_capacity(None if math.isnan(tokens) else tokens * density)
             known = not math.isnan(reading.capacity_tokens)  # else its content is a guess
             if known and beliefs is not None:
                 self.context.holds_since(address, beliefs.oldest_at(slot))
 
-    @property
-    def _beliefs(self) -> PrefixBeliefs | None:
-        """None where no prefixes are kept."""
-        return self.prefixes if isinstance(self.prefixes, PrefixBeliefs) else None
-
     # -- parts ---------------------------------------------------------------------------------
 
-    def _prefixes(self) -> Prefixes:
+    def _prefixes(self) -> PrefixBeliefs | None:
         prefix = self.settings.prefix
         if not prefix.enabled:
-            return NoPrefixes()
+            return None
         return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
 
     def _tokenized(self) -> TokenizedPrompts | None:
         """The tokenizing of prompts, where the settings ask for it; else None."""
-        prefix, beliefs = self.settings.prefix, self._beliefs
+        prefix, beliefs = self.settings.prefix, self.prefixes
         tokenizers = read_tokenizers(prefix.tokenizers)
         if beliefs is None or not (tokenizers or prefix.ask_engines):
             return None
@@ -304,7 +299,7 @@ class Picker:
 
     def _collectors(self) -> Iterator[Callable[[], Iterable[Metric]]]:
         """The parts with metrics of their own, in the order of the page."""
-        yield partial(prefix_families, self._beliefs.index.stats if self._beliefs else None)
+        yield partial(prefix_families, self.prefixes.index.stats if self.prefixes else None)
         if self.tokenized is not None:
             yield self.tokenized.collect
         yield partial(tuner_families, self.tuner.shown if self.tuner else None)

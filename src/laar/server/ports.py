@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from laar.datalayer import split_address
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.over_h2 import ProcessCall
@@ -66,8 +66,8 @@ def require_transport(transport: str) -> None:
             import grpc  # noqa: F401
         except ModuleNotFoundError:
             raise SettingError(
-                "`grpc` needs the package grpcio: pip install 'laar[grpc]', or leave this setting "
-                "out for laar's own server",
+                f"`grpc` needs the package grpcio; {install('grpc')}, or leave this setting out "
+                "for laar's own server",
                 setting="listen.transport",
             ) from None
 
@@ -145,7 +145,7 @@ def cannot_listen(name: str, address: str) -> SettingError:
     """The error for the address of `listen.<name>`."""
     return SettingError(
         f"can't listen on {address}; is another picker running there, or is the address not this "
-        "machine's? Stop the other, or choose another address",
+        "machine's? Stop the other, or choose another address (laar check --no-ports beside one)",
         setting=f"listen.{name}",
     )
 

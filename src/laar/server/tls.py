@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
@@ -229,5 +229,5 @@ def _self_signed() -> tuple[bytes, bytes]:
 
 def _missing() -> SettingError:
     return SettingError(
-        "TLS needs the package cryptography: pip install 'laar[tls]'", setting="listen.tls"
+        f"TLS needs the package cryptography; {install('tls')}", setting="listen.tls"
     )

@@ -24,13 +24,13 @@ import aiohttp
 import orjson
 from prometheus_client.core import Metric
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.request import Api
 from laar.datalayer.fetching import visiting_session
 from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
 from laar.errors import SettingError
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds, hash_blocks, root
 from laar.telemetry.families import counter, gauge

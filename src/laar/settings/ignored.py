@@ -12,7 +12,7 @@ from laar.core.endpoints import EndpointSpec
 from laar.core.membership import EVENTS_LABEL
 from laar.datalayer import load_endpoints
 from laar.datalayer.endpoints_file import split_address
-from laar.errors import SettingError, unknown
+from laar.errors import SettingError, install, unknown
 from laar.settings.settings import Loaded, Settings
 
 __all__ = ["declared_endpoints", "remarks"]
@@ -136,5 +136,5 @@ def _kv_events(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Ite
         yield (
             f"{loaded.at(labelled[0][0])}label {EVENTS_LABEL} of "
             f"{', '.join(address for _, address in labelled[:5])}: KV cache events need a package "
-            "that is not installed: pip install 'laar[kv-events]'"
+            f"that is not installed; {install('kv-events')}"
         )

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any
 
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.endpoints import EndpointTable
+from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
@@ -30,7 +30,7 @@ def key_id(key: bytes) -> str:
 
 
 class SharedPrefixes:
-    """Reports new entries; implements `laar.core.beliefs.PrefixWatcher`.
+    """Reports new entries; implements `laar.prefix.beliefs.PrefixWatcher`.
 
     Args:
         beliefs: prefix estimates of this picker.

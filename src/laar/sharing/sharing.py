@@ -13,7 +13,6 @@ from typing import Protocol
 
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
-from laar.core.beliefs import PrefixBeliefs
 from laar.core.director import Director
 from laar.core.engine_model import Sample
 from laar.health import Word
@@ -108,7 +107,7 @@ class Sharing:
         self._champion = champion
         self._on_cleared = on_cleared
         self.prefixes: SharedPrefixes | None = None
-        if isinstance(director.prefixes, PrefixBeliefs):
+        if director.prefixes is not None:
             self.prefixes = SharedPrefixes(director.prefixes, director.table, self._add)
             director.prefixes.rekey(key)
         self.key = key

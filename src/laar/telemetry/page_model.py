@@ -30,6 +30,7 @@ _WINDOW = 1000
 
 _RECENT = 64  # decisions that P(correct) of an endpoint is averaged over
 _PROBLEMS = 50
+_SHOWN_FAILURES = 5
 _POINTS = 80  # of predicted against measured
 
 
@@ -127,6 +128,7 @@ class PageModel:
             "models": Counter(a.answered or a.model for a in records),
             "endpoints": Counter(a.served or a.picked for a in records),
             "failed": sum(1 for a in records if a.end and not a.end.ok),
+            "failures": _failures(records),
             "predicted": _predicted(records),
             "retries": _retries(records, memory),
             "shadow": _shadow(records),
@@ -184,12 +186,27 @@ class PageModel:
         learned = self._director.health
         if learned is not None and (said := learned.state(slot, now)):
             return said
+        if table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot]):
+            return "ok"  # its probes are all there is to see
         if math.isnan(table.read_at[slot]):
             return "not read"
         if now - table.read_at[slot] > filters.stale_s:
             return "stale"
         over = table.waiting[slot] > filters.max_waiting
         return "saturated" if over or table.kv_usage[slot] > filters.max_kv_usage else "ok"
+
+
+def _failures(records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
+    """The failures by model, endpoint and status, the most frequent first."""
+    counts = Counter(
+        (a.answered or a.model, a.served or a.picked, a.end.status)
+        for a in records
+        if a.end and not a.end.ok
+    )
+    return [
+        {"model": model, "endpoint": endpoint, "status": status, "count": count}
+        for (model, endpoint, status), count in counts.most_common(_SHOWN_FAILURES)
+    ]
 
 
 def _percentiles(values: Iterable[float | None]) -> dict[str, object]:

@@ -29,12 +29,17 @@ class Problems(Mapping[str, str]):
         """Reports since the start, by kind."""
 
     def report(self, source: str, message: str | None) -> None:
-        """Notes that `source` has a problem, again at each failure; None ends it."""
+        """Notes that `source` has a problem, again at each failure.
+
+        None ends it; an empty message as well, since the source is no longer watched.
+        """
         known = self._messages.get(source)
-        if message is None:
+        if not message:
             if known is not None:
                 del self._messages[source]
-                _LOG.info("%s: works again", source)
+                _LOG.info(
+                    "%s: %s", source, "works again" if message is None else "no longer watched"
+                )
             return
         self.counts[source.partition(" ")[0]] += 1
         if known is None and len(self._messages) >= MAX_PROBLEMS:

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.core.interfaces import PlainAssessor
 from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies

@@ -23,7 +23,7 @@ from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
 from laar.accuracy.fitting.report import render
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 
 __all__ = ["run_fit"]
 
@@ -57,7 +57,7 @@ def run_fit(
             may hold, or no scikit-learn.
     """
     if find_spec("sklearn") is None:
-        raise SettingError("`laar fit` needs scikit-learn: pip install 'laar[fit]'")
+        raise SettingError(f"`laar fit` needs scikit-learn; {install('fit')}")
     if out.is_dir():
         raise SettingError(f"{out} is a directory: name the file to write the artifact to")
     console = Console()

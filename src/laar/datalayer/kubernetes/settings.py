@@ -101,7 +101,9 @@ class KubernetesSource(BaseModel):
     def _one_way_to_find_pods(self) -> KubernetesSource:
         if bool(self.pool) == bool(self.selector):
             raise ValueError("needs `pool: name`, or `selector: {label: value}`, and not both")
-        if bool(self.selector) != bool(self.ports):
+        if self.selector and not self.ports:
+            raise ValueError("`selector` needs `ports: [number]` of the engines in those pods")
+        if self.pool and self.ports:
             raise ValueError("`ports` belong to `selector`; a pool has its own")
         if len(set(self.ports)) < len(self.ports):
             raise ValueError("`ports` has one twice; keep one")

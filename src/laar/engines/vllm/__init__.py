@@ -31,7 +31,8 @@ def __getattr__(name: str) -> object:
     except ImportError as error:
         raise SettingError(
             "laar.engines.vllm.SlackScheduler runs inside vLLM, which this Python does not have: "
-            "install laar into vLLM's environment (`pip install laar`) and start `vllm serve` there"
+            "install laar into vLLM's environment (`pip install .` in a clone of laar) and start "
+            "`vllm serve` there"
         ) from error
     require_known_version(__version__)
     from laar.engines.vllm.scheduler import SlackScheduler

@@ -53,10 +53,11 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
-from laar.core.interfaces import Demand, View
+from laar.core.interfaces import View
 from laar.policies.laar.pairs import read_elsewhere
 from laar.policies.laar.pricing import FIRST, Price, price, price_few
 from laar.policies.laar.scene import Scene, scene_of
+from laar.prefix.beliefs import Demand
 
 __all__ = ["Outlook"]
 

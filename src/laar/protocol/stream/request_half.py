@@ -125,9 +125,10 @@ class RequestHalf:
         if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
             out.append(Immediate(200, [("content-type", "application/json")], listed))
             return RequestPhase.OVER
-        unread = self._is_opaque() or self._is_long_form(event.headers)
-        if event.end or unread or self._head.upgrade:
+        if event.end or self._is_opaque() or self._head.upgrade:
             return self._ask_unread(now, out)
+        if self._announces_too_much(event.headers):
+            return self._refuse_long(out)
         self._shared.dialect.await_body(out)
         return RequestPhase.BODY
 
@@ -163,16 +164,20 @@ class RequestHalf:
         """Whether the settings leave the path's bodies unread."""
         return self._head.path.startswith(self._shared.settings.opaque_paths)
 
-    def _is_long_form(self, headers: Mapping[str, str]) -> bool:
-        """Whether it is a form beyond the limit: audio, images. A gateway sends those on unread."""
+    def _announces_too_much(self, headers: Mapping[str, str]) -> bool:
+        """Whether the headers announce a body beyond the limit: it is refused before it comes."""
         length = headers.get("content-length", "")
         return (
-            self._shared.api is _OPAQUE
-            and headers.get("content-type", "").startswith("multipart/")
-            and length.isdecimal()
+            length.isdecimal()
             and len(length) < _MAX_DIGITS
             and int(length) > self._shared.settings.max_body_bytes
         )
+
+    def _refuse_long(self, out: list[Action]) -> RequestPhase:
+        """Refuses a body beyond the limit: unread, it might go to any model."""
+        limit = self._shared.settings.max_body_bytes
+        error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
+        return self._refuse(error, out)
 
     def _ask_unread(self, now: float, out: list[Action]) -> RequestPhase:
         """Asks for an endpoint by the headers alone."""
@@ -215,10 +220,8 @@ class RequestHalf:
             self._subset = event.subset
         body.add(event.data)
         body.whole = event.end or self._shared.dialect.sends_whole_bodies
-        limit = self._shared.settings.max_body_bytes
-        if body.size_bytes > limit:
-            error = RequestError(413, "body-too-large", f"the body is longer than {limit} bytes")
-            return self._refuse(error, out)
+        if body.size_bytes > self._shared.settings.max_body_bytes:
+            return self._refuse_long(out)
         if body.whole:
             return self._read_body(now, out)
         body.stays = self._shared.shadow

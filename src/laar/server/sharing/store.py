@@ -23,7 +23,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from laar.errors import SettingError
+from laar.errors import SettingError, install
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.settings.share import Share
 from laar.sharing import SharingSettings
@@ -81,7 +81,7 @@ class Store:
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
-                "needs the client of Redis: pip install 'laar[share]'", setting="share.url"
+                f"needs the client of Redis; {install('share')}", setting="share.url"
             ) from None
         assert share.url is not None
         self._faults = (RedisError, HiredisError, OSError, TimeoutError)

@@ -106,6 +106,7 @@ const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
   ["Reading", (c) => seconds(c.prefill_s)], ["Queue", (c) => seconds(c.queue_s)],
   ["Slow", (c) => seconds(c.slow_s), (c) => c.slow_s >= 1e-5],
   ["P(answers)", (c) => probability(c.answers), (c) => c.answers < 0.995],
+  ["Risk", (c) => seconds(c.cost_s - c.latency_s)],
   ["Tried", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
   ["Cost", (c) => seconds(c.cost_s)]];
 const SCORED = [...WHO, ["Score", (c) => known(c.score) ? c.score.toPrecision(3) : "-"]];
@@ -233,13 +234,18 @@ function showFigures(frame) {
     ? figure(name, seconds(t.p50), `p90 ${seconds(t.p90)}, p99 ${seconds(t.p99)}, of ${t.n}`)
     : figure(name, "-", "none measured yet");
   $("#figures").replaceChildren(
-    figure("Decisions a second", known(frame.rate) ? frame.rate.toFixed(1) : "-",
+    figure("Decisions a second, now", known(frame.rate) ? frame.rate.toFixed(1) : "-",
       `${count(frame.decisions_total)} since the start`),
     times("Time to first token", frame.ttft_s),
     times("Whole answer", frame.latency_s),
     times("Time to a correct answer", frame.retries.ttca_s),
-    figure("Failed", `${frame.failed}`, `of the last ${frame.window}`),
+    figure("Failed", `${frame.failed}`, `of the last ${frame.window}${mostly(frame.failures)}`),
   );
+}
+
+// Whose failures these are: a keyed engine's 401s are not an engine that breaks.
+function mostly([most] = []) {
+  return most ? `, ${most.count} of them ${most.status ?? "without an answer"} of ${most.model} at ${most.endpoint}` : "";
 }
 
 function showPredicted(frame) {

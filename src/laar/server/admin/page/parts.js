@@ -5,10 +5,10 @@
 // -- the last hour ------------------------------------------------------------------------------
 
 const CURVES = [
-  ["rate", "Decisions a second", (v) => v.toFixed(v < 10 ? 2 : 0)],
+  ["rate", "Decisions a second, last minute", (v) => v.toFixed(v < 10 ? 2 : 0)],
   ["ttft_s", "Time to first token", seconds],
   ["ttca_s", "Time to a correct answer", seconds],
-  ["hits", "Prompt found in caches", share],
+  ["hits", "Prompt found in caches, by answers read", share],
   ["failed", "Failed", share],
 ];
 const SHARES = new Set(["hits", "failed"]);

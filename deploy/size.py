@@ -1,0 +1,56 @@
+"""How large the router is, held to limits: `make size`, a part of `make check`.
+
+Prints the lines and statements of `laar` (without laar-lab and generated code), and how many of its
+modules and lines a process loads that serves. Lower a limit when its figure has fallen.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "src" / "laar"
+
+LIMITS = {"lines": 62_500, "statements": 35_500, "modules": 345, "lines loaded": 51_500}
+"""The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
+
+_GENERATED = {"v1", "wire"}
+_LOADED = """
+import sys, laar.cli.app, laar.server.serving
+print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar"), sep="\\n")
+"""
+
+
+def figures() -> dict[str, int]:
+    """The figures, by the names of the limits."""
+    texts = [
+        path.read_text("utf-8")
+        for path in PACKAGE.rglob("*.py")
+        if path.relative_to(PACKAGE).parts[0] not in _GENERATED
+    ]
+    nodes = (node for text in texts for node in ast.walk(ast.parse(text)))
+    served = subprocess.run(
+        [sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True
+    )
+    loaded = [Path(file) for file in served.stdout.split()]
+    return {
+        "lines": sum(text.count("\n") for text in texts),
+        "statements": sum(isinstance(node, ast.stmt) for node in nodes),
+        "modules": len(loaded),
+        "lines loaded": sum(path.read_text("utf-8").count("\n") for path in loaded),
+    }
+
+
+def main() -> None:
+    """Prints the figures beside their limits; exits 1 where one is over."""
+    found = figures()
+    for name, limit in LIMITS.items():
+        print(f"{name:14}{found[name]:>8,} of {limit:,}{'' if found[name] <= limit else '  OVER'}")
+    if any(found[name] > limit for name, limit in LIMITS.items()):
+        sys.exit("laar grew over a limit of deploy/size.py: delete what it no longer needs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""Claims: declared beside an experiment before it runs, judged by one rule after it.
+
+A claim states its metric, its direction, its bound and its number of seeds. An experiment returns
+its evidence, one number (or a pair of numbers) a seed, and never decides itself whether the claim
+held. Effects:
+
+* `ratio`: ours / theirs, paired by seed, as logarithms. A bound of 0.9 asks for a tenth less; one
+  of 1.03 is a non-inferiority margin of 3 %.
+* `difference`: ours - theirs, paired by seed.
+* `level`: a number of ours alone.
+* `every`: the bound holds for each seed's number; for exact figures, and for forbidden events.
+
+All but `every` are one-sided t tests of "the bound is not kept". Where a claim is about several
+parts (loads, rivals), `all` must be shown, which needs no correction, or `any`, which is corrected
+for their number. Claims of one family are corrected by Holm's procedure.
+
+With fewer seeds than the claim names there is no verdict. Outcomes:
+
+* `shown`: the bound is kept.
+* `in kind`: it is not shown, but the direction is (a ratio on the right side of 1, say).
+* `contrary`: the opposite of the direction is shown.
+* `open`: none of these.
+
+A paper's claim is then reproduced, reproduced in kind, contradicted, or not reproduced; ours go
+beyond the paper, shown or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal
+
+import numpy as np
+
+from laar_lab.statistics import (
+    ALPHA,
+    Estimate,
+    below_zero,
+    detectable,
+    estimate,
+    holm,
+    log_ratios,
+    seeds_for,
+)
+
+__all__ = ["ALONE", "Claim", "Evidence", "Judged", "Seen", "judge", "level", "paired"]
+
+Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
+
+ALONE = "alone"
+"""The family of claims that are tested each by itself."""
+
+_LEAST_SEEDS = 3
+_MANY_SEEDS = 1000
+"""Most seeds to suggest. Where more are needed, the effect is at the bound, and no number settles
+it."""
+_NONE = {"ratio": 1.0, "difference": 0.0}
+"""The effect where nothing differs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A claim, declared before the run.
+
+    Args:
+        name: its name in tables and files; unique in its experiment.
+        says: the claim, one sentence.
+        metric: the metric that the effect is of, with its unit.
+        effect: comparison of ours and theirs; see the module's text.
+        direction: side of the bound on which the effect should be.
+        bound: the effect asked for.
+        seeds: needed for a verdict.
+        paper: paper and section, as in "GORGO, section 3"; empty for laar's own.
+        published: the paper's figure, in our words.
+        parts: whether all parts must be shown, or any.
+        family: claims that are corrected together; `ALONE` for none.
+        kind: value at which the direction begins; by default where nothing differs. None for a
+            level: a figure that is missed contradicts nothing.
+        why: the known reason why it comes out otherwise than claimed.
+    """
+
+    name: str
+    says: str
+    metric: str
+    effect: Literal["ratio", "difference", "level", "every"]
+    direction: Literal["below", "above"]
+    bound: float
+    seeds: int
+    paper: str = ""
+    published: str = ""
+    parts: Literal["all", "any"] = "all"
+    family: str = "claims"
+    kind: float | None = None
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        if self.effect != "every" and self.seeds < _LEAST_SEEDS:
+            raise ValueError(f"{self.name}: a test needs {_LEAST_SEEDS} seeds or more")
+
+    @property
+    def begins(self) -> float | None:
+        """The effect from which on the direction is right; None where there is no such thing."""
+        if self.kind is not None:
+            return self.kind
+        none = _NONE.get(self.effect)
+        if none is None:
+            return None
+        beyond = self.bound > none if self.direction == "below" else self.bound < none
+        return None if beyond else none
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One part's numbers, one a seed; theirs only where two are compared."""
+
+    ours: Sequence[float]
+    theirs: Sequence[float] = ()
+
+
+Runs = Sequence[Mapping[str, float]]
+"""Numbers by name, for each seed."""
+
+
+def paired(ours: Runs, theirs: Runs, name: str) -> Seen:
+    """One number of two contestants."""
+    return Seen([run[name] for run in ours], [run[name] for run in theirs])
+
+
+def level(ours: Runs, name: str) -> Seen:
+    """One number of one contestant."""
+    return Seen([run[name] for run in ours])
+
+
+Evidence = Mapping[str, Mapping[str, Seen]]
+"""The numbers measured for each claim, by its name, by part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A claim and its result.
+
+    Args:
+        claim: as declared.
+        outcome: see the module's text.
+        part: the one that decides: the weakest of all, or the strongest of any.
+        effect: effect of that part, in the effect's own unit (a ratio is a geometric mean).
+        low: lower end of its 95 % interval.
+        high: upper end of the interval.
+        seeds: number of seeds that ran.
+        detectable: effect that these seeds could have shown, in per cent of a ratio, else in the
+            unit.
+        wanted: seeds that an effect as seen would need, where it is open.
+    """
+
+    claim: Claim
+    outcome: Outcome
+    part: str
+    effect: float
+    low: float
+    high: float
+    seeds: int
+    detectable: float
+    wanted: float
+
+    @property
+    def verdict(self) -> str:
+        """In the words of the results' table."""
+        if self.outcome == "no verdict":
+            return f"no verdict: needs {self.claim.seeds} seeds"
+        if not self.claim.paper:
+            ours = {"shown": "shown", "in kind": "in kind only", "contrary": "refuted"}
+            return f"beyond the paper: {ours.get(self.outcome, 'not shown')}"
+        theirs = {
+            "shown": "reproduced",
+            "in kind": "reproduced in kind",
+            "contrary": "contradicted",
+        }
+        return theirs.get(self.outcome, "not reproduced")
+
+    @property
+    def ours(self) -> str:
+        """The effect with its interval."""
+        if self.claim.effect == "every":
+            return f"{self.effect:.4g} at most" if self._below else f"{self.effect:.4g} at least"
+        if self.low == self.high or self.low != self.low:
+            return f"{self.effect:.4g}"
+        return f"{self.effect:.3g} ({self.low:.3g} .. {self.high:.3g})"
+
+    @property
+    def power(self) -> str:
+        """The effect that the seeds could have shown, as text; empty where it is not known."""
+        if self.claim.effect == "every" or self.detectable != self.detectable:
+            return ""
+        unit = " %" if self.claim.effect == "ratio" else ""
+        size = f"{self.detectable:.0f}" if self.detectable >= 100.0 else f"{self.detectable:.2g}"
+        said = f"{self.seeds} seeds show an effect of {size}{unit}"
+        if self.outcome == "open" and self.seeds < self.wanted < _MANY_SEEDS:
+            said += f"; as seen, about {self.wanted:.0f} would settle it"
+        return said
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as a full sentence."""
+        where = f" ({self.part})" if self.part else ""
+        asked = f"{self.claim.direction} {self.claim.bound:.4g} asked for"
+        told = f"{self.claim.metric} {self.ours}{where}, {asked}"
+        return f"{told}; {self.power}" if self.power else told
+
+    @property
+    def _below(self) -> bool:
+        return self.claim.direction == "below"
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One part, its numbers turned such that the claim says: the mean is below 0."""
+
+    name: str
+    effect: float
+    low: float
+    high: float
+    values: Sequence[float]  # in the unit of the test
+    shown_p: float
+    kind_p: float
+    contrary_p: float
+
+
+def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
+    """Judges each claim by its evidence, claims of a family together.
+
+    Raises:
+        ValueError: evidence is missing, or is of no claim.
+    """
+    names = [claim.name for claim in claims]
+    if sorted(names) != sorted(evidence):
+        raise ValueError(f"claims {sorted(names)}, but evidence of {sorted(evidence)}")
+    found: dict[str, Judged] = {}
+    tested = [claim for claim in claims if claim.effect != "every"]
+    by_family = sorted(tested, key=lambda claim: (claim.family, claim.name))
+    for family, members in groupby(by_family, key=lambda claim: claim.family):
+        together = [(claim, _decisive(claim, evidence[claim.name])) for claim in members]
+        outcomes = _outcomes([part for _, part in together], corrected=family != ALONE)
+        for (claim, part), outcome in zip(together, outcomes, strict=True):
+            found[claim.name] = _judged(claim, evidence[claim.name], part, outcome)
+    for claim in claims:
+        if claim.effect == "every":
+            found[claim.name] = _every(claim, evidence[claim.name])
+    return [found[name] for name in names]
+
+
+def _outcomes(parts: Sequence[_Part], *, corrected: bool) -> list[Outcome]:
+    def refuted(p_values: list[float]) -> list[bool]:
+        return holm(p_values) if corrected else [p <= ALPHA for p in p_values]
+
+    shown = refuted([part.shown_p for part in parts])
+    kind = refuted([part.kind_p for part in parts])
+    contrary = refuted([part.contrary_p for part in parts])
+    return [
+        "shown" if a else "in kind" if b else "contrary" if c else "open"
+        for a, b, c in zip(shown, kind, contrary, strict=True)
+    ]
+
+
+def _decisive(claim: Claim, seen: Mapping[str, Seen]) -> _Part:
+    parts = [_part(claim, name, one) for name, one in seen.items()]
+    if claim.parts == "all":
+        worst = max(parts, key=lambda part: (part.shown_p, part.kind_p))
+        contrary = min(1.0, min(part.contrary_p for part in parts) * len(parts))
+        p_values = worst.shown_p, max(part.kind_p for part in parts), contrary
+    else:
+        worst = min(parts, key=lambda part: (part.shown_p, part.kind_p))
+        shown, kind = (min(1.0, p * len(parts)) for p in (worst.shown_p, worst.kind_p))
+        p_values = shown, kind, max(part.contrary_p for part in parts)
+    return _Part(worst.name, worst.effect, worst.low, worst.high, worst.values, *p_values)
+
+
+def _part(claim: Claim, name: str, seen: Seen) -> _Part:
+    sign = 1.0 if claim.direction == "below" else -1.0
+    bound, begins = claim.bound, claim.begins
+    if claim.effect == "ratio":
+        values = log_ratios(seen.ours, seen.theirs)
+        bound = math.log(bound)
+        begins = None if begins is None else math.log(begins)
+    elif claim.effect == "difference":
+        values = [a - b for a, b in zip(seen.ours, seen.theirs, strict=True)]
+    else:
+        values = list(seen.ours)
+    mean = estimate(values)
+    least = bound if begins is None else begins
+    return _Part(
+        name,
+        *_back(claim, mean),
+        values,
+        below_zero([sign * (value - bound) for value in values]),
+        1.0 if begins is None else below_zero([sign * (value - begins) for value in values]),
+        1.0
+        if claim.effect == "level" and begins is None
+        else below_zero([sign * (least - value) for value in values]),
+    )
+
+
+def _back(claim: Claim, mean: Estimate) -> tuple[float, float, float]:
+    ends = (mean.mean, mean.low, mean.high)
+    if claim.effect != "ratio":
+        return ends
+    mid, low, high = (math.exp(min(end, 700.0)) for end in ends)
+    return mid, low, high
+
+
+def _judged(claim: Claim, seen: Mapping[str, Seen], part: _Part, outcome: Outcome) -> Judged:
+    seeds = min(len(one.ours) for one in seen.values())
+    least = detectable(part.values)
+    bound = math.log(claim.bound) if claim.effect == "ratio" else claim.bound
+    away = estimate(part.values).mean - bound
+    return Judged(
+        claim=claim,
+        outcome=outcome if seeds >= claim.seeds else "no verdict",
+        part=part.name if len(seen) > 1 else "",
+        effect=part.effect,
+        low=part.low,
+        high=part.high,
+        seeds=seeds,
+        detectable=_percent(claim, least) if claim.effect == "ratio" else least,
+        wanted=seeds_for(part.values, away),
+    )
+
+
+def _percent(claim: Claim, log: float) -> float:
+    """Per cent of a ratio so far from the bound: less where the claim asks for less."""
+    return 100.0 * abs(math.expm1(min(-log if claim.direction == "below" else log, 700.0)))
+
+
+def _every(claim: Claim, seen: Mapping[str, Seen]) -> Judged:
+    pick, place = (np.max, np.argmax) if claim.direction == "below" else (np.min, np.argmin)
+    ends = [float(pick(one.ours)) for one in seen.values()]  # NaN where any is: that holds nothing
+    worst = ends[place(ends)]
+    part = list(seen)[place(ends)]
+    holds = worst <= claim.bound if claim.direction == "below" else worst >= claim.bound
+    seeds = min(len(one.ours) for one in seen.values())
+    outcome: Outcome = "shown" if holds else "contrary" if not claim.paper else "open"
+    return Judged(
+        claim=claim,
+        outcome=outcome if seeds >= claim.seeds else "no verdict",
+        part=part if len(seen) > 1 else "",
+        effect=worst,
+        low=math.nan,
+        high=math.nan,
+        seeds=seeds,
+        detectable=math.nan,
+        wanted=math.inf,
+    )

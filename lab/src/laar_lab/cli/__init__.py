@@ -1,0 +1,1 @@
+"""The commands that laar-lab adds to `laar`, by entry points of the group `laar.commands`."""

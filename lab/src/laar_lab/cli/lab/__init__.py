@@ -1,0 +1,22 @@
+"""`laar lab`: list and run experiments, replay a trace, fit the engine model to an endpoint.
+
+Exit status: 0 every claim is shown or nothing is judged, 3 some claim is not, 4 the seeds are too
+few for a verdict, 2 a fault that the user can correct.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from laar_lab.cli.lab.fit_engine import fit_engine
+from laar_lab.cli.lab.list_experiments import list_experiments
+from laar_lab.cli.lab.replay import replay
+from laar_lab.cli.lab.results import results
+from laar_lab.cli.lab.run import run
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Run experiments: the serving code in virtual time.", no_args_is_help=True)
+app.command(name="list")(list_experiments)
+for command in (run, results, replay, fit_engine):
+    app.command()(command)

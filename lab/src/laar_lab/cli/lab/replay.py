@@ -1,0 +1,137 @@
+"""`laar lab replay`: replay a trace against a fleet."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import check_places, report_errors
+from laar.errors import SettingError
+from laar_lab.cli.lab.options import (
+    Backend,
+    BlockTokens,
+    Jobs,
+    Json,
+    Keep,
+    Plot,
+    TimeScale,
+    lab_console,
+)
+
+__all__ = ["replay"]
+
+
+def replay(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            help="File with a trace, sessions, or laar's decision log (JSON lines; .gz too)."
+        ),
+    ],
+    fleet: Annotated[Path | None, typer.Option(help="Fleet file (YAML).")] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Engine profile, instead of a fleet file; `name@2.5` is 2.5 times slower. "
+            "Repeatable: the endpoints get the profiles in turn."
+        ),
+    ] = None,
+    endpoints: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of endpoints with --engine.")
+    ] = 8,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy to run, as policy or policy:parameter=value,...; repeatable."),
+    ] = None,
+    closed_loop: Annotated[
+        bool,
+        typer.Option(
+            "--closed-loop",
+            help="Send each request of a session after the answer before it. A file without "
+            "sessions is replayed at its times.",
+        ),
+    ] = False,
+    sessions: Annotated[
+        int | None, typer.Option(min=1, help="Sessions in progress at once. Default: all.")
+    ] = None,
+    ramp: Annotated[
+        float, typer.Option(min=0, help="Seconds over which the sessions start.")
+    ] = 60.0,
+    max_pause: Annotated[
+        float | None,
+        typer.Option(min=0, help="Longest pause within a session, in seconds. Default: no limit."),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Virtual minutes after which no request is sent. Default: no limit."
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Requests to send at most. Default: all.")
+    ] = None,
+    time_scale: TimeScale = 1.0,
+    speed: Annotated[
+        float, typer.Option(min=1e-6, help="Divide the times, pauses included, by this.")
+    ] = 1.0,
+    block_tokens: BlockTokens = 512,
+    max_in_flight: Annotated[
+        int, typer.Option(min=1, help="Requests in flight at most (open loop).")
+    ] = 64,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Random seed of network, ties and sampling. Unless 0, it also shuffles the "
+            "sessions."
+        ),
+    ] = 0,
+    json: Json = None,
+    plot: Plot = None,
+    backend: Backend = "loky",
+    jobs: Jobs = -1,
+    keep: Keep = None,
+) -> None:
+    """Replay a trace, recorded sessions or a decision log against a fleet, once for each policy.
+
+    A trace has the fields of Mooncake's traces. Sessions also have `session`, and `think_s` or
+    times. A decision log has times, lengths, names and the estimates for each model. It has no
+    prompts, so no two of its requests share a prefix.
+    """
+    with report_errors():
+        from laar_lab.figure import draw
+        from laar_lab.replay import Replay
+        from laar_lab.replay import replay as run_replay
+        from laar_lab.report import dump, show
+        from laar_lab.sweep import kept_in, placed
+
+        check_places(json, plot)
+        if not trace.is_file():
+            raise SettingError(
+                f"{trace} is not a file; give a trace or a decision log (JSON lines)"
+            )
+        given = Replay(
+            trace=trace,
+            fleet=fleet,
+            engines=tuple(engine or ()),
+            endpoints=endpoints,
+            closed_loop=closed_loop,
+            sessions=sessions,
+            ramp_s=ramp,
+            max_pause_s=math.inf if max_pause is None else max_pause,
+            until_s=math.inf if minutes is None else 60.0 * minutes,
+            limit=limit,
+            time_scale=time_scale / speed,
+            block_tokens=block_tokens,
+            max_in_flight=max_in_flight,
+            seed=seed,
+        )
+        with placed(backend, jobs), kept_in(keep, given.files):
+            report = run_replay(given, policy or ["laar", "least-loaded", "session-affinity"])
+        show(report, lab_console())
+        if json:
+            json.write_bytes(dump(report, trace=trace.name, seed=seed, remarks=report.remarks))
+        if plot:
+            draw(report, plot, trace.name)

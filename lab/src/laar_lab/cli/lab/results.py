@@ -1,0 +1,72 @@
+"""`laar lab results`: run experiments, and write the index of all verdicts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import report_errors
+from laar_lab.cli.lab.options import Backend, Data, Jobs, Keep, lab_console
+
+__all__ = ["results"]
+
+
+def results(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Names of experiments to run. Default: all that have no stored result."
+        ),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option(help="Directory for the results and for index.md, their overview.")
+    ] = Path("docs/results"),
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Leave out experiments that take more minutes than this on two cores."
+        ),
+    ] = math.inf,
+    data: Data = None,
+    backend: Backend = "loky",
+    jobs: Jobs = -1,
+    keep: Keep = None,
+) -> None:
+    """Run experiments, store their numbers by seed, and write the index with all verdicts.
+
+    Each experiment runs on the seeds that its claims need. With `--minutes 0` none runs, and only
+    the index is written.
+    """
+    with report_errors():
+        from laar_lab.experiment import spoken_time
+        from laar_lab.experiments import all_experiments, find_experiment
+        from laar_lab.results import commit_of, index_of, load, store
+        from laar_lab.sweep import kept_in, placed
+
+        directory.mkdir(parents=True, exist_ok=True)
+        known = {name: each for name, each in all_experiments().items() if each.claims}
+        stored = load(directory)
+        chosen = [find_experiment(name) for name in names or ()] or [
+            each
+            for each in known.values()
+            if each.name not in stored and (data is not None or not each.needs_data)
+        ]
+        chosen = [each for each in chosen if 60.0 * each.hours(each.seeds) <= minutes]
+        console, commit = lab_console(), commit_of()
+        hours = sum(each.hours(each.seeds) for each in chosen)
+        if chosen:
+            console.print(f"{len(chosen)} experiments, about {spoken_time(hours)} on two cores")
+        for experiment in chosen:
+            console.print(experiment.name, highlight=False)
+            taken = data if "data" in experiment.takes else None
+            scope = experiment.scope(None, quick=False, data=taken)
+            with placed(backend, jobs), kept_in(keep, (taken,)):
+                report = experiment.run(scope)
+            stored[experiment.name] = store(directory, experiment, report, scope, commit)
+            for one in experiment.judged(report, scope):
+                console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
+            (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+        (directory / "index.md").write_text(index_of(known, stored), "utf-8")

@@ -1,0 +1,146 @@
+"""`laar lab run`: run an experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from laar.cli.terminal import check_places, report_errors
+from laar.errors import SettingError
+from laar_lab.cli.lab.options import (
+    NO_VERDICT,
+    NOT_HELD,
+    Backend,
+    Data,
+    Jobs,
+    Json,
+    Keep,
+    Plot,
+    lab_console,
+)
+
+if TYPE_CHECKING:
+    from laar_lab.claims import Judged
+    from laar_lab.experiment import Experiment, Scope
+
+__all__ = ["run"]
+
+
+def run(
+    name: Annotated[str, typer.Argument(help="Name of an experiment; `laar lab list` prints all.")],
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of seeds. Default: as many as the experiment's claims need."
+        ),
+    ] = None,
+    first_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="First seed. Default: the experiment's own, mostly 1000. Give another to "
+            "check a claim on new seeds.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run a smoke test, without a verdict.")
+    ] = False,
+    data: Data = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Policy to run instead of the experiment's own, without a verdict: "
+            "policy:parameter=value,...; repeatable."
+        ),
+    ] = None,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Workload to run, without a verdict, for suite and no-regret; repeatable. "
+            "Default: all."
+        ),
+    ] = None,
+    fleet: Annotated[
+        Path | None,
+        typer.Option(
+            help="Fleet file (YAML) for the laar-* experiments. Default: the one that comes "
+            "with laar."
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(help="File of graded answers of real models, for laar-ladder and poisoning."),
+    ] = None,
+    json: Json = None,
+    plot: Plot = None,
+    backend: Backend = "loky",
+    jobs: Jobs = -1,
+    keep: Keep = None,
+) -> None:
+    """Run an experiment. Exits 0 if its claims are shown, 3 if not, 4 without a verdict."""
+    with report_errors():
+        from laar_lab.experiment import spoken_time
+        from laar_lab.experiments import find_experiment
+        from laar_lab.figure import draw
+        from laar_lab.report import as_records, dump, show
+        from laar_lab.sweep import kept_in, placed
+
+        check_places(json, plot)
+        experiment = find_experiment(name)
+        if plot and not experiment.has_figure:
+            raise SettingError(f"--plot {plot}: {name} has no figure")
+        scope = experiment.scope(
+            seeds,
+            quick=quick,
+            first_seed=first_seed,
+            data=data,
+            policies=policy or (),
+            workloads=workload or (),
+            fleet=fleet,
+            records=records,
+        )
+        console = lab_console()
+        hours = experiment.hours(len(scope.seeds))
+        if hours > 1.0 and not quick and backend == "loky":
+            console.print(
+                f"{len(scope.seeds)} seeds take {spoken_time(hours)} on two cores. "
+                "--keep DIR lets you stop and go on, --backend dask or ray runs them on a cluster, "
+                "--seeds fewer without a verdict.",
+                highlight=False,
+            )
+        with placed(backend, jobs), kept_in(keep, (data, fleet, records)):
+            report = experiment.run(scope)
+        judged = experiment.judged(report, scope)
+        show(report, console, judged)
+        console.print(_last_line(experiment, judged, scope), highlight=False)
+        if json:
+            about = {"experiment": name, "claim": experiment.about, "quick": quick}
+            json.write_bytes(
+                dump(report, **about, seeds=list(scope.seeds), claims=as_records(judged))
+            )
+        if plot:
+            draw(report, plot, experiment.name, runs=len(scope.seeds))
+    outcomes = {one.outcome for one in judged}
+    if outcomes & {"in kind", "contrary", "open"}:
+        raise typer.Exit(NOT_HELD)
+    if "no verdict" in outcomes or (experiment.claims and not judged and not quick):
+        raise typer.Exit(NO_VERDICT)
+
+
+def _last_line(experiment: Experiment, judged: Sequence[Judged], scope: Scope) -> str:
+    about = f"{experiment.about} ({experiment.source}; {_spoken(scope.seeds)})"
+    if scope.quick:
+        return f"a smoke test without a verdict: {about}"
+    if not judged and experiment.claims:
+        return f"no verdict on policies or workloads of one's choice: {about}"
+    if not judged:
+        return f"nothing is judged: {about}"
+    shown = sum(one.outcome == "shown" for one in judged)
+    return f"{shown} of {len(judged)} claims shown: {about}"
+
+
+def _spoken(seeds: tuple[int, ...]) -> str:
+    return f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"

@@ -1,0 +1,84 @@
+"""`laar context plan`: ContextPilot's offline half on files.
+
+Exit status: 0 done, 2 a fault that the user can correct.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, report_errors
+from laar.errors import SettingError
+
+__all__ = ["plan"]
+
+
+def plan(
+    requests: Annotated[
+        Path,
+        typer.Argument(
+            help="File of request bodies, or of batch-file lines with `body` (JSON lines)."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="File for the batch in sending order. Default: NAME.planned.jsonl."
+        ),
+    ] = None,
+    capacity_docs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Documents that the cache holds, to estimate hits. Default: no limit."
+        ),
+    ] = None,
+    min_docs: Annotated[
+        int, typer.Option(min=2, help="Leave shorter lists of documents as they are.")
+    ] = 3,
+    annotate: Annotated[
+        bool,
+        typer.Option(help="After documents that were moved, add a note with their received order."),
+    ] = True,
+    relabel: Annotated[
+        bool | None,
+        typer.Option(
+            help="Move texts below numbered labels, which keep their places. Default: only "
+            "where the prompt makes no use of the numbers."
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Order a batch's documents and requests so that prefixes repeat, and estimate the hits.
+
+    Lines are written in sending order. Give each line a `custom_id`, to match the answers with.
+    """
+    import orjson
+
+    from laar.context import ContextSettings
+    from laar_lab.offline import plan_file
+
+    out = out or requests.with_suffix(".planned.jsonl")
+    settings = ContextSettings(
+        min_docs=min_docs, annotate=annotate, relabel="auto" if relabel is None else relabel
+    )
+    with report_errors():
+        if out.resolve() == requests.resolve():
+            raise SettingError(f"--out {out} is the input; name another file")
+        report = plan_file(requests, out, settings=settings, capacity_docs=capacity_docs)
+    cache = f"a cache of {capacity_docs:,} documents" if capacity_docs else "a cache without limit"
+    typer.echo(f"{report.requests:,} requests, {report.planned:,} of them planned ", nl=False)
+    typer.echo(f"({report.documents:,} documents), {report.reordered:,} reordered")
+    typer.echo(
+        f"documents found in {cache}: {report.hit_received:.1%} as received, "
+        f"{report.hit_planned:.1%} as planned"
+    )
+    for reason, count in sorted(report.left.items()):
+        typer.echo(f"  left as received, {reason}: {count:,}")
+    typer.echo(f"wrote {out}")
+    if json_file is not None:
+        with report_errors():
+            json_file.write_bytes(orjson.dumps(asdict(report), option=orjson.OPT_INDENT_2))

@@ -1,0 +1,79 @@
+"""`laar ttca`: held-out questions with retries, policy by policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.lookups import Languages, Lengths
+from laar.cli.terminal import JsonFile, report_errors
+
+__all__ = ["ttca"]
+
+
+def ttca(
+    url: Annotated[
+        str | None, typer.Option(help="Gateway URL; omit it to start the demo fleet.")
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="Policy to measure; repeatable. The first is compared with the others."),
+    ] = None,
+    per_cell: Annotated[
+        int, typer.Option(help="Number of held-out look-ups for each language and length.", min=1)
+    ] = 10,
+    language: Languages = None,
+    length: Lengths = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
+    concurrency: Annotated[int, typer.Option(help="Questions in flight at once.", min=1)] = 8,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Real seconds per simulated second, in the fleet that is started."),
+    ] = 0.05,
+    capability: Annotated[
+        Path | None,
+        typer.Option(help="Artifact for the fleet that is started. Default: the demo fleet's own."),
+    ] = None,
+    keep_prompts: Annotated[
+        bool,
+        typer.Option(
+            "--keep-prompts/--drop-prompts",
+            help="Cache prompts at the started endpoints. With --drop-prompts a retry prefills "
+            "its whole prompt again.",
+        ),
+    ] = True,
+    against_lab: Annotated[
+        int | None,
+        typer.Option(
+            help="Compare with N lab runs; exit 3 if a figure falls outside their range.", min=2
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the figures to this file (.svg, .png).")
+    ] = None,
+) -> None:
+    """Ask held-out questions, with retries, and report each policy's time to correct answer."""
+    with report_errors():
+        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+        from laar_lab.live.ttca import Ttca, run_ttca
+
+        wanted = Ttca(
+            asked=queries(
+                languages=language or LANGUAGES,
+                lengths_tokens=length or LENGTHS_TOKENS,
+                per_cell=per_cell,
+                seed=seed,
+                split="evaluate",
+            ),
+            policies=policy or ("laar", "laar-paper", "load-aware", "session-affinity"),
+            concurrency=concurrency,
+            url=url,
+            time_scale=time_scale,
+            capability=capability,
+            keep_prompts=keep_prompts,
+            lab_runs=against_lab,
+        )
+        raise typer.Exit(run_ttca(wanted, json_file=json_file, plot_file=plot))

@@ -1,0 +1,200 @@
+"""laar's own decision log as a trace: the traffic that a picker saw, sent again.
+
+The log gives each request's time of decision, its length (the engine's count where its answer was
+read, else the estimate for the endpoint that was picked), the name it asked for, its language,
+length bucket and task, the models that had been tried, and each model's P(correct) as estimated
+then. So a policy that prices accuracy decides on the numbers the picker had.
+
+The following is lost, since a log holds nothing of any prompt:
+
+- Prefixes and sessions are unknown. Each prompt shares nothing with another, so caches and the
+  policies that follow them are of no use; beliefs about cached tokens can't be replayed.
+- Most answers' lengths are not known (`bodies.sample_answers`). Those have the length of one of the
+  last known ones, by chance; before the first, `UNKNOWN_ANSWER_TOKENS`.
+- Opaque requests have no length, and are left out. Refused ones were never decided on.
+- A name that no endpoint of the new fleet serves, an alias as well, stands for all its models. One
+  the log has no probability of has the mean of the others'.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush, heappushpop
+from itertools import count, islice, takewhile
+from pathlib import Path
+
+import numpy as np
+
+from laar.accuracy.assessor import Assessment, Cell
+from laar.core.request import Request
+from laar.errors import SettingError
+from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread
+from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
+
+__all__ = ["LoggedAssessor", "LoggedRequest", "is_decision_log", "read_decisions"]
+
+MAX_REORDERED = 1 << 15
+"""Lines held at a time to sort them by their decisions, at a kilobyte each: they come in the order
+in which requests ended. A request that took longer than all these is sent late."""
+
+UNKNOWN_ANSWER_TOKENS = 128
+"""Stand-in while no answer's length is known."""
+
+_KEPT_ANSWERS = 1024
+_BLOCKS_EACH = -(-MAX_TOKENS // BLOCK_TOKENS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedRequest:
+    """One decision of the log.
+
+    Args:
+        arrival: the request to send, and its time.
+        cell: the cell that it was priced by.
+        probability: P(correct) by model, as estimated then, given the models already tried.
+    """
+
+    arrival: Arrival
+    cell: Cell
+    probability: Mapping[str, float]
+
+
+def is_decision_log(path: Path) -> bool:
+    """Whether the first line is a decision or its outcome.
+
+    Raises:
+        SettingError: it can't be read, or the line is not a JSON object.
+    """
+    return any(
+        entry.keys() & {"candidates", "decision_id"} for _, entry in islice(entries(path), 1)
+    )
+
+
+def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
+    """The decisions in order of time, rotated files (``<path>.1`` and older) first.
+
+    Args:
+        path: the log.
+        time_scale: stretches the time between requests; above 1 is a lighter load.
+
+    Raises:
+        SettingError: a file can't be read, or a line is wrong; names line and field.
+    """
+    if not time_scale > 0:
+        raise SettingError(f"time scale {time_scale}: give a number above 0")
+    first_s = last_s = None
+    for index, logged in enumerate(_in_order(_requests(path))):
+        arrival, prompt = logged.arrival, logged.arrival.prompt
+        first_s = arrival.at_s if first_s is None else first_s
+        last_s = arrival.at_s if last_s is None else max(last_s, arrival.at_s)
+        blocks = spread(index * _BLOCKS_EACH, prompt.prompt_tokens // BLOCK_TOKENS)
+        sent = replace(
+            arrival,
+            at_s=(last_s - first_s) * time_scale,
+            prompt=replace(prompt, blocks=blocks),
+        )
+        yield replace(logged, arrival=sent)
+
+
+def _in_order(requests: Iterable[LoggedRequest]) -> Iterator[LoggedRequest]:
+    heap: list[tuple[float, int, LoggedRequest]] = []
+    for order, logged in enumerate(requests):
+        item = (logged.arrival.at_s, order, logged)
+        if len(heap) < MAX_REORDERED:
+            heappush(heap, item)
+        else:
+            yield heappushpop(heap, item)[2]
+    while heap:
+        yield heappop(heap)[2]
+
+
+def _requests(path: Path) -> Iterator[LoggedRequest]:
+    """The log's lines, times as they stand there, prompts without blocks."""
+    rotated = (path.with_name(f"{path.name}.{age}") for age in count(1))
+    older = list(takewhile(Path.is_file, rotated))
+    rng = random.Random("answers")
+    answers: list[int] = []
+    for file in (*reversed(older), path):
+        for where, entry in entries(file):
+            if entry.get("reason") == "opaque" or "decision_id" in entry:
+                continue
+            end = field(entry, "completion", dict, where)
+            output = end.get("completion_tokens")
+            if output is not None:
+                output = whole(end, "completion_tokens", where, least=0)
+                if len(answers) < _KEPT_ANSWERS:
+                    answers.append(output)
+                else:
+                    answers[rng.randrange(_KEPT_ANSWERS)] = output
+            elif answers:
+                output = answers[rng.randrange(len(answers))]
+            else:
+                output = UNKNOWN_ANSWER_TOKENS
+            yield _logged(entry, end, max(1, output), where)
+
+
+def _logged(entry: Entry, end: Entry, output_tokens: int, where: str) -> LoggedRequest:
+    tried = field(entry, "tried_models", list, where)
+    if not all(isinstance(model, str) for model in tried):
+        raise SettingError(f"{where}: `tried_models` must be a list of names")
+    rows = field(entry, "candidates", list, where)
+    if not all(isinstance(row, dict) for row in rows):
+        raise SettingError(f"{where}: `candidates` must be a list of objects")
+    picked = whole(entry, "picked", where, least=0)
+    if picked >= len(rows):
+        raise SettingError(f"{where}: `picked` is {picked} of {len(rows)} candidates")
+    if end.get("prompt_tokens"):
+        tokens = whole(end, "prompt_tokens", where, least=1)
+    else:
+        tokens = max(1, round(number(rows[picked], "tokens", where, most=MAX_TOKENS)))
+    return LoggedRequest(
+        arrival=Arrival(
+            at_s=number(entry, "time", where),
+            prompt=Prompt(prompt_tokens=tokens, output_tokens=output_tokens, blocks=array("Q")),
+            model=field(entry, "asked_model", str, where),
+            tried=",".join(tried),
+        ),
+        cell=(
+            field(entry, "language", str, where),
+            whole(entry, "bucket_tokens", where, least=0),
+            field(entry, "task", str, where),
+        ),
+        probability={
+            field(row, "model", str, where): number(row, "probability", where, most=1.0)
+            for row in rows
+        },
+    )
+
+
+class LoggedAssessor(MeasuredAssessor):
+    """Uses this fleet's speeds, and for its models the estimates logged at each decision.
+
+    Args:
+        sites: the fleet.
+    """
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        super().__init__(sites)
+        self._models = {site.model for site in sites}
+        self._next: LoggedRequest | None = None
+
+    def arrivals(self, logged: Iterable[LoggedRequest]) -> Iterator[Arrival]:
+        """The requests to send; each must be decided on before the next is taken."""
+        for self._next in logged:
+            arrival = self._next.arrival
+            yield arrival if arrival.model in self._models else replace(arrival, model="auto")
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """The estimates that the log holds for the request that is decided on."""
+        known = super().assess(request, models, tried, now)
+        if self._next is not None:
+            said = self._next.probability
+            mean = sum(said.values()) / len(said)
+            known.probability = np.array([said.get(model, mean) for model in models])
+            known.cell = self._next.cell
+        return known

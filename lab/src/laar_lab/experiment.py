@@ -1,0 +1,124 @@
+"""An experiment: a grid of runs, a table, and claims that are declared before it runs.
+
+Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`; that is all it takes to
+be listed, run, judged and to have a row in docs/results. Its function returns tables and, for each
+declared claim, the numbers by seed; `laar_lab.claims` judges them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from laar.errors import SettingError
+from laar_lab.claims import Claim, Judged, judge
+from laar_lab.report import Report
+
+__all__ = ["FIRST_SEED", "Experiment", "Scope", "spoken_time"]
+
+FIRST_SEED = 1000
+"""First seed of experiments by default; artifacts that come with laar are fitted on seed 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """The part of an experiment to run.
+
+    Args:
+        seeds: every policy runs on each.
+        quick: a smoke test: small, and without a verdict.
+        data: directory with real traffic, for experiments that can use it.
+        policies: policies to run in place of the experiment's own, where it takes this option.
+        workloads: the same for workloads.
+        fleet: file of the simulated models; None for the one of the package.
+        records: graded answers of real models, where an experiment takes these for questions.
+    """
+
+    seeds: tuple[int, ...]
+    quick: bool = False
+    data: Path | None = None
+    policies: tuple[str, ...] = ()
+    workloads: tuple[str, ...] = ()
+    fleet: Path | None = None
+    records: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment:
+    """One experiment.
+
+    Args:
+        name: its name on the command line.
+        about: its subject, one sentence.
+        claims: the claims that are judged; empty where nothing is.
+        source: as in "GORGO, section 3"; "decision 13" or "no paper" for laar's own.
+        run: makes the report.
+        seeds: number of seeds by default; at least as many as each claim needs.
+        quick_seeds: number of seeds of the smoke test.
+        minutes: minutes of one core for a seed, about.
+        needs_data: it runs on `--data` alone.
+        first_seed: the first of its seeds by default.
+        takes: options of `laar lab run` that only some experiments have: `data`, `policies`,
+            `workloads`, `fleet`, `records`.
+        has_figure: whether its report has charts for `--plot`.
+    """
+
+    name: str
+    about: str
+    source: str
+    run: Callable[[Scope], Report]
+    claims: tuple[Claim, ...] = ()
+    seeds: int = 10
+    quick_seeds: int = 2
+    minutes: float = 1.0
+    needs_data: bool = False
+    first_seed: int = FIRST_SEED
+    takes: frozenset[str] = frozenset()
+    has_figure: bool = False
+
+    def judged(self, report: Report, scope: Scope) -> list[Judged]:
+        """The verdicts; none of a smoke test, nor of policies or workloads of one's choice."""
+        chosen = scope.quick or scope.policies or scope.workloads
+        return [] if chosen else judge(self.claims, report.evidence)
+
+    def hours(self, seeds: int, cores: int = 2) -> float:
+        """The approximate duration of a run on `cores` cores."""
+        return self.minutes * seeds / cores / 60.0
+
+    def scope(
+        self,
+        seeds: int | None,
+        *,
+        quick: bool,
+        first_seed: int | None = None,
+        data: Path | None = None,
+        policies: Sequence[str] = (),
+        workloads: Sequence[str] = (),
+        fleet: Path | None = None,
+        records: Path | None = None,
+    ) -> Scope:
+        """The scope for a number of seeds, by default the experiment's own.
+
+        Raises:
+            SettingError: the experiment has no such option.
+        """
+        given: dict[str, Any] = {
+            "data": data,
+            "policies": tuple(policies),
+            "workloads": tuple(workloads),
+            "fleet": fleet,
+            "records": records,
+        }
+        for option, value in given.items():
+            if value and option not in self.takes:
+                raise SettingError(f"experiment `{self.name}` does not take {option}")
+        count = seeds or (self.quick_seeds if quick else self.seeds)
+        first = self.first_seed if first_seed is None else first_seed
+        return Scope(seeds=tuple(range(first, first + count)), quick=quick, **given)
+
+
+def spoken_time(hours: float) -> str:
+    """Hours, or minutes where they are few."""
+    return f"{hours:.1f} h" if hours >= 1.0 else f"{max(1.0, 60.0 * hours):.0f} min"

@@ -1,0 +1,32 @@
+"""The experiments, one small module each; found by looking into this package."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from laar.errors import SettingError, unknown
+from laar_lab.experiment import Experiment
+
+__all__ = ["all_experiments", "find_experiment"]
+
+
+def all_experiments() -> dict[str, Experiment]:
+    """Every experiment by name, in the order of the names."""
+    found: dict[str, Experiment] = {}
+    for module in iter_modules(__path__):
+        for experiment in getattr(import_module(f"{__name__}.{module.name}"), "EXPERIMENTS", ()):
+            found[experiment.name] = experiment
+    return dict(sorted(found.items()))
+
+
+def find_experiment(name: str) -> Experiment:
+    """The experiment of that name.
+
+    Raises:
+        SettingError: there is none; the text names those there are.
+    """
+    known = all_experiments()
+    if name not in known:
+        raise SettingError(unknown("experiment", name, known))
+    return known[name]

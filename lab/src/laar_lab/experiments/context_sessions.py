@@ -1,0 +1,135 @@
+"""Several sessions of several turns at once: 2 to 32 (ContextPilot, table 3b).
+
+The conversations of `context-turns`, each turn sent a second after the answer to the one before, so
+many of them at a time, on one engine. The paper has 1.92 times RadixCache's speed with 2 sessions
+and 1.49 times with 32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from laar.context import ContextHook
+from laar_lab.claims import Claim, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
+from laar_lab.report import Report, Table, Value
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    LinkProfile,
+    Site,
+    Turn,
+    VirtualFleet,
+    hold_sessions,
+)
+from laar_lab.statistics import estimate, means
+from laar_lab.sweep import grid
+from laar_lab.tally import Tally
+from laar_lab.workloads.rag_turns import HookedBodies, conversations
+
+__all__ = ["EXPERIMENTS"]
+
+SESSIONS = (2, 4, 8, 16, 32)
+FEWEST, MOST = 1.92, 1.49
+_THINK_S = 1.0
+_TURNS = 5
+
+
+def run(scope: Scope) -> Report:
+    """Each number of sessions, as received and with order and notes."""
+    sessions = SESSIONS[::4] if scope.quick else SESSIONS
+    cases = {key: key for key in product(sessions, (RECEIVED, NOTES))}
+    runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")
+    rows: list[tuple[Value, ...]] = [
+        (
+            f"{at_once} sessions, {way}",
+            *means(runs[at_once, way], ("hit_rate", "ttft_s")),
+            estimate(
+                [
+                    theirs["ttft_s"] / ours["ttft_s"]
+                    for ours, theirs in zip(
+                        runs[at_once, way], runs[at_once, RECEIVED], strict=True
+                    )
+                ]
+            ),
+        )
+        for at_once, way in cases
+    ]
+    return Report(
+        tables=[
+            Table(
+                title=f"8 documents of 1,024 tokens a turn, {_TURNS} turns, 1 x {ENGINE}",
+                columns=("", "found cached", "TTFT mean s", "times as received"),
+                rows=rows,
+            )
+        ],
+        evidence={
+            f"sessions-{at_once}": {
+                "": paired(runs[at_once, RECEIVED], runs[at_once, NOTES], "ttft_s")
+            }
+            for at_once in (SESSIONS[0], SESSIONS[-1])
+        },
+    )
+
+
+def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
+    """Runs `at_once` sessions at a time on a fresh engine; each place has three, in turn."""
+    count = 3 * at_once
+    load = conversations(seed, count=count, turns=_TURNS, docs=8, repeats=0.4, every_s=1.0)
+    site = Site(
+        name="engine", model="model", engine=load_profile(ENGINE), link=LinkProfile(rtt_s=0.0004)
+    )
+    fleet = VirtualFleet([site], FleetSettings(), seed=seed)
+    settings = WAYS[way]
+    bodies = HookedBodies(ContextHook(settings) if settings else None, output_tokens=32)
+    messages = turn_messages()
+    tally = Tally()
+
+    def turns(conversation: int) -> Iterator[Turn]:
+        for turn in load:
+            if turn.conversation == conversation:  # made when the answer before is here
+                name = f"{conversation}/{turn.number}"
+                prompt = bodies.prompt(name, messages(turn), fleet.clock.now)
+                yield Turn(prompt=prompt, after_answer_s=_THINK_S, kind=name)
+
+    def ended(arrival: Arrival, exchange: Exchange) -> None:
+        if exchange.status == 200:
+            bodies.accepted(arrival.kind, exchange.end_s)
+        tally.add(arrival, exchange)
+
+    named = [(str(number), turns(number)) for number in range(count)]
+    hold_sessions(fleet, named, ended, at_once=at_once, ramp_s=_THINK_S * _TURNS)
+    return {"hit_rate": tally.cached_tokens / tally.prompt_tokens, "ttft_s": tally.ttft.mean}
+
+
+CLAIMS = tuple(
+    Claim(
+        name=f"sessions-{at_once}",
+        says=f"With {at_once} sessions at once the mean TTFT is {times} times as fast",
+        metric="mean TTFT as received, by with order and notes",
+        effect="ratio",
+        direction="above",
+        bound=times,
+        seeds=3,
+        paper="ContextPilot, section 7.1, table 3b",
+        published=f"{times} times RadixCache",
+    )
+    for at_once, times in ((SESSIONS[0], FEWEST), (SESSIONS[-1], MOST))
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="context-sessions",
+        minutes=0.5,
+        about="Order and notes make 2 to 32 sessions at once faster",
+        source="ContextPilot, section 7.1, table 3b",
+        run=run,
+        claims=CLAIMS,
+        seeds=3,
+        quick_seeds=1,
+    ),
+)

@@ -1,0 +1,389 @@
+"""A day of operation: mixed traffic, crashes, a deployment and scaling, by what operators watch.
+
+Twenty-four hours, each represented by a minute at that hour's rate (`laar_lab.workloads.day`),
+behind an hour that fills the caches and does not count. Endpoints join and leave with the load by a
+timetable that is the same for every rule. Four endpoints crash, and all are replaced one after the
+other from the forenoon on. What lasts seconds lasts them here too: a crashed engine is away for
+30 s, which is half of an hour's minute. So the day holds far more trouble than a real one.
+
+Every rule has the same picker around it: two fallbacks named to Envoy, health learned from
+outcomes, engines that restarted noticed. What differs is the choice alone.
+
+*Endpoints needed* is another run: the busiest hour, without incidents, on fewer and fewer endpoints
+until p95 TTFT is above `OBJECTIVE_S`. It is found by halving, which takes for granted that one
+endpoint more never hurts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from laar.accuracy.assessor import PlainAssessor
+from laar.core.decision import DirectorSettings
+from laar.errors import RequestError, SettingError
+from laar.health import HealthSettings
+from laar.policies import parse_policy
+from laar_lab.claims import Claim, Seen, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    Operation,
+    Turn,
+    VirtualFleet,
+    generator,
+    request_of,
+)
+from laar_lab.statistics import means
+from laar_lab.suite import fleets
+from laar_lab.suite.case import Numbers
+from laar_lab.suite.real import day_agents, day_chats
+from laar_lab.sweep import grid
+from laar_lab.tally import Tally
+from laar_lab.workloads.day import HOURS, KINDS, Day, Visit, visits
+
+__all__ = ["EXPERIMENTS"]
+
+OURS = "laar"
+RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "least-loaded")
+_ENGINE = "llama-3-8b-a100"
+
+_TIMETABLE = {0: 6, 7: 8, 9: 10, 19: 8, 22: 6}
+"""Endpoints from each hour on."""
+_CRASHES = (2.5, 8.5, 15.5, 20.5)
+_DEPLOYMENT = 9.5
+"""In hours, on ten endpoints."""
+_DOWN_SHARE, _GRACE_SHARE = 1 / 2, 1 / 3
+"""Shares of an hour: 30 s until a crashed engine is back, 20 s in which a leaving one may
+finish."""
+
+_BUSIEST = 11
+_FEWEST_ENDPOINTS, _MOST_ENDPOINTS = 4, 20
+OBJECTIVE_S = 1.5
+"""Seconds to the first token that 95 % of the busiest hour's requests should have."""
+
+_QUICK_HOUR_S = 3.0
+_QUICK_RIVALS = ("smg", "least-loaded")
+
+
+_REAL_CHATS_PER_S, _REAL_AGENTS_PER_S = 1.2, 0.02
+"""At the busiest hour: real prompts are longer and share less, real agents go on for longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Traffic:
+    """The source of the traffic, small enough to travel to another process."""
+
+    hour_s: float
+    data: Path | None
+
+    def day(self) -> Day:
+        day = Day(hour_s=self.hour_s)
+        if self.data is None:
+            return day
+        return replace(
+            day,
+            real_chats=partial(day_chats, self.data, _REAL_CHATS_PER_S),
+            real_agents=partial(day_agents, self.data),
+            agents_per_s=_REAL_AGENTS_PER_S,
+        )
+
+
+class _Clients:
+    """Sends a day's visits, and counts their results."""
+
+    def __init__(self, fleet: VirtualFleet, day: Day, seed: int) -> None:
+        self._fleet, self._day = fleet, day
+        self._visits = visits(day, generator(seed, "load day"))
+        self._sent = 0
+        self.refused = 0
+        self.all = Tally()
+        self.hours = [Tally() for _ in range(day.hours)]
+        self.kinds = {kind: Tally() for kind in KINDS}
+
+    def begin(self) -> None:
+        """Waits for the next visit."""
+        visit = next(self._visits, None)
+        if visit is not None:
+            self._fleet.clock.at(visit.at_s, self._come, visit)
+
+    def _come(self, visit: Visit) -> None:
+        self.begin()
+        self._next(visit)
+
+    def _next(self, visit: Visit) -> None:
+        turn = next(visit.turns, None)
+        if turn is None:
+            return
+        due_s = self._fleet.clock.now + turn.after_answer_s
+        if due_s < self._day.ends_s:
+            self._fleet.clock.at(due_s, self._ask, visit, turn)
+
+    def _ask(self, visit: Visit, turn: Turn) -> None:
+        at_s = self._fleet.clock.now
+        arrival = Arrival(at_s=at_s, prompt=turn.prompt, session=visit.session, kind=visit.kind)
+        self._sent += 1
+
+        def ended(exchange: Exchange) -> None:
+            hour = self._day.hour(at_s)
+            if hour >= 0:
+                for tally in (self.all, self.hours[hour], self.kinds[visit.kind]):
+                    tally.add(arrival, exchange)
+            self._next(visit)
+
+        def refused(_error: RequestError) -> None:
+            self.refused += 1
+            self._next(visit)
+
+        self._fleet.enqueue(request_of(self._sent, arrival), turn.prompt, ended, refused)
+
+
+def _fleet(policy: str, seed: int, endpoints: int) -> tuple[VirtualFleet, list[str]]:
+    name, parameters = parse_policy(policy)
+    sites = fleets.of_one(_ENGINE, endpoints)
+    settings = FleetSettings(
+        policy=name,
+        parameters=parameters,
+        fallbacks=DirectorSettings().fallbacks,
+        health=HealthSettings(probe=False),
+    )
+    fleet = VirtualFleet(sites, settings, seed=seed, assessor=PlainAssessor())
+    return fleet, [site.name for site in sites]
+
+
+def _day(traffic: _Traffic, policy: str, seed: int) -> Numbers:
+    """The day under one rule."""
+    day = traffic.day()
+    fleet, names = _fleet(policy, seed, max(_TIMETABLE.values()) + 1)
+    operation = Operation(fleet, names, _TIMETABLE[0], generator(seed, "operation"))
+    grace_s = _GRACE_SHARE * day.hour_s
+    for hour, listed in _TIMETABLE.items():
+        operation.scale(day.hour_s * (hour + 1), listed, grace_s)
+    for crash_at in _CRASHES:
+        operation.crash(day.hour_s * (crash_at + 1), _DOWN_SHARE * day.hour_s)
+    operation.deploy(day.hour_s * (_DEPLOYMENT + 1), grace_s)
+    clients = _Clients(fleet, day, seed)
+    clients.begin()
+    fleet.clock.run()
+    operation.measure()
+    numbers = clients.all.numbers()
+    numbers["failed"] += float(clients.refused)
+    numbers["failed_share"] = numbers["failed"] / max(1.0, numbers["requests"])
+    numbers["engine_s"] = sum(fleet.host(name).busy_s for name in names)
+    numbers["busy"] = numbers["engine_s"] / operation.listed_s
+    for prefix, tallies in (
+        ("h", {f"{hour:02d}": tally for hour, tally in enumerate(clients.hours)}),
+        ("k", clients.kinds),
+    ):
+        for part, tally in tallies.items():
+            found = tally.numbers()
+            for metric in _BY_PART:
+                numbers[f"{prefix} {part} {metric}"] = found[metric]
+    return numbers
+
+
+_BY_PART = ("ttft_p95_s", "e2e_p95_s", "hit_rate", "requests")
+
+
+def _needed(traffic: _Traffic, policy: str, seed: int) -> Numbers:
+    """The fewest endpoints that keep the objective in the busiest hour."""
+    day = replace(traffic.day(), only_hour=_BUSIEST, hours=1)
+
+    def is_enough(endpoints: int) -> bool:
+        fleet, _ = _fleet(policy, seed, endpoints)
+        clients = _Clients(fleet, day, seed)
+        clients.begin()
+        fleet.clock.run()
+        return clients.all.ttft.percentile(0.95) <= OBJECTIVE_S
+
+    few, enough = _FEWEST_ENDPOINTS, _MOST_ENDPOINTS
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if is_enough(middle) else (middle, enough)
+    return {"endpoints": float(enough)}
+
+
+def _one(part: str, traffic: _Traffic, policy: str, seed: int) -> Numbers:
+    return (_day if part == "day" else _needed)(traffic, policy, seed)
+
+
+_SHOWN = {
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p95_s": "p95",
+    "e2e_p95_s": "E2E p95 s",
+    "hit_rate": "hit rate",
+    "failed": "failed",
+    "engine_s": "engine s",
+    "busy": "busy share",
+    "endpoints": "endpoints needed",
+}
+
+
+def run_day(scope: Scope) -> Report:
+    """The day under each rule, and the endpoints that each needs."""
+    traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
+    rivals = _QUICK_RIVALS if scope.quick else RIVALS
+    ours, *others = policies = scope.policies or (OURS, *rivals)
+    if not others:
+        raise SettingError("give at least two policies; the first is judged against the others")
+    for policy in policies:
+        parse_policy(policy)
+    parts = product(("day", "endpoints"), policies)
+    cases = {(part, policy): (part, traffic, policy) for part, policy in parts}
+    done = grid(_one, cases, scope.seeds, label="day")
+    runs = {
+        policy: [
+            day | needed
+            for day, needed in zip(done["day", policy], done["endpoints", policy], strict=True)
+        ]
+        for policy in policies
+    }
+    return Report(
+        tables=[_table(runs), _by_kind(runs)],
+        evidence=_evidence(runs, ours, others),
+        charts=[
+            _by_hour(runs, "ttft_p95_s", "p95 TTFT by hour", "s"),
+            _by_hour(runs, "hit_rate", "Hit rate by hour", ""),
+        ],
+    )
+
+
+Runs = dict[str, list[Numbers]]
+
+
+def _table(runs: Runs) -> Table:
+    rows: list[tuple[Value, ...]] = [(policy, *means(of, _SHOWN)) for policy, of in runs.items()]
+    count = sum(run["requests"] for run in next(iter(runs.values()))) / len(
+        next(iter(runs.values()))
+    )
+    return Table(
+        title=f"a day of operation, about {count:.0f} requests; mean over the seeds",
+        columns=("policy", *_SHOWN.values()),
+        rows=rows,
+        digits=3,
+    )
+
+
+def _by_kind(runs: Runs) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
+        for kind in KINDS
+        for policy, of in runs.items()
+    ]
+    return Table(
+        title="by kind of traffic",
+        columns=("kind", "policy", "TTFT p95 s", "E2E p95 s", "hit rate", "requests"),
+        rows=rows,
+        digits=3,
+    )
+
+
+def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
+    return Chart(
+        title=title,
+        x_label="hour",
+        y_label=unit,
+        x=[float(hour) for hour in range(HOURS)],
+        series={
+            policy: means(of, [f"h {hour:02d} {metric}" for hour in range(HOURS)])
+            for policy, of in runs.items()
+        },
+    )
+
+
+def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[str, Seen]]:
+    def against(metric: str) -> dict[str, Seen]:
+        return {rival: paired(runs[ours], runs[rival], metric) for rival in others}
+
+    return {
+        "ttft-p50": against("ttft_p50_s"),
+        "ttft-p95": against("ttft_p95_s"),
+        "e2e-p95": against("e2e_p95_s"),
+        "hit-rate": against("hit_rate"),
+        "engine-seconds": against("engine_s"),
+        "failed": against("failed_share"),
+        "endpoints": against("endpoints"),
+    }
+
+
+_SEEDS = 10
+
+
+def _claim(name: str, says: str, metric: str, bound: float, **other: Any) -> Claim:
+    given: dict[str, Any] = {"effect": "ratio", "direction": "below"} | other
+    return Claim(name=name, says=says, metric=metric, bound=bound, seeds=_SEEDS, **given)
+
+
+CLAIMS = (
+    _claim(
+        "ttft-p95",
+        "A day of operation: p95 TTFT is below every rival's",
+        "p95 TTFT, laar by the rival's",
+        1.0,
+    ),
+    _claim(
+        "e2e-p95",
+        "p95 end to end is at most 3 % above any rival's",
+        "p95 end to end, laar by the rival's",
+        1.03,
+    ),
+    _claim(
+        "ttft-p50",
+        "p50 TTFT is at most 10 % above any rival's",
+        "p50 TTFT, laar by the rival's",
+        1.1,
+    ),
+    _claim(
+        "hit-rate",
+        "The hit rate is at most 2 % below any rival's",
+        "hit rate, laar by the rival's",
+        0.98,
+        direction="above",
+    ),
+    _claim(
+        "failed",
+        "At most one request in a thousand more fails than under any rival",
+        "share that fails, laar's less the rival's",
+        0.001,
+        effect="difference",
+    ),
+    _claim(
+        "engine-seconds",
+        "Engines are busy for at most 3 % longer than under any rival",
+        "seconds in which engines run something, laar by the rival's",
+        1.03,
+        why="laar spreads requests while engines have room: answers are quicker in smaller "
+        "batches, and more engines run something at a time. Rules that fill fewer engines have "
+        "longer answers.",
+    ),
+    _claim(
+        "endpoints",
+        "The busiest hour needs no more endpoints than under any rival, half of one at most",
+        f"endpoints that keep p95 TTFT at {OBJECTIVE_S} s, laar's less the rival's",
+        0.5,
+        effect="difference",
+    ),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="day",
+        has_figure=True,
+        minutes=3,
+        about="A day of operation: mixed traffic, crashes, a deployment and scaling",
+        source="no paper",
+        run=run_day,
+        claims=CLAIMS,
+        seeds=_SEEDS,
+        quick_seeds=1,
+        first_seed=32_000,
+        takes=frozenset({"data", "policies"}),
+    ),
+)

@@ -1,0 +1,227 @@
+"""GORGO's evaluation in the lab: three regions, one endpoint each, conversations, paired policies.
+
+One run is one policy on one seed's trace. Replicas are one profile (`gorgo-main` is prefill-bound,
+`gorgo-hack` decode-bound), 37, 279 and 456 ms away, the farthest with spells of 850 ms. The trace
+begins amid conversations whose prefixes no endpoint has cached yet, so its first fifth is not
+counted.
+
+Prompts share blocks of 16 tokens; the engines' blocks are 64, which loses at most 48 tokens of a
+prefix and is twice as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from laar.core.cost import CostWeights
+from laar.core.policy import Policy
+from laar.policies import build_policies
+from laar.policies.gorgo import Gorgo
+from laar.policies.pickers import ShuffledMaxScore
+from laar.tuning import TunerSettings
+from laar_lab.report import Table, Value
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    LinkProfile,
+    Site,
+    VirtualFleet,
+    generator,
+    replay_open,
+)
+from laar_lab.statistics import Estimate, gain, means
+from laar_lab.sweep import sweep
+from laar_lab.tally import Tally
+from laar_lab.tuning import tune
+from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
+
+__all__ = [
+    "NEAR",
+    "PAPER_BASELINES",
+    "PAPER_BOX",
+    "PAPER_INITIAL",
+    "PAPER_INTERVAL_S",
+    "PAPER_WILDCHAT",
+    "Run",
+    "Runs",
+    "arrivals_of",
+    "below",
+    "policies_of",
+    "results_table",
+    "run_all",
+    "run_one",
+    "run_policies",
+    "sites_of",
+    "tuned",
+]
+
+NEAR = "ashburn:8000"
+_LINKS = {
+    NEAR: LinkProfile(rtt_s=0.037, jitter=0.05),
+    "frankfurt:8000": LinkProfile(rtt_s=0.279, jitter=0.10),
+    "seoul:8000": LinkProfile(rtt_s=0.456, jitter=0.20, spell_rtt_s=0.85, spell_share=0.05),
+}
+_BLOCK_TOKENS = 64
+_UNCOUNTED_SHARE = 0.2
+
+PAPER_BASELINES = (
+    "simple-session-affinity",
+    "aibrix-prefix-cache",
+    "least-request",
+    "least-load",
+)
+"""The baselines of GORGO's tables, as its code has them."""
+
+_GORGOS_AIBRIX = {"aibrix-prefix-cache": {"stdevs": 2.0}}
+"""GORGO's evaluation lets an endpoint be two standard deviations above the mean; AIBrix one."""
+
+PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
+PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
+"""GORGO's published weights for WildChat, whose prompts share little."""
+PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
+PAPER_INTERVAL_S = 30.0
+"""Seconds between two probes, and between two scrapes, in GORGO's proxy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run.
+
+    Args:
+        policy: name of the policy.
+        seed: seed of the trace and of the network.
+        time_scale: stretches the trace; 2 is half the load.
+        minutes: minutes of the trace before stretching.
+        profile: engine profile of the endpoints.
+        shape: shape of the conversations.
+        gorgo: weights of the policy `gorgo`, by name; empty for the published ones.
+        weights: weights of the policy `laar`.
+        interval_s: seconds between two probes and two scrapes; None for the product's own.
+    """
+
+    policy: str
+    seed: int
+    time_scale: float
+    minutes: float = 15.0
+    profile: str = "gorgo-main"
+    shape: ChatShape = GORGO_CHATS
+    gorgo: tuple[tuple[str, float], ...] = ()
+    weights: CostWeights = field(default_factory=CostWeights)
+    interval_s: float | None = None
+
+
+Runs = dict[str, list[dict[str, float]]]
+"""Numbers by contestant, one for each seed."""
+
+
+def sites_of(profile: str) -> list[Site]:
+    """The three endpoints."""
+    engine = load_profile(profile)
+    blocks = engine.settings.num_blocks * engine.settings.block_size // _BLOCK_TOKENS
+    settings = replace(engine.settings, num_blocks=blocks, block_size=_BLOCK_TOKENS)
+    engine = replace(engine, settings=settings)
+    return [Site(name=n, model="chat", engine=engine, link=link) for n, link in _LINKS.items()]
+
+
+def arrivals_of(run: Run) -> list[Arrival]:
+    """The trace: the same for every policy of a seed."""
+    drawn = chats(run.shape, generator(run.seed, "conversations"), run.minutes * 60.0)
+    return [replace(arrival, at_s=arrival.at_s * run.time_scale) for arrival in drawn]
+
+
+def policies_of(run: Run) -> dict[str, Policy]:
+    """The product's policies, GORGO's with the run's weights."""
+    policies = build_policies(run.weights, _GORGOS_AIBRIX)
+    # As published, the smallest score wins outright: our picker's near-ties would go to the less
+    # loaded, and hide the effect of a zero load weight.
+    score = Gorgo(**dict(run.gorgo))
+    policies["gorgo"] = Policy(name="gorgo", scorers=[(score, 1.0)], picker=ShuffledMaxScore())
+    return policies
+
+
+def picker_of(run: Run) -> FleetSettings:
+    """The picker of a run."""
+    settings = FleetSettings(policy=run.policy)
+    if run.interval_s is None:
+        return settings
+    return replace(settings, scrape_interval_s=run.interval_s, probe_interval_s=run.interval_s)
+
+
+def run_one(run: Run) -> dict[str, float]:
+    """The tally's numbers, and `near_share`: requests that went to the nearest endpoint."""
+    return run_policies(run, policies_of(run))
+
+
+def run_policies(
+    run: Run,
+    policies: dict[str, Policy],
+    prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
+) -> dict[str, float]:
+    """Does as `run_one`, with other policies, and a last change to the fleet."""
+    fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
+    prepare(fleet)
+    tally = Tally()
+    counted_from_s = _UNCOUNTED_SHARE * run.minutes * 60.0 * run.time_scale
+
+    def ended(arrival: Arrival, exchange: Exchange) -> None:
+        if arrival.at_s >= counted_from_s:
+            tally.add(arrival, exchange)
+
+    replay_open(fleet, arrivals_of(run), ended)
+    count = max(1, tally.by_endpoint.total())
+    return tally.numbers() | {"near_share": tally.by_endpoint[NEAR] / count}
+
+
+def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
+    """Every contestant's runs, on all cores."""
+    cases = [(run,) for of_one in runs.values() for run in of_one]
+    results = iter(sweep(run_one, cases, label=label))
+    return {name: [next(results) for _ in of_one] for name, of_one in runs.items()}
+
+
+_SHOWN = {
+    "ttft_p50_s": "TTFT p50 s",
+    "ttft_p95_s": "p95",
+    "ttft_p99_s": "p99",
+    "e2e_p50_s": "E2E p50 s",
+    "e2e_p95_s": "p95",
+    "late_p95_s": "TTFT from schedule p95",
+    "hit_rate": "hit rate",
+    "near_share": "nearest",
+}
+
+
+def results_table(results: Runs, title: str) -> Table:
+    """One row for each contestant, means over the seeds."""
+    rows: list[tuple[Value, ...]] = [(name, *means(runs, _SHOWN)) for name, runs in results.items()]
+    return Table(title=title, columns=("policy", *_SHOWN.values()), rows=rows, digits=3)
+
+
+def below(ours: Sequence[dict[str, float]], theirs: Sequence[float], name: str) -> Estimate:
+    """The share by which ours is below theirs, seed by seed."""
+    return gain([run[name] for run in ours], theirs)
+
+
+def tuned(
+    run: Run,
+    bounds: dict[str, tuple[float, float]],
+    initial: dict[str, float],
+    windows: int,
+    objective: str = "ttft-and-e2e-p95",
+) -> dict[str, float]:
+    """Climbs with the product's tuner on the run's trace; the weights it would export."""
+    settings = TunerSettings(bounds=bounds, objective=objective, max_windows=windows, seed=run.seed)
+    tuner = tune(
+        lambda: arrivals_of(run),
+        sites_of(run.profile),
+        picker_of(run),
+        settings,
+        initial,
+        seed=run.seed,
+        policies=policies_of(run),
+    )
+    return cast("dict[str, float]", tuner.export()["weights"])

@@ -1,0 +1,330 @@
+"""LAAR's evaluation in the lab: five models, 15 cells of KV look-ups, users who ask until right.
+
+One run is one contestant on one cell of one seed: 50 held-out queries, 8 users, a fresh fleet.
+Engines are those of the simulated endpoint: the model's own speeds, vLLM's scheduler, chunks of
+2,048 tokens, the memory of an A100 beside a 7B model.
+
+Two settings. In `repeat` a retry pays for its whole prompt again wherever it goes. In `cached`
+engines keep prompts (vLLM's default), so asking the model that has just been wrong costs only the
+decoding of the same wrong answer: policies that do so give up fast, which the paper's measure, with
+its censored times, counts in their favour. Both are shown; see `laar_ttca`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from laar.accuracy.artifact import Capability, parse_artifact
+from laar.accuracy.assessor import Assessment, CapabilityAssessor, RequestText
+from laar.accuracy.capability import CapabilityModel
+from laar.core.cost import CostWeights
+from laar.core.endpoints import Floats
+from laar.core.interfaces import Assessor, View
+from laar.core.request import Request
+from laar.measuring.kv_lookup import queries
+from laar.policies.laar.outlook import Outlook
+from laar_lab.experiment import Scope
+from laar_lab.measure_fleet import default_artifact, measure_fleet
+from laar_lab.sim.answers import AccuracySurface
+from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
+from laar_lab.sim.fleet import (
+    Answered,
+    FleetSettings,
+    LinkProfile,
+    Question,
+    Site,
+    VirtualFleet,
+    ask_until_correct,
+)
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
+from laar_lab.sweep import grid
+from laar_lab.workloads.kv_questions import as_questions
+
+__all__ = [
+    "BASELINES",
+    "BOUNDS",
+    "CONTESTANTS",
+    "MAX_ATTEMPTS",
+    "USERS",
+    "Blind",
+    "Cell",
+    "CellResult",
+    "Oracle",
+    "TrueAccuracies",
+    "World",
+    "artifact",
+    "best_single",
+    "cells_of",
+    "length_name",
+    "name_of",
+    "questions_of",
+    "result_of",
+    "run_cell",
+    "run_cells",
+    "sites_of",
+    "surface_of",
+    "uncached",
+    "world_from",
+    "world_of",
+]
+
+Cell = tuple[str, int]
+"""Language, length in tokens."""
+
+USERS = 8
+PER_CELL = 50
+BASELINES = (
+    "load-aware",
+    "session-affinity",
+    "least-loaded",
+    "round-robin",
+    "random",
+    "best-single",
+)
+CONTESTANTS = ("laar", "laar-paper", *BASELINES, "oracle")
+BOUNDS = ("true accuracies", "oracle, all asked", "oracle")
+"""`laar` with more knowledge: each cell's true accuracies; the models that are right, but not that
+none is, so that such a question is put to every model; and that as well."""
+
+_BLOCK_TOKENS = 128
+"""Coarser than vLLM's 16: prompts here share all or nothing, and it is eight times faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellResult:
+    """One run; arrays over its queries.
+
+    Args:
+        latencies_s: seconds of each attempt, zero where there was none, shape (queries,
+            MAX_ATTEMPTS).
+        attempts: number of attempts.
+        correct: whether the last one was right.
+    """
+
+    latencies_s: np.ndarray[tuple[int, int], np.dtype[np.float64]]
+    attempts: np.ndarray[tuple[int], np.dtype[np.int64]]
+    correct: np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+    @property
+    def ttca_s(self) -> float:
+        """Mean over the queries; one without a correct answer counts the time until giving up."""
+        return float(self.latencies_s.sum() / len(self.correct))
+
+    @property
+    def success(self) -> float:
+        """Share of the queries that got a correct answer."""
+        return float(self.correct.mean())
+
+    @property
+    def seconds_per_correct(self) -> float:
+        """All time spent, for each correct answer."""
+        return float(self.latencies_s.sum() / max(1, self.correct.sum()))
+
+    def success_by(self, attempts: int) -> float:
+        """Share of the queries answered correctly within that number of attempts."""
+        return float((self.correct & (self.attempts <= attempts)).mean())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The simulated models, and their accuracies as measured on other questions."""
+
+    surface: AccuracySurface
+    capability: Capability
+
+
+@lru_cache(maxsize=4)
+def world_from(fleet: Path | None) -> World:
+    """The world of a fleet file; without one, the package's with the artifact that comes with it.
+
+    Raises:
+        SettingError: the file can't be used.
+    """
+    if fleet is None:
+        return World(surface=surface_of(), capability=artifact())
+    surface = AccuracySurface.load(fleet)
+    return World(surface=surface, capability=measure_fleet(surface).artifact)
+
+
+def world_of(scope: Scope) -> World:
+    """The world of a run."""
+    return world_from(scope.fleet)
+
+
+def surface_of() -> AccuracySurface:
+    """The fleet of laar-fleet.yaml."""
+    return AccuracySurface.load()
+
+
+def artifact() -> Capability:
+    """The fleet's artifact from `laar measure` and `laar fit`, on queries no experiment asks."""
+    return parse_artifact(default_artifact(), source="laar-fleet.capability.json")
+
+
+def best_single(known: Capability) -> str:
+    """The model that was right most often when measured: the choice if there can be one only."""
+    return max(known.models, key=lambda name: known.models[name].mean)
+
+
+def cells_of(scope: Scope) -> list[Cell]:
+    """All 15 cells; three of them in the small version."""
+    surface = world_of(scope).surface
+    languages, lengths = surface.languages, surface.lengths_tokens
+    if scope.quick:
+        return [(name, lengths[min(at, len(lengths) - 1)]) for at, name in enumerate(languages[:3])]
+    return [(language, length) for language in languages for length in lengths]
+
+
+def name_of(cell: Cell) -> str:
+    """A cell in a table."""
+    return f"{cell[0]} {length_name(cell[1])}"
+
+
+def length_name(tokens: int) -> str:
+    """A length in a table; no two lengths have the same one."""
+    return f"{tokens}" if tokens % 1024 else f"{tokens // 1024}K"
+
+
+def sites_of(surface: AccuracySurface) -> list[Site]:
+    """One endpoint for each model."""
+    blocks = load_profile("qwen2.5-7b-a100").settings.num_blocks * 16 // _BLOCK_TOKENS
+    settings = EngineSettings(num_blocks=blocks, block_size=_BLOCK_TOKENS)
+    return [
+        Site(
+            name=f"{name}:8000",
+            model=name,
+            engine=EngineProfile(
+                name=name,
+                cost=LinearCost(
+                    seconds_per_token=model.seconds_per_token,
+                    decode_s_per_token=model.decode_s_per_token,
+                ),
+                settings=settings,
+            ),
+            link=LinkProfile(rtt_s=0.0005, jitter=0.1),
+        )
+        for name, model in surface.models.items()
+    ]
+
+
+def run_cells(
+    scope: Scope, contestants: Sequence[str], *, cached: bool, label: str
+) -> dict[tuple[str, Cell], list[CellResult]]:
+    """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
+    cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
+    return grid(run_cell, cases, scope.seeds, label=label)
+
+
+def run_cell(
+    contestant: str, cell: Cell, cached: bool, fleet_file: Path | None, seed: int
+) -> CellResult:
+    """One run; see the module's text."""
+    world = world_from(fleet_file)
+    surface, known = world.surface, world.capability
+    asked = questions_of(surface, cell, seed, cached=cached)
+    assessor: Assessor = CapabilityAssessor(CapabilityModel(known))
+    policy, attempts = contestant, MAX_ATTEMPTS
+    if contestant == "true accuracies":
+        assessor, policy = TrueAccuracies(CapabilityModel(known), surface), "laar"
+    elif contestant in BOUNDS:
+        assessor, policy = Oracle(assessor, asked), "laar"
+        attempts = 1 if contestant == "oracle" else MAX_ATTEMPTS  # right at once, or no model is
+    elif contestant == "best-single":
+        policy, name = "least-loaded", best_single(known)
+        asked = [replace(q, request=replace(q.request, model=name)) for q in asked]
+    fleet = VirtualFleet(
+        sites_of(surface), FleetSettings(policy=policy), seed=seed, assessor=assessor
+    )
+    return result_of(ask_until_correct(fleet, asked, concurrency=USERS, max_attempts=attempts))
+
+
+def questions_of(
+    surface: AccuracySurface, cell: Cell, seed: int, *, cached: bool, shared: int = 1
+) -> list[Question]:
+    """A cell's held-out queries; without block ids where nothing is to be cached."""
+    language, length = cell
+    drawn = queries(languages=[language], lengths_tokens=[length], per_cell=PER_CELL, seed=seed)
+    asked = as_questions(drawn, surface, seed=seed, shared=shared)
+    return asked if cached else [uncached(question) for question in asked]
+
+
+def uncached(question: Question) -> Question:
+    """The same question with a prompt that no engine keeps."""
+    return replace(question, prompt=replace(question.prompt, blocks=array("Q")))
+
+
+def result_of(answered: Sequence[Answered]) -> CellResult:
+    """A run's answers as arrays."""
+    latencies = np.zeros((len(answered), MAX_ATTEMPTS))
+    for row, record in zip(latencies, answered, strict=True):
+        row[: len(record.latencies_s)] = record.latencies_s
+    return CellResult(
+        latencies_s=latencies,
+        attempts=np.array([len(record.models) for record in answered]),
+        correct=np.array([record.correct for record in answered]),
+    )
+
+
+class TrueAccuracies(CapabilityAssessor):
+    """Knows P(correct) of each cell from the fleet itself, and the rest from the artifact."""
+
+    def __init__(self, capability: CapabilityModel, surface: AccuracySurface) -> None:
+        super().__init__(capability)
+        self._surface = surface
+
+    def assess(
+        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """The fleet's accuracies, moved by the failures so far as in the artifact."""
+        known = super().assess(request, models, tried, now)
+        language, length, _ = known.cell
+        row = np.array([self._surface.accuracy(model, language, length) for model in models])
+        return replace(known, probability=self.capability.given_failures(row, models, tried))
+
+
+class Blind:
+    """The cost that serves, blind to one thing.
+
+    Args:
+        weights: weights of the cost.
+        name: name of the view's array that is set to zeros.
+    """
+
+    def __init__(self, weights: CostWeights, name: str) -> None:
+        self._name = name
+        self._scorer = Outlook(weights)
+
+    def score(self, view: View) -> Floats:
+        """Scores by the other arrays."""
+        setattr(view, self._name, np.zeros(len(view.slots)))
+        if self._name == "base_s":
+            view.timed_answers = False
+        return self._scorer.score(view)
+
+
+class Oracle:
+    """Knows who will be right: the bound no picker can pass."""
+
+    def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
+        self._inner = inner
+        self._truth: Mapping[str, Question] = {q.request.id: q for q in asked}
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Probability 1 or 0."""
+        question = self._truth[request.id.rpartition("/")[0]]
+        known = self._inner.assess(request, models, tried, now)
+        right = np.array([float(question.is_correct(model)) for model in models])
+        return replace(known, probability=right)
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Passes it on."""
+        self._inner.usage(request, model, prompt_tokens)

@@ -1,0 +1,165 @@
+"""The cost of several pickers, each of which learns the others' decisions a little late.
+
+The product's directors and their sharing, joined by a channel that delays every record: 5 ms that a
+picker gathers, and the way. A store on the same machine is 1 to 2 ms away; 20 ms is the target for
+the age of a record, and stands for a busy one.
+
+One picker that knows all is the measure. Requests come to a picker by chance, so a session's turns
+come to all. Two pickers that decide within the delay may choose one idle endpoint: that, and no
+difference in learned estimates, is the price. Where nothing is shared, prefixes are lost as well.
+
+A p95 of a few thousand requests differs by some 4 % between two runs that differ in a tie alone, so
+it takes many seeds to distinguish 3 % from nothing. The large fleet has ten times the requests, and
+needs few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from laar_lab.claims import Claim, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.report import Report, Table, Value
+from laar_lab.statistics import means
+from laar_lab.suite import fleets
+from laar_lab.suite.case import Case, Closed, Numbers, Pickers, run_case
+from laar_lab.suite.table import SUITE
+from laar_lab.sweep import grid
+from laar_lab.workloads.shared_prompts import AgentShape, agents
+
+__all__ = ["EXPERIMENTS"]
+
+_MARGIN = 1.03
+_QUICK_SHARE = 0.1
+_LARGE, _LARGE_ENDPOINTS, _QUICK_ENDPOINTS = "agents-1000", 1000, 24
+_SESSIONS_EACH = 7  # at an endpoint, as in `agents-8k`
+_DELAY_S = 0.02
+
+_WORKLOADS = {"agents": "agents-8k", "conversations": "art-x2"}
+_FOUR = {
+    "one": Pickers(),
+    "4, 1 ms": Pickers(4, 0.001),
+    "4, 20 ms": Pickers(4, _DELAY_S),
+    "4, 100 ms": Pickers(4, 0.1),
+    "4, nothing shared": Pickers(4, None),
+}
+_EIGHT = {"one": Pickers(), "8, 20 ms": Pickers(8, _DELAY_S)}
+_SHOWN = {"hit_rate": "hit rate", "ttft_p50_s": "TTFT p50 s", "ttft_p95_s": "TTFT p95 s"}
+
+Results = dict[str, list[Numbers]]
+
+
+def run_four(scope: Scope) -> Report:
+    """Four pickers on agents and on conversations, by the delay."""
+    tables, evidence = [], {}
+    for part, name in _WORKLOADS.items():
+        found = _runs(scope, name, _FOUR)
+        tables.append(_table(name, found))
+        late = found["4, 20 ms"]
+        evidence[f"{part}-ttft"] = {"": paired(late, found["one"], "ttft_p95_s")}
+        evidence[f"{part}-hits"] = {"": paired(late, found["one"], "hit_rate")}
+    return Report(tables=tables, evidence=evidence)
+
+
+def run_large(scope: Scope) -> Report:
+    """A thousand endpoints behind eight pickers."""
+    found = _runs(scope, _LARGE, _EIGHT)
+    seen = paired(found["8, 20 ms"], found["one"], "ttft_p95_s")
+    return Report(tables=[_table(_LARGE, found)], evidence={"large-ttft": {"": seen}})
+
+
+def _runs(scope: Scope, name: str, ways: dict[str, Pickers]) -> Results:
+    cases = {way: (name, pickers, scope.quick) for way, pickers in ways.items()}
+    return grid(_run, cases, scope.seeds, label=f"many-pickers, {name}")
+
+
+def _run(name: str, pickers: Pickers, quick: bool, seed: int) -> Numbers:
+    share = _QUICK_SHARE if quick else 1.0
+    if name == _LARGE:
+        case = _large(_QUICK_ENDPOINTS if quick else _LARGE_ENDPOINTS)
+    else:
+        (case,) = (case for case in SUITE if case.name == name)
+    return run_case(case, "laar", seed, share=share, pickers=pickers)
+
+
+def _large(endpoints: int) -> Case:
+    """The agents of the suite on a larger fleet, for half a minute: many, not long."""
+    at_once = _SESSIONS_EACH * endpoints
+    return Case(
+        name=_LARGE,
+        about="coding agents on a thousand endpoints",
+        role="choose",
+        fleet=partial(fleets.of_one, "gorgo-main", endpoints),
+        load=Closed(draw=partial(agents, AgentShape()), at_once=at_once, ramp_s=5.0),
+        minutes=0.5,
+    )
+
+
+def _table(name: str, found: Results) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (way, *means(runs, _SHOWN), _ratio(runs, found["one"])) for way, runs in found.items()
+    ]
+    columns = ("pickers", *_SHOWN.values(), "p95 beside one")
+    return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
+
+
+def _ratio(runs: Sequence[Numbers], one: Sequence[Numbers]) -> float:
+    return sum(run["ttft_p95_s"] for run in runs) / sum(run["ttft_p95_s"] for run in one)
+
+
+def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
+    return (
+        Claim(
+            name=f"{part}-ttft",
+            says=f"Four pickers that hear of each other after 20 ms: p95 TTFT of {part} is at most "
+            "3 % above that of one",
+            metric="p95 TTFT, four pickers by one",
+            effect="ratio",
+            direction="below",
+            bound=_MARGIN,
+            seeds=seeds,
+        ),
+        Claim(
+            name=f"{part}-hits",
+            says=f"The hit rate of {part} is at most 3 % below that of one",
+            metric="hit rate, four pickers by one",
+            effect="ratio",
+            direction="above",
+            bound=1.0 / _MARGIN,
+            seeds=seeds,
+        ),
+    )
+
+
+EXPERIMENTS = (
+    Experiment(
+        name="many-pickers",
+        about="Four pickers that share decide as well as one that knows all",
+        source="decision 16",
+        run=run_four,
+        claims=(*_claims("agents", 24), *_claims("conversations", 24)),
+        seeds=24,
+        minutes=2.0,
+    ),
+    Experiment(
+        name="many-pickers-large",
+        about="On a thousand endpoints eight pickers decide as well as one that knows all",
+        source="decision 16",
+        run=run_large,
+        claims=(
+            Claim(
+                name="large-ttft",
+                says="Eight pickers that hear of each other after 20 ms: p95 TTFT on 1,000 "
+                "endpoints is at most 3 % above that of one",
+                metric="p95 TTFT, eight pickers by one",
+                effect="ratio",
+                direction="below",
+                bound=_MARGIN,
+                seeds=4,
+            ),
+        ),
+        seeds=4,
+        minutes=5.0,
+    ),
+)

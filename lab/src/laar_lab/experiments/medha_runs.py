@@ -1,0 +1,109 @@
+"""Shared code of Medha's experiments: one engine under one load, and its clients' latencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar_lab.sim.engine import EngineProfile, build_engine, drive, load_profile
+from laar_lab.statistics import estimate
+from laar_lab.workloads.medha_mix import Mix, jobs
+
+__all__ = [
+    "MEDHA",
+    "NON_PREEMPTIVE",
+    "SARATHI",
+    "Floats",
+    "Latencies",
+    "Ratio",
+    "over",
+    "percentile",
+    "run",
+    "with_slack",
+]
+
+MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
+"""The paper's three systems on 16 A100; the last stands for LoongServe."""
+
+Floats = NDArray[np.float64]
+"""One number a request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """The latencies that clients saw in one run, in order of arrival.
+
+    Args:
+        ttft_s: seconds to the first token.
+        first_s: time of the first token, from the run's start.
+        tpot_s: seconds between tokens, from the first to the last; NaN for answers of one.
+        is_long: mask of the long requests.
+    """
+
+    ttft_s: Floats
+    first_s: Floats
+    tpot_s: Floats
+    is_long: NDArray[np.bool_]
+
+    @property
+    def short_ttft_s(self) -> Floats:
+        """Times to first token of the short requests."""
+        return self.ttft_s[~self.is_long]
+
+
+def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
+    """Runs a load on a fresh engine to its end."""
+    profile = load_profile(engine) if isinstance(engine, str) else engine
+    arrived = list(jobs(mix, seed))
+    timings = drive(build_engine(profile, seed=seed), arrived)
+    seen = [timings[job.id] for job in arrived]
+    first = np.array([timing.first_token_s for timing in seen])
+    end = np.array([timing.end_s for timing in seen])
+    tokens = np.array([job.output_tokens for job in arrived])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = (end - first) / (tokens - 1)
+    return Latencies(
+        ttft_s=first - np.array([timing.arrival_s for timing in seen]),
+        first_s=first,
+        tpot_s=tpot,
+        is_long=np.array([job.id.startswith("long") for job in arrived]),
+    )
+
+
+def with_slack(order: str, *, multi_prefill: bool = True, late_share: float = 0.0) -> EngineProfile:
+    """Medha's engine with another order or batching, all its other mechanisms kept."""
+    profile = load_profile(MEDHA)
+    slack = replace(
+        profile.settings.slack, order=order, multi_prefill=multi_prefill, late_share=late_share
+    )
+    return replace(profile, settings=replace(profile.settings, slack=slack))
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """Interpolated; NaN for none."""
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, percent)) if len(known) else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A geometric mean over seeds with its 95 % interval: ratios of queues spread over decades."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.mean:.3g}"
+        return f"{self.mean:.3g} ({self.low:.3g} .. {self.high:.3g})"
+
+
+def over(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """The ratio of theirs to ours, paired by seed."""
+    logs = estimate([math.log(b / a) for a, b in zip(ours, theirs, strict=True)])
+    return Ratio(math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high))

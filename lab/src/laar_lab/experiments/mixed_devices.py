@@ -1,0 +1,101 @@
+"""One model on fast and on slow devices, without labels to distinguish them.
+
+Half of the endpoints need three times as long for everything, under one model's name and without
+labels, as after a second batch of older accelerators. The oracle is the same policy on the same
+load where the two kinds are two models, either of which may answer, whose speeds were measured: it
+prices each endpoint by its own speed from the first request on. So the difference between the two
+is only the knowledge that the picker has to gain while it serves. The first fifth, some 300
+requests, is not counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from laar_lab.claims import Claim, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.report import Report, Table, Value
+from laar_lab.sim.fleet import Site
+from laar_lab.statistics import means
+from laar_lab.suite import fleets
+from laar_lab.suite.case import Case
+from laar_lab.suite.runs import OURS, run_all
+from laar_lab.suite.table import SUITE
+
+__all__ = ["EXPERIMENTS"]
+
+_LIMIT = 0.05
+_METRICS = {"ttft_mean_s": "mean TTFT", "ttft_p95_s": "p95 TTFT", "e2e_mean_s": "mean E2E"}
+_POLICIES = (OURS, "lmetric", "least-loaded")
+_KNOWN = "mixed-devices, speeds known"
+
+
+def _known_speeds() -> list[Site]:
+    """The same devices, each kind with a model of its own."""
+    sites = _UNKNOWN.fleet()
+    kinds = {site.engine.cost: site.name for site in reversed(sites)}
+    return [replace(site, model=f"on {kinds[site.engine.cost]}") for site in sites]
+
+
+def run(scope: Scope) -> Report:
+    """The default with and without knowledge, and two rules that have none."""
+    share = 0.3 if scope.quick else 1.0
+    policies = scope.policies or _POLICIES
+    results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)
+    oracle = run_all((_ORACLE,), (policies[0],), scope.seeds, "with speeds known", share=share)
+    contestants = {"oracle: speeds known": oracle[_KNOWN][policies[0]], **results[_UNKNOWN.name]}
+    rows: list[tuple[Value, ...]] = [
+        (name, *means(runs, _METRICS)) for name, runs in contestants.items()
+    ]
+    return Report(
+        tables=[
+            Table(
+                title="one model on 4 fast and 4 three times slower devices, s",
+                columns=("policy", *_METRICS.values()),
+                rows=rows,
+                digits=3,
+            )
+        ],
+        evidence={
+            _slug(metric): {
+                "": paired(results[_UNKNOWN.name][policies[0]], oracle[_KNOWN][policies[0]], metric)
+            }
+            for metric in _METRICS
+        },
+    )
+
+
+def _slug(metric: str) -> str:
+    return _METRICS[metric].replace(" ", "-").lower()
+
+
+CLAIMS = tuple(
+    Claim(
+        name=_slug(metric),
+        says=f"{called} is at most {_LIMIT:.0%} above that of speeds known beforehand",
+        metric=f"{called}, laar by the same with speeds known",
+        effect="ratio",
+        direction="below",
+        bound=1.0 + _LIMIT,
+        seeds=10,
+        why="What is found out while serving is found out by requests that were sent wrongly.",
+    )
+    for metric, called in _METRICS.items()
+)
+
+_UNKNOWN: Case = next(case for case in SUITE if case.name == "mixed-devices")
+_ORACLE = replace(
+    _UNKNOWN, name=_KNOWN, like=_UNKNOWN.name, fleet=_known_speeds, knowledge=fleets.measured
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="mixed-devices",
+        minutes=0.1,
+        about="Devices of two speeds behind one model, unlabelled, cost next to nothing",
+        source="decision 13",
+        run=run,
+        claims=CLAIMS,
+        takes=frozenset({"policies"}),
+    ),
+)

@@ -1,0 +1,316 @@
+"""Is the default ever worse off than the best policy for the traffic that comes?
+
+`suite` shows any policies on any workloads and judges nothing; policies are shaped with it, on its
+own seeds (from 100) and on the workloads to choose on. `no-regret` is the claim, on all
+workloads, with margins, tests and seeds as docs/decisions/0013 has them. The leads over the best
+single baseline, bare means in the decision, are tested as well, which is stricter. `agents` and
+`conversations` are the same on real traffic alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from laar.errors import SettingError
+from laar_lab.claims import ALONE, Claim, Seen, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.report import Report, Table, Value
+from laar_lab.statistics import Estimate, log_ratios
+from laar_lab.suite.case import Case, Numbers
+from laar_lab.suite.real import agent_cases, conversation_cases
+from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_screened, table_of
+from laar_lab.suite.table import cases
+from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets
+
+__all__ = ["EXPERIMENTS"]
+
+_QUICK_SHARE = 0.2
+_QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
+_QUICK_CASES = ("router-8", "regions", "agents-8k", "parallel-mixed")
+_SHOWN_BASELINES = ("lmetric", "smg", "llm-d", "llm-d-guide:prefill_tokens_per_s=0", "least-loaded")
+_CALLED = {
+    "ttft_mean_s": "mean TTFT",
+    "ttft_p50_s": "p50 TTFT",
+    "ttft_p95_s": "p95 TTFT",
+    "e2e_mean_s": "mean E2E",
+    "e2e_p95_s": "p95 E2E",
+}
+_LEAD = {"ttft_p95_s": 0.10, "e2e_mean_s": 0.05, "e2e_p95_s": 0.05}
+"""Over all workloads, against the best single baseline."""
+_ALL_OPTIONS = frozenset({"data", "policies", "workloads"})
+
+
+def run_suite(scope: Scope) -> Report:
+    """Any policies on any workloads; by default on those to choose on."""
+    known = cases(scope.data)
+    picked = scope.workloads or tuple(case.name for case in known if case.role == "choose")
+    policies = scope.policies or (OURS, *_SHOWN_BASELINES)
+    if scope.quick:
+        picked, policies = scope.workloads or _QUICK_CASES[:2], policies[:3]
+    results = run_all(
+        chosen(known, picked),
+        policies,
+        scope.seeds,
+        "suite",
+        share=_QUICK_SHARE if scope.quick else 1.0,
+    )
+    tables = [table_of(results, "policies by workload")]
+    first, *others = policies
+    if others and len(scope.seeds) > 1:
+        tables.append(_against(compare(results, first, others), f"{first} against the best"))
+    return Report(tables=tables)
+
+
+def run_no_regret(scope: Scope) -> Report:
+    """The default against the best baseline of each workload."""
+    baselines = _QUICK_BASELINES if scope.quick else BASELINES
+    return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
+
+
+def run_agents(scope: Scope) -> Report:
+    """Real sessions of coding agents."""
+    return _real(scope, agent_cases, "agents")
+
+
+def run_conversations(scope: Scope) -> Report:
+    """A real trace of a chat service."""
+    return _real(scope, conversation_cases, "conversations")
+
+
+def _real(scope: Scope, made: Callable[..., Sequence[Case]], label: str) -> Report:
+    if scope.data is None:
+        raise SettingError(f"`{label}` needs --data DIR, the directory with the real traffic")
+    return _judged(scope, made(scope.data), scope.policies or (OURS, *BASELINES), label)
+
+
+def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label: str) -> Report:
+    ours, *baselines = policies
+    if not baselines:
+        raise SettingError("give at least two policies; the first is judged against the others")
+    names = scope.workloads
+    if scope.quick and not names and label == "no-regret":
+        names = _QUICK_CASES
+    picked = chosen(known, names)
+    if scope.quick:
+        results = run_all(picked, policies, scope.seeds, label, share=_QUICK_SHARE)
+    else:
+        results = run_screened(picked, policies, scope.seeds, label)
+    table = table_of(results, "policies by workload")
+    if scope.quick:
+        return Report(tables=[table])
+    compared = compare(results, ours, baselines)
+    roles = _roles(known)
+    evidence: dict[str, dict[str, Seen]] = {}
+    for each in compared:
+        runs = results[each.case]
+        part = f"{each.case}, {each.best}"
+        of_role = evidence.setdefault(f"{roles[each.case]}-{_slug(each.metric)}", {})
+        of_role[part] = paired(runs[ours], runs[each.best], each.metric)
+    evidence["none-fails"] = {
+        case: Seen([run["failed"] for run in runs[ours]]) for case, runs in results.items()
+    }
+    leads = _leads(results, ours, baselines)
+    if label == "no-regret" and not scope.workloads:
+        evidence |= {name: {best: seen} for name, best, _, seen in leads}
+    return Report(
+        tables=[
+            _against(compared, f"{ours} against the best baseline of each workload"),
+            _over_all(leads, ours),
+            _regrets(results, policies),
+            table,
+        ],
+        evidence=evidence,
+    )
+
+
+def _roles(known: Sequence[Case]) -> dict[str, str]:
+    return {case.name: case.role for case in known}
+
+
+def _against(compared: Sequence[Comparison], title: str) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (each.case, _CALLED[each.metric], each.best, each.percent, each.verdict)
+        for each in compared
+    ]
+    return Table(
+        title=f"{title}: per cent more (less is better), 95 % intervals",
+        columns=("workload", "metric", "best baseline", "% more", "verdict"),
+        rows=rows,
+        digits=1,
+    )
+
+
+def _slug(metric: str) -> str:
+    return _CALLED[metric].replace(" ", "-").lower()
+
+
+_Lead = tuple[str, str, Estimate, Seen]
+"""Claim, best single baseline, how much less ours is over the workloads, and by seed."""
+
+
+def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]:
+    found = []
+    for metric in _LEAD:
+        best, less = geometric(results, ours, baselines, metric)
+        found.append((f"lead-{_slug(metric)}", best, less, _by_seed(results, ours, best, metric)))
+    return found
+
+
+def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
+    """Geometric means over the workloads; a workload's own where a baseline fell out early."""
+    seeds = max(len(runs[ours]) for runs in results.values())
+    logs = []
+    for runs in results.values():
+        theirs = runs[best]
+        ratios = log_ratios(*(_of(each[: len(theirs)], metric) for each in (runs[ours], theirs)))
+        logs.append([*ratios, *[float(np.mean(ratios))] * (seeds - len(ratios))])
+    return Seen([float(ratio) for ratio in np.exp(np.mean(logs, axis=0))], [1.0] * seeds)
+
+
+def _of(runs: Sequence[Numbers], metric: str) -> list[float]:
+    return [run[metric] for run in runs]
+
+
+def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
+    names = [_CALLED[metric] for metric in _LEAD]
+    return Table(
+        title=f"{ours} against the best single baseline: share less, geometric mean over workloads",
+        columns=("metric", "best single baseline", "less"),
+        rows=[
+            (called, best, less) for (_, best, less, _), called in zip(leads, names, strict=True)
+        ],
+        digits=3,
+    )
+
+
+def _regrets(results: Results, policies: Sequence[str]) -> Table:
+    """How often each policy is within the margins of the best, its mean distance and its worst."""
+    pairs = [(case, metric) for case in results for metric in MARGINS]
+    rows: list[tuple[Value, ...]] = []
+    for policy, logs in regrets(results, policies).items():
+        within = sum(
+            log <= math.log1p(MARGINS[metric]) for log, (_, metric) in zip(logs, pairs, strict=True)
+        )
+        worst = max(range(len(logs)), key=logs.__getitem__)
+        case, metric = pairs[worst]
+        rows.append(
+            (
+                policy,
+                f"{within} of {len(pairs)}",
+                100.0 * math.expm1(sum(logs) / len(logs)),
+                100.0 * math.expm1(logs[worst]),
+                f"{case}, {_CALLED[metric]}",
+            )
+        )
+    return Table(
+        title="every policy against the best of all, by workload and metric; means, no test",
+        columns=("policy", "within the margins", "% more, geometric mean", "worst", "where"),
+        rows=rows,
+        digits=1,
+    )
+
+
+_SOURCE = "decision 13"
+
+
+def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
+    """Decision 13: refuted for every workload, which needs no correction."""
+    return (
+        *(
+            Claim(
+                name=f"{role}-{_slug(metric)}",
+                says=f"Workloads to {role} on: {_CALLED[metric]} is at most {margin:.0%} above the "
+                "best baseline's, on every one",
+                metric=f"{_CALLED[metric]}, laar by the workload's best baseline",
+                effect="ratio",
+                direction="below",
+                bound=1.0 + margin,
+                seeds=seeds,
+                family=ALONE,
+            )
+            for role in roles
+            for metric, margin in MARGINS.items()
+        ),
+        Claim(
+            name="none-fails",
+            says="None of laar's requests fails",
+            metric="share that fails",
+            effect="every",
+            direction="below",
+            bound=0.0,
+            seeds=seeds,
+        ),
+    )
+
+
+_REAL_CLAIMS = _claims(("judge",), 10)
+CLAIMS = (
+    *_claims(("judge", "choose"), 30),
+    *(
+        Claim(
+            name=f"lead-{_slug(metric)}",
+            says=f"Over all workloads {_CALLED[metric]} is {wanted:.0%} below the best single "
+            "baseline's, geometric mean",
+            metric=f"{_CALLED[metric]}, laar by the best single baseline, geometric mean",
+            effect="ratio",
+            direction="below",
+            bound=1.0 - wanted,
+            seeds=30,
+            family=ALONE,
+        )
+        for metric, wanted in _LEAD.items()
+    ),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="suite",
+        minutes=2,
+        about="Policies by workload, to choose with; nothing is claimed",
+        source=_SOURCE,
+        run=run_suite,
+        seeds=4,
+        quick_seeds=1,
+        first_seed=100,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="no-regret",
+        minutes=7,
+        about="On every workload the default is as good as the best policy for it",
+        source=_SOURCE,
+        run=run_no_regret,
+        claims=CLAIMS,
+        seeds=30,
+        quick_seeds=1,
+        first_seed=50_000,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="agents",
+        minutes=3,
+        about="On real sessions of coding agents the default is as good as the best policy",
+        source=_SOURCE,
+        run=run_agents,
+        needs_data=True,
+        claims=_REAL_CLAIMS,
+        quick_seeds=1,
+        first_seed=50_000,
+        takes=_ALL_OPTIONS,
+    ),
+    Experiment(
+        name="conversations",
+        minutes=3,
+        about="On a real chat trace the default is as good as the best policy",
+        source=_SOURCE,
+        run=run_conversations,
+        needs_data=True,
+        claims=_REAL_CLAIMS,
+        quick_seeds=1,
+        first_seed=50_000,
+        takes=_ALL_OPTIONS,
+    ),
+)

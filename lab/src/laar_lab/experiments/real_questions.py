@@ -1,0 +1,127 @@
+"""Real questions with the verdicts of real models, as a world of the lab.
+
+Records give question, task and each model's score; a score of a half or more is right. Speeds are
+not in them: they follow the models' sizes, as decoding on one kind of hardware does.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from laar.accuracy.artifact import Capability, Speed
+from laar.accuracy.fitting.fit import fit
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.questions import billions_of
+from laar.accuracy.fitting.records import fingerprint, read_records
+from laar.core.request import Api, Request
+from laar.errors import SettingError
+from laar_lab.sim.answers import AccuracySurface, ModelSurface
+from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
+
+__all__ = ["RecordsWorld", "records_world"]
+
+_PREFILL_S_PER_BILLION = 1.25e-5  # seconds a token: 8B at 10,000 tokens a second, an A100's
+_DECODE_S_PER_BILLION = 1e-3  # seconds a token: 16 GB of weights at 2 TB/s are 8 ms
+_ANSWER_TOKENS = 120
+_CHARS_PER_TOKEN = 4
+_DRAWS = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsWorld:
+    """Questions to ask, the models' verdicts on them, and accuracies fitted on the other half.
+
+    Args:
+        surface: the models' speeds; its accuracies are not used.
+        capability: fitted on questions that are not asked.
+        asked: a sample of the text, its characters, and verdicts by model.
+    """
+
+    surface: AccuracySurface
+    capability: Capability
+    asked: Sequence[tuple[str, int, Mapping[str, bool]]]
+
+    def questions(self, seed: int, count: int) -> list[Question]:
+        """Draws `count` of the questions, in an order of the seed's own."""
+        rng = random.Random(f"{seed}/records")
+        drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
+        return [self._question(at, rng) for at in drawn]
+
+    def _question(self, at: int, rng: random.Random) -> Question:
+        text, chars, right = self.asked[at]
+        tokens = max(chars // _CHARS_PER_TOKEN, 1)
+        blocks = array("Q", spread(at << 16, max(tokens // BLOCK_TOKENS, 1)))
+        request = Request(
+            id=f"q{at}", api=Api.CHAT, model="auto", question=text, chars=chars, session=f"q{at}"
+        )
+        return Question(
+            request=request,
+            prompt=Prompt(prompt_tokens=tokens, output_tokens=_ANSWER_TOKENS, blocks=blocks),
+            is_correct=lambda model: right[model],
+            normals=tuple(rng.gauss(0.0, 1.0) for _ in range(_DRAWS)),
+        )
+
+
+@lru_cache(maxsize=1)
+def records_world(path: Path) -> RecordsWorld:
+    """Fits one half of the records' questions and keeps the other to be asked.
+
+    Raises:
+        SettingError: the records can't be used, or a model's name does not contain its size.
+    """
+    read = read_records([path])
+    fitted = fit(read.outcomes, created="lab", data_sha256=read.sha256, hold_out=0.5).artifact
+    models = {name: _model(name) for name in fitted.models}
+    known = {
+        name: model.model_copy(update={"speed": _speed(models[name])})
+        for name, model in fitted.models.items()
+    }
+    assert fitted.fitted_on is not None
+    seen = fitted.fitted_on.fingerprints()
+    verdicts: dict[str, dict[str, bool]] = {}
+    first: dict[str, MeasuredOutcome] = {}
+    for outcome in read.outcomes:
+        if outcome.text and fingerprint(outcome.query_id) not in seen:
+            verdicts.setdefault(outcome.query_id, {})[outcome.model] = bool(outcome.correct)
+            first.setdefault(outcome.query_id, outcome)
+    whole = [id_ for id_, right in verdicts.items() if right.keys() == models.keys()]
+    if not whole:
+        raise SettingError(
+            f"{path}: no question was put to every model: the lab needs all verdicts"
+        )
+    return RecordsWorld(
+        surface=AccuracySurface(
+            lengths_tokens=[4096],
+            languages=["en"],
+            difficulty_correlation=0.5,
+            answer_tokens=_ANSWER_TOKENS,
+            models=models,
+        ),
+        capability=fitted.model_copy(update={"models": known}),
+        asked=[(first[id_].text or "", first[id_].prompt_chars, verdicts[id_]) for id_ in whole],
+    )
+
+
+def _model(name: str) -> ModelSurface:
+    billions = billions_of(name)
+    if billions is None:
+        raise SettingError(f"the name of {name} does not show its size, such as 8b")
+    return ModelSurface(
+        seconds_per_token=_PREFILL_S_PER_BILLION * billions,
+        decode_s_per_token=_DECODE_S_PER_BILLION * billions,
+        accuracy={"en": [0.5]},
+    )
+
+
+def _speed(model: ModelSurface) -> Speed:
+    return Speed(
+        seconds_per_token=model.seconds_per_token,
+        spread_s_per_token=0.0,
+        fixed_s=model.decode_s_per_token * _ANSWER_TOKENS,
+        samples=1,
+    )

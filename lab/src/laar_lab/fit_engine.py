@@ -1,0 +1,246 @@
+"""`laar lab fit-engine`: the engine model fitted to an endpoint, and how far to trust it.
+
+The profile that comes of it stands in a fleet file as any other does, so that `laar lab replay`
+answers for engines as they are. The verdict is about points that the fit did not see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import cast
+
+import aiohttp
+import yaml
+from scipy.stats import spearmanr  # type: ignore[import-untyped]
+
+from laar.errors import SettingError
+from laar_lab.probing import facts_of, measure
+from laar_lab.report import Chart, Check, Report, Table, Value
+from laar_lab.sim.engine.cost import LinearCost
+from laar_lab.sim.engine.fitting import Point, Seen, check_points, fit, fit_points, predict
+from laar_lab.sim.engine.profile import EngineProfile
+from laar_lab.sim.fleet import BLOCK_TOKENS
+from laar_lab.statistics import Estimate
+
+__all__ = ["FitSettings", "Fitted", "check_out", "fit_engine", "write_profile"]
+
+RANK_CORRELATION = 0.9
+_LEAST_TOKENS = 2048  # of the longest prompt: below it nothing but overheads would be fitted
+_SPARE_TOKENS = 64  # of the context, for the answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitSettings:
+    """Endpoint and extent of a measurement.
+
+    Args:
+        url: URL of the endpoint, with or without the ``/v1``.
+        model: the name to ask for; None for the first it lists.
+        longest: tokens of the longest prompt.
+        max_num_batched_tokens: the engine's setting; no endpoint reports it.
+        repeat: measurements of each point; the fastest counts.
+        tolerance: how far from the measured time the model may be, relative.
+        headers: sent with each request.
+    """
+
+    url: str
+    model: str | None = None
+    longest: int = 8000
+    max_num_batched_tokens: int = 2048
+    repeat: int = 8
+    tolerance: float = 0.25
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A profile, the measurements it was fitted to, and the report on it."""
+
+    profile: EngineProfile
+    longest: int
+    report: Report
+
+
+def fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> Fitted:
+    """Measures, fits and checks.
+
+    Args:
+        settings: endpoint and extent of the measurement.
+        progress: called with the points done and the points in all.
+
+    Raises:
+        SettingError: the endpoint does not answer, or its context is too short.
+    """
+    return asyncio.run(_fit_engine(settings, progress))
+
+
+async def _fit_engine(settings: FitSettings, progress: Callable[[int, int], None]) -> Fitted:
+    url = settings.url.rstrip("/").removesuffix("/v1")
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, headers=settings.headers) as session:
+        facts, context = await facts_of(
+            session, url, settings.model, settings.max_num_batched_tokens
+        )
+        longest = min(settings.longest, context - _SPARE_TOKENS) if context else settings.longest
+        if longest < _LEAST_TOKENS:
+            raise SettingError(
+                f"--longest {longest}: too short to fit to; give {_LEAST_TOKENS} or more, of an "
+                "engine whose context holds it"
+            )
+        if facts.block_size % BLOCK_TOKENS:
+            raise SettingError(
+                f"{url}: KV blocks of {facts.block_size} tokens; the lab's are multiples of "
+                f"{BLOCK_TOKENS}"
+            )
+        named, checked = fit_points(longest), check_points(longest)
+        points = [*named.values(), *(point for group in checked.values() for point in group)]
+        done = 0
+
+        def count() -> None:
+            nonlocal done
+            done += 1
+            progress(done, len(points) * settings.repeat)
+
+        seen = await measure(
+            session, url, facts.model, points, repeat=settings.repeat, progress=count
+        )
+    profile = fit({name: seen[point] for name, point in named.items()}, longest, facts)
+    groups = {group: _rows(profile, of, seen) for group, of in checked.items()}
+    report = _report(profile, groups, settings.tolerance)
+    if facts.others:
+        remark = f"{facts.others} requests of others were under way: measure an engine without any"
+        report = replace(report, remarks=[remark])
+    return Fitted(profile=profile, longest=longest, report=report)
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One time measured and the model's."""
+
+    point: Point
+    name: str
+    seen: Seen
+    measured_s: float
+    ours_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ours_s / self.measured_s
+
+
+def _rows(profile: EngineProfile, points: list[Point], seen: Mapping[Point, Seen]) -> list[_Row]:
+    rows = []
+    for point in points:
+        measured = seen[point]
+        ours = predict(profile, point, measured.gap_s)
+        name = "alone" if point.together == 1 else f"first of {point.together}"
+        rows.append(_Row(point, name, measured, measured.ttft_s[0], ours.ttft_s[0]))
+        if point.together > 1:
+            last = f"last of {point.together}"
+            rows.append(_Row(point, last, measured, measured.ttft_s[-1], ours.ttft_s[-1]))
+    return rows
+
+
+def _report(profile: EngineProfile, groups: Mapping[str, list[_Row]], tolerance: float) -> Report:
+    table: list[tuple[Value, ...]] = [
+        (
+            group,
+            row.point.prompt_tokens,
+            row.point.cached_tokens,
+            "" if row.seen.cached_tokens is None else row.seen.cached_tokens,
+            row.name,
+            row.measured_s * 1e3,
+            row.ours_s * 1e3,
+            row.ratio,
+        )
+        for group, rows in groups.items()
+        for row in rows
+    ]
+    columns = ("against", "prompt", "sent before", "found", "prompts", "measured ms", "model ms")
+    return Report(
+        tables=[
+            Table(
+                title=f"{profile.name}: constants, microseconds",
+                columns=("constant", "us"),
+                rows=[(name, value * 1e6) for name, value in _constants(profile).items()],
+                digits=4,
+            ),
+            Table(
+                title="TTFT at points that were not fitted to",
+                columns=(*columns, "model / measured"),
+                rows=table,
+            ),
+        ],
+        checks=[_check(group, rows, tolerance) for group, rows in groups.items()],
+        charts=[_chart(group, rows) for group, rows in groups.items()],
+    )
+
+
+def _check(group: str, rows: list[_Row], tolerance: float) -> Check:
+    worst = max((row.ratio for row in rows), key=lambda ratio: abs(ratio - 1.0))
+    ranks = spearmanr([row.measured_s for row in rows], [row.ours_s for row in rows])
+    return Check(
+        claim=f"TTFT against {group}: within {tolerance:.0%} of each point, in the points' order",
+        held=bool(abs(worst - 1.0) <= tolerance and ranks.statistic >= RANK_CORRELATION),
+        seen=f"at worst {worst:.2f} of what was measured, rank correlation {ranks.statistic:.2f}",
+    )
+
+
+def _chart(group: str, rows: list[_Row]) -> Chart:
+    return Chart(
+        title=f"TTFT against {group}",
+        x_label="",
+        y_label="ms",
+        x=[_label(row) for row in rows],
+        series={
+            "measured": [Estimate(row.measured_s * 1e3, math.nan) for row in rows],
+            "model": [Estimate(row.ours_s * 1e3, math.nan) for row in rows],
+        },
+        kind="bars",
+    )
+
+
+def _label(row: _Row) -> str:
+    tokens = str(row.point.prompt_tokens)
+    if row.point.cached_tokens:
+        return f"{row.point.cached_tokens} of {tokens}"
+    return tokens if row.point.together == 1 else f"{row.name}, {tokens}"
+
+
+def _constants(profile: EngineProfile) -> dict[str, float]:
+    """The fitted ones, seconds."""
+    settings = profile.settings
+    return {
+        **asdict(cast("LinearCost", profile.cost)),
+        "intake_s": settings.intake_s,
+        "intake_s_per_token": settings.intake_s_per_token,
+    }
+
+
+def check_out(path: Path | None) -> None:
+    """Refuses a file that could not be named or written, before anything is measured.
+
+    Raises:
+        SettingError: the name does not end in ``.yaml``, or its directory is missing.
+    """
+    if path and path.suffix != ".yaml":
+        raise SettingError(f"--out {path}: must end in .yaml, or no fleet file can name it")
+    if path and not path.parent.is_dir():
+        raise SettingError(f"--out {path}: there is no directory {path.parent}")
+
+
+def write_profile(fitted: Fitted, path: Path) -> None:
+    """Writes the profile as a file that a fleet file and `laar sim-endpoint` can name."""
+    profile, settings = fitted.profile, fitted.profile.settings
+    source = f"fitted to a running engine, prompts of up to {fitted.longest} tokens"
+    linear = {
+        field.name: {"value": getattr(profile.cost, field.name), "source": source}
+        for field in fields(LinearCost)
+    }
+    kept = ("num_blocks", "block_size", "max_num_batched_tokens", "intake_s", "intake_s_per_token")
+    entry = {"linear": linear, "settings": {name: getattr(settings, name) for name in kept}}
+    path.write_text(yaml.safe_dump({profile.name: entry}, sort_keys=False), "utf-8")

@@ -1,0 +1,174 @@
+"""Verified questions through a gateway, once under every policy.
+
+Each policy gets the same questions, under a cache salt of its own, so that none finds the cache
+warm. A question is asked until its answer is correct, every model has been tried, or ten attempts
+are made (LAAR, section 6.1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import aiohttp
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from laar.client import Outcome, until_correct
+from laar.measuring.kv_lookup import Query
+from laar.policies import llm_router
+from laar.protocol import headers as names
+from laar_lab.live.pages import read_totals
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
+
+__all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
+
+BROKEN = 1
+"""Exit status when an exchange was not answered as the contract demands."""
+_FAULTS_SHOWN = 10
+
+_REASONS = {"llm-router": llm_router.REASONS}
+"""Reasons by policy, for policies with reasons of their own; for others it is their name."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Results of one policy.
+
+    Args:
+        policy: its name.
+        results: each question with its outcome.
+        faults: breaches of the contract.
+        engine_s: seconds of the engines' own that its requests took, queues left out; None where
+            the endpoints' metrics are out of reach.
+        served_s: the same with queues: from a request's arrival at its engine to its end.
+    """
+
+    policy: str
+    results: list[tuple[Query, Outcome]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    engine_s: float | None = None
+    served_s: float | None = None
+
+
+async def compare(
+    console: Console,
+    url: str,
+    asked: Sequence[Query],
+    *,
+    policies: Sequence[str],
+    concurrency: int,
+    models: Mapping[str, str] | None = None,
+    stream: bool = False,
+) -> list[Tally]:
+    """Asks everything under each policy in turn.
+
+    Args:
+        console: console for the progress bars.
+        url: URL of Envoy.
+        asked: the questions.
+        policies: names of the policies.
+        concurrency: questions under way at once.
+        models: model of each endpoint, by address, where it is known: the answers' headers are
+            then held against it.
+        stream: ask for streams, so that the picker sees when a prompt has been read.
+    """
+    tallies = [Tally(policy) for policy in policies]
+    columns = (TextColumn("{task.description:>16}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        for tally in tallies:
+            task = progress.add_task(tally.policy, total=len(asked))
+            async with aiohttp.ClientSession() as session:
+                before = await _spent(session, models or ())
+                await _run_policy(
+                    url,
+                    session,
+                    tally,
+                    asked,
+                    concurrency,
+                    models,
+                    stream,
+                    partial(progress.advance, task),
+                )
+                if models:
+                    after = await _spent(session, models)
+                    tally.engine_s, tally.served_s = after[0] - before[0], after[1] - before[1]
+    return tallies
+
+
+async def _spent(session: aiohttp.ClientSession, addresses: Iterable[str]) -> tuple[float, float]:
+    """Seconds of the endpoints' requests so far: in prefill and decode, and with their queues."""
+    pages = [await read_totals(session, f"http://{address}/metrics") for address in addresses]
+    return (
+        sum(page["vllm:request_inference_time_seconds_sum"] for page in pages),
+        sum(page["vllm:e2e_request_latency_seconds_sum"] for page in pages),
+    )
+
+
+async def _run_policy(
+    url: str,
+    session: aiohttp.ClientSession,
+    tally: Tally,
+    asked: Sequence[Query],
+    concurrency: int,
+    models: Mapping[str, str] | None,
+    stream: bool,
+    advance: Callable[[], None],
+) -> None:
+    waiting = iter(asked)
+    salt = secrets.token_hex(8)  # a policy that runs twice finds its own cache cold as well
+
+    async def worker() -> None:
+        for query in waiting:
+            outcome = await until_correct(
+                [{"role": "user", "content": query.prompt}],
+                partial(_holds, query.answer),
+                base_url=url,
+                client=session,
+                max_attempts=MAX_ATTEMPTS,
+                stream=stream,
+                headers={names.POLICY: tally.policy, names.SESSION: query.id},
+                params={"cache_salt": salt},
+            )
+            tally.results.append((query, outcome))
+            tally.faults += _breaches(tally.policy, outcome, models)
+            advance()
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+
+
+def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
+    """Shows the first breaches of the contract; `BROKEN` when there are any, else 0."""
+    faults = [fault for tally in tallies for fault in tally.faults]
+    for fault in faults[:_FAULTS_SHOWN]:
+        console.print(f"[red]not as the contract says:[/red] {fault}")
+    return BROKEN if faults else 0
+
+
+def _holds(value: str, answer: str) -> bool:
+    return value in answer
+
+
+def _breaches(policy: str, outcome: Outcome, models: Mapping[str, str] | None) -> list[str]:
+    """Answers that break the contract of the x-laar-* headers (docs/reference/headers.md)."""
+    found = []
+    tried: list[str | None] = []
+    for attempt in outcome.attempts:
+        if attempt.status != 200:
+            found.append(f"{policy}: status {attempt.status} ({attempt.error})")
+            continue
+        if models is not None and models.get(attempt.endpoint or "") != attempt.model:
+            found.append(f"{policy}: {attempt.endpoint} does not serve {attempt.model}")
+        if not attempt.decision_id or attempt.reason not in _REASONS.get(policy, (policy,)):
+            found.append(f"{policy}: decided as {attempt.reason} ({attempt.decision_id})")
+        if policy == "laar" and attempt.model in tried:
+            found.append(f"laar: {attempt.model} was tried twice")
+        tried.append(attempt.model)
+    if models is not None and outcome.exhausted and set(tried) != set(models.values()):
+        found.append(f"{policy}: exhausted after {tried}")
+    return found

@@ -1,0 +1,206 @@
+"""The demo's fleet: simulated endpoints, the picker and a real Envoy, on free loopback ports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import orjson
+import yaml
+
+from laar.core.decision import NEW_MODEL
+from laar.envoy import BootstrapOptions, EnvoyProcess, Shape, render
+from laar_lab.live.processes import LaarProcess, free_ports, start_all, wait_for
+from laar_lab.sim.answers import AccuracySurface
+
+__all__ = ["Endpoint", "Fleet", "running_fleet", "started_fleet"]
+
+ALIAS = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A running fleet.
+
+    Args:
+        url: URL of Envoy.
+        admin_url: URL of the picker's admin port.
+        models: model of each endpoint, by address.
+        envoy: the process.
+        picker: the process.
+        settings: the picker's settings file.
+    """
+
+    url: str
+    admin_url: str
+    models: dict[str, str]
+    envoy: EnvoyProcess
+    picker: LaarProcess
+    settings: Path
+
+    async def leave_tried_models(self) -> None:
+        """Gives every policy laar's retry rule and stop, as an operator would: while it runs."""
+        document = yaml.safe_load(self.settings.read_text())
+        document.setdefault("routing", {})["retries"] = NEW_MODEL
+        self.settings.write_text(yaml.safe_dump(document, sort_keys=False))
+        await wait_for(f"{self.admin_url}/config", self.picker, shows=f'"retries": "{NEW_MODEL}"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A simulated endpoint to start.
+
+    Args:
+        model: the model it serves.
+        arguments: arguments of `laar sim-endpoint`, without the port.
+        names: models that the picker learns as served there.
+    """
+
+    model: str
+    arguments: Sequence[str]
+    names: Sequence[str]
+
+
+@asynccontextmanager
+async def running_fleet(
+    directory: Path,
+    *,
+    time_scale: float,
+    port: int = 0,
+    capability: Path | None = None,
+    keep_prompts: bool = True,
+    changes: Mapping[str, Mapping[str, object]] | None = None,
+) -> AsyncIterator[Fleet]:
+    """Starts the fleet of `laar-fleet.yaml`, one endpoint for each model, and stops it.
+
+    Args:
+        directory: existing and empty; for settings, logs and the endpoints file.
+        time_scale: real seconds for a simulated one.
+        port: Envoy's; 0 takes a free one.
+        capability: artifact of the picker; None for the one that comes with the package.
+        keep_prompts: endpoints keep the prompts of earlier requests.
+        changes: changes to the picker's settings, by section.
+
+    Raises:
+        LaarError: something did not start; the text holds the end of its log.
+    """
+    endpoints = [
+        Endpoint(
+            model=model,
+            arguments=(
+                *("--fleet-model", model, "--served-name", model, "--served-name", ALIAS),
+                *("--time-scale", str(time_scale)),
+                *(() if keep_prompts else ("--no-prefix-caching",)),
+            ),
+            names=(model, ALIAS),
+        )
+        for model in AccuracySurface.load().models
+    ]
+    with as_file(files("laar_lab.sim") / "data" / "laar-fleet.capability.json") as artifact:
+        measured = directory / "capability.json"
+        measured.write_bytes(_in_real_seconds((capability or artifact).read_bytes(), time_scale))
+        settings: dict[str, dict[str, object]] = {
+            "accuracy": {"capability": str(measured.absolute())},
+            # The fleet runs faster than real; load-aware must not see it through old readings.
+            "readings": {"scrape_interval_s": 0.2},
+        }
+        for section, changed in (changes or {}).items():
+            settings[section] = {**settings.get(section, {}), **changed}
+        async with started_fleet(directory, endpoints, settings, port=port) as fleet:
+            yield fleet
+
+
+def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
+    """The artifact with its speeds as the fleet shows them: the picker learns by the clock."""
+    document = orjson.loads(artifact)
+    for model in document["models"].values():
+        for name in ("seconds_per_token", "spread_s_per_token", "fixed_s"):
+            if model.get("speed"):
+                model["speed"][name] *= time_scale
+    return orjson.dumps(document)
+
+
+@asynccontextmanager
+async def started_fleet(
+    directory: Path,
+    endpoints: Sequence[Endpoint],
+    settings: Mapping[str, object],
+    *,
+    shape: Shape = "standalone",
+    port: int = 0,
+) -> AsyncIterator[Fleet]:
+    """Starts endpoints, a picker with these settings besides addresses, and Envoy; stops them.
+
+    Raises:
+        LaarError: something did not start; the text holds the end of its log.
+    """
+    *endpoint_ports, ext_proc, health, admin = free_ports(len(endpoints) + 3)
+    by_address = {
+        f"127.0.0.1:{endpoint_port}": endpoint
+        for endpoint_port, endpoint in zip(endpoint_ports, endpoints, strict=True)
+    }
+    processes = [
+        LaarProcess(
+            ("sim-endpoint", "--port", address.rpartition(":")[2], *endpoint.arguments),
+            directory / f"endpoint-{address.rpartition(':')[2]}.log",
+        )
+        for address, endpoint in by_address.items()
+    ]
+    envoy_directory = directory / "envoy"
+    envoy_directory.mkdir()
+    written = _write_settings(
+        directory,
+        {address: endpoint.names for address, endpoint in by_address.items()},
+        {
+            "listen": {
+                "ext_proc": f"127.0.0.1:{ext_proc}",
+                "health": f"127.0.0.1:{health}",
+                "admin": f"127.0.0.1:{admin}",
+            },
+            "envoy": {"eds_file": str(envoy_directory / "endpoints.json")},
+            "shutdown": {"drain_s": 0.0, "grace_s": 2.0},
+            **settings,
+        },
+    )
+    picker = LaarProcess(("serve", "-c", str(written)), directory / "picker.log")
+    async with AsyncExitStack() as stack:
+        await start_all(stack, [*processes, picker])
+        for address, process in zip(by_address, processes, strict=True):
+            await wait_for(f"http://{address}/health", process)
+        await wait_for(f"http://127.0.0.1:{admin}/readyz", picker)
+        bootstrap = render(
+            shape,
+            BootstrapOptions(
+                picker=f"127.0.0.1:{ext_proc}",
+                listen_host="127.0.0.1",
+                listen_port=port,
+                ready_port=0,
+                admin_port=0,
+                eds_path=str(envoy_directory / "endpoints.json"),
+            ),
+        )
+        envoy = await stack.enter_async_context(EnvoyProcess(bootstrap, directory))
+        yield Fleet(
+            url=envoy.url(),
+            admin_url=f"http://127.0.0.1:{admin}",
+            models={address: endpoint.model for address, endpoint in by_address.items()},
+            envoy=envoy,
+            picker=picker,
+            settings=written,
+        )
+
+
+def _write_settings(
+    directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
+) -> Path:
+    """Writes the files that a user would write: an endpoints file and the settings."""
+    endpoints_file = directory / "endpoints.yaml"
+    listed = [{"address": address, "models": list(models)} for address, models in names.items()]
+    endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))
+    path = directory / "laar.yaml"
+    document = {"endpoints_file": str(endpoints_file), **settings}
+    path.write_text(yaml.safe_dump(document, sort_keys=False))
+    return path

@@ -1,0 +1,163 @@
+"""Clients of an open loop: requests sent at given moments, whatever the fate of the others.
+
+Times to first token count from the moment a request was meant to be sent, so a client that is held
+up hides nothing; its delay is kept beside. An answer is whole when its stream ends as complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import BytesIO
+
+import aiohttp
+import orjson
+
+from laar.measuring.tokens import ASCII_PER_TOKEN
+from laar.protocol import headers as names
+from laar_lab.sim.endpoint.errors import DONE
+from laar_lab.workloads.overload import MODEL, Ask
+
+__all__ = ["HUNG", "Answered", "send"]
+
+HUNG = "hung"
+"""The fault of a request without a whole answer by its deadline."""
+
+_FILLER = "A page of a document, or a turn of a conversation, that no cache has seen before. "
+_SHED = (429, 503)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The outcome of a request; times in seconds.
+
+    Args:
+        ask: the request.
+        status: HTTP status of the answer; None where there was none.
+        reason: `x-laar-reason`.
+        ttft_s: seconds from the moment it was meant to be sent; None unless it was served.
+        late_s: seconds from then until it was sent.
+        fault: reason why this was no proper answer; empty for a whole 200, and for a 429 or 503
+            with a time to retry.
+    """
+
+    ask: Ask
+    status: int | None = None
+    reason: str = ""
+    ttft_s: float | None = None
+    late_s: float
+    fault: str = ""
+
+
+async def send(
+    url: str,
+    asks: Sequence[Ask],
+    *,
+    time_scale: float,
+    deadline_s: float,
+    policy: str = "",
+) -> list[Answered]:
+    """Sends every request at its moment; returns when each has ended, or its deadline has passed.
+
+    Args:
+        url: URL of Envoy.
+        asks: moments and objectives in the fleet's seconds.
+        time_scale: real seconds for one of those.
+        deadline_s: real seconds that one request may take.
+        policy: value of `x-laar-policy`; empty for the picker's own.
+    """
+    begins = time.monotonic()
+    headers = {"content-type": "application/json"} | ({names.POLICY: policy} if policy else {})
+    async with (
+        aiohttp.ClientSession(
+            url,
+            connector=aiohttp.TCPConnector(limit=0),
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=None),
+        ) as session,
+        asyncio.TaskGroup() as group,
+    ):
+        tasks = [
+            group.create_task(
+                _send(session, ask, begins + ask.at_s * time_scale, time_scale, deadline_s)
+            )
+            for ask in asks
+        ]
+    return [task.result() for task in tasks]
+
+
+async def _send(
+    session: aiohttp.ClientSession,
+    ask: Ask,
+    due: float,
+    time_scale: float,
+    deadline_s: float,
+) -> Answered:
+    await asyncio.sleep(due - time.monotonic())
+    late_s = time.monotonic() - due
+    headers = {
+        names.TTFT_OBJECTIVE: str(round(ask.objective_s * time_scale * 1000)),
+        names.FAIRNESS: ask.tenant,
+    }
+    try:
+        async with (
+            asyncio.timeout(deadline_s),
+            session.post(
+                "/v1/chat/completions", data=BytesIO(_body(ask)), headers=headers
+            ) as response,
+        ):
+            reason = response.headers.get(names.REASON, "")
+            if response.status != 200:
+                text = await response.read()
+                fault = _refusal_fault(response, text)
+                return Answered(
+                    ask=ask, status=response.status, reason=reason, late_s=late_s, fault=fault
+                )
+            first, tail = None, b""
+            async for chunk in response.content.iter_any():
+                first = time.monotonic() if first is None else first
+                tail = (tail + chunk)[-len(DONE) :]
+    except TimeoutError:
+        return Answered(ask=ask, late_s=late_s, fault=HUNG)
+    except aiohttp.ClientError as error:
+        return Answered(ask=ask, late_s=late_s, fault=f"{type(error).__name__}: {error}")
+    whole = first is not None and tail == DONE
+    return Answered(
+        ask=ask,
+        status=200,
+        reason=reason,
+        ttft_s=first - due if first is not None else None,
+        late_s=late_s,
+        fault="" if whole else "an answer that ends early",
+    )
+
+
+def _refusal_fault(response: aiohttp.ClientResponse, text: bytes) -> str:
+    if response.status not in _SHED:
+        return f"status {response.status}: {text[:200].decode(errors='replace')}"
+    after = response.headers.get("retry-after", "")
+    if not (after.isdecimal() and int(after) >= 1):
+        return f"status {response.status} without a retry-after"
+    return ""
+
+
+def _body(ask: Ask) -> bytes:
+    """A streamed chat as long as the request's prompt, by the simulated fleet's count of tokens."""
+    length = ASCII_PER_TOKEN * ask.prompt_tokens
+    text = f"{ask.number}. "
+    return orjson.dumps(
+        {
+            "model": MODEL,
+            "messages": [
+                {
+                    "role": "user",
+                    "content": (text + _FILLER * (length // len(_FILLER) + 1))[:length],
+                }
+            ],
+            "max_tokens": ask.output_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+    )

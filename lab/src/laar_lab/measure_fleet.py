@@ -1,0 +1,68 @@
+"""The demo's artifact: the simulated fleet measured and fitted without a server in between.
+
+Each model of a fleet file is asked the first split of look-ups through its `Answerer`, and the
+outcomes go through the fit that `laar fit` runs. Latencies are the file's: prompt tokens times
+seconds per token, then the answer's tokens; an idle engine, nothing cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from importlib.resources import files
+
+from laar.accuracy.features import language_of, task_of
+from laar.accuracy.fitting.fit import Fit, fit
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
+from laar.measuring.kv_lookup import Query, queries
+from laar.measuring.tokens import count_tokens
+from laar_lab.sim.answers import AccuracySurface, Answerer
+
+__all__ = ["DEFAULT_CREATED", "default_artifact", "fleet_outcomes", "measure_fleet"]
+
+DEFAULT_CREATED = "2026-01-01"
+"""The date noted in the artifact that comes with the package: fixed, so that it can be compared."""
+
+
+def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator[MeasuredOutcome]:
+    """Every model's outcome on every query."""
+    answerers = [Answerer(surface, model) for model in surface.models]
+    for query in asked:
+        prompt = query.prompt
+        tokens = count_tokens(prompt)
+        language, task = language_of(prompt), task_of(prompt)
+        for answerer in answerers:
+            ttft_s = answerer.seconds_per_token * tokens
+            yield MeasuredOutcome(
+                query_id=query.id,
+                model=answerer.model,
+                correct=query.answer in answerer.answer(prompt),
+                language=language,
+                task=task,
+                prompt_chars=len(prompt),
+                prompt_tokens=tokens,
+                completion_tokens=answerer.answer_tokens,
+                latency_s=ttft_s + answerer.decode_s_per_token * answerer.answer_tokens,
+                ttft_s=ttft_s,
+            )
+
+
+def measure_fleet(
+    surface: AccuracySurface, *, seed: int = 0, per_cell: int = 50, created: str = DEFAULT_CREATED
+) -> Fit:
+    """Fits a fleet file's models on the first split of look-ups."""
+    asked = queries(
+        languages=surface.languages,
+        lengths_tokens=surface.lengths_tokens,
+        per_cell=per_cell,
+        seed=seed,
+        split="fit",
+    )
+    outcomes = list(fleet_outcomes(surface, asked))
+    data = sha256(b"".join(dump_outcome(outcome) for outcome in outcomes))
+    return fit(outcomes, created=created, data_sha256=data.hexdigest())
+
+
+def default_artifact() -> bytes:
+    """The artifact that comes with the package, as it was fitted on the package's fleet file."""
+    return (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()

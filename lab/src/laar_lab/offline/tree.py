@@ -1,0 +1,139 @@
+"""The paper's context index as a tree, to search and to order by (ContextPilot, 4 and 5.1).
+
+A node stands for a prefix, a leaf for a context of the batch. The paper's prose and its published
+program differ, and a `Reading` names which one is meant:
+
+- ``PAPER``: of equally near children the one that more contexts went through is taken; where that
+  ties too the search stops. A context follows the found node only as far as it holds the node's
+  documents without a gap, because a prefix with holes in it shares nothing with the cache.
+- ``PROGRAM``: the first of equally near children is taken; a node whose first document is absent
+  ends the search and is followed all the same, its missing documents left out.
+
+A search costs O(fan-out * k) a level, and the root's fan-out grows with the number of topics. This
+is the library for batches and comparisons. The server aligns with `aligner.OrderIndex`, which takes
+new orders, forgets old ones, and is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from laar_lab.offline.distance import ALPHA, distance
+
+__all__ = ["ContextTree", "Found", "Node", "Reading"]
+
+
+class Reading(Enum):
+    """The rules that decide where the paper leaves a choice."""
+
+    PAPER = "paper"
+    PROGRAM = "program"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A prefix (inner) or a context that was sent (leaf).
+
+    `docs` is the whole prefix, the parents' documents included; `away` is the distance at which
+    clustering made the node; `frequency` counts the contexts that went through it.
+    """
+
+    docs: list[int]
+    children: list[Node] = field(default_factory=list)
+    parent: Node | None = None
+    frequency: int = 1
+    away: float = 0.0
+
+    def adopt(self, child: Node) -> None:
+        """Makes `child` the last child."""
+        child.parent = self
+        self.children.append(child)
+
+    def path(self) -> list[int]:
+        """Child indexes from the root to here."""
+        steps: list[int] = []
+        node = self
+        while node.parent is not None:
+            steps.append(next(i for i, other in enumerate(node.parent.children) if other is node))
+            node = node.parent
+        return steps[::-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The result of a search; `node` is None when nothing overlaps.
+
+    `has_prefix` is true when the node's first document is in the query.
+    """
+
+    node: Node | None
+    path: tuple[int, ...]
+    overlap: int
+    has_prefix: bool
+
+
+class ContextTree:
+    """The index; `cluster.build` makes one from a batch."""
+
+    def __init__(
+        self,
+        root: Node,
+        *,
+        alpha: float = ALPHA,
+        reading: Reading = Reading.PAPER,
+    ) -> None:
+        self.root = root
+        self._alpha = alpha
+        self._reading = reading
+
+    def search(self, docs: Sequence[int]) -> Found:
+        """The node to follow, by greedy descent to the nearest child (algorithm 1)."""
+        wanted = set(docs)
+        node = self.root
+        path: list[int] = []
+        while (index := self._nearest(node, docs, wanted)) is not None:
+            node = node.children[index]
+            path.append(index)
+            if node.docs[0] not in wanted:
+                return self._found(node, path, wanted, has_prefix=False)
+        if not path:
+            return Found(node=None, path=(), overlap=0, has_prefix=False)
+        return self._found(node, path, wanted, has_prefix=True)
+
+    def order(self, docs: Sequence[int]) -> list[int]:
+        """The documents as they are best sent (algorithm 2); none is added or lost."""
+        found = self.search(docs)
+        return self._aligned(docs, found) if found.node is not None else list(docs)
+
+    def _nearest(self, node: Node, docs: Sequence[int], wanted: set[int]) -> int | None:
+        best: tuple[float, int] | None = None
+        index: int | None = None
+        tied = False
+        for i, child in enumerate(node.children):
+            if wanted.isdisjoint(child.docs):
+                continue
+            away = distance(docs, child.docs, self._alpha)
+            key = (away, -child.frequency if self._reading is Reading.PAPER else 0)
+            if best is None or key < best:
+                best, index, tied = key, i, False
+            elif key == best:
+                tied = True
+        return None if tied and self._reading is Reading.PAPER else index
+
+    def _found(self, node: Node, path: list[int], wanted: set[int], *, has_prefix: bool) -> Found:
+        overlap = len(wanted.intersection(node.docs))
+        return Found(node=node, path=tuple(path), overlap=overlap, has_prefix=has_prefix)
+
+    def _aligned(self, docs: Sequence[int], found: Found) -> list[int]:
+        assert found.node is not None
+        wanted = set(docs)
+        head: list[int] = []
+        for doc in found.node.docs:
+            if doc in wanted:
+                head.append(doc)
+            elif self._reading is Reading.PAPER:
+                break
+        taken = set(head)
+        return head + [doc for doc in docs if doc not in taken]

@@ -1,0 +1,204 @@
+"""A user's own traffic against a user's own fleet, under any policies: `laar lab replay`.
+
+The traffic is a trace (`laar_lab.trace`), recorded sessions (`laar_lab.sessions`) or laar's
+decision log (`laar_lab.decisions`, with a list of its limits); the first line shows which.
+
+Sessions are sent as a closed loop: a number at a time, each request after the answer before it.
+Everything else is sent when it is due, up to a number in flight, as a client's connections allow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from laar.errors import SettingError
+from laar.policies import parse_policy
+from laar_lab.decisions import LoggedAssessor, is_decision_log, read_decisions
+from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.sessions import Recorded, has_sessions, read_sessions
+from laar_lab.sim.fleet import (
+    Arrival,
+    MeasuredAssessor,
+    VirtualFleet,
+    generator,
+    hold_sessions,
+    replay_open,
+)
+from laar_lab.sim.fleet_file import FleetFile, fleet_of, read_fleet
+from laar_lab.statistics import Estimate
+from laar_lab.sweep import sweep
+from laar_lab.tally import MEANS, METRICS, Tally
+from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
+
+__all__ = ["Replay", "replay", "replay_one"]
+
+_CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
+_LOG_REMARK = (
+    "A decision log holds no prompts: here none shares a prefix or a session with another, and "
+    "answers whose length it does not know have that of one it does."
+)
+_OPEN_REMARK = "The file names no sessions: its requests were sent at their times, an open loop."
+_LABELS = ("TTFT p50", "TTFT p95", "TTFT p99", "E2E p50", "E2E p95", "E2E p99")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A trace to send, and the fleet to send it to.
+
+    Args:
+        trace: the file; gzipped where its name ends in ``.gz``.
+        fleet: description of the fleet; None for `endpoints` of `engines`.
+        engines: profiles, dealt out to the endpoints in turn; `name@2.5` is 2.5 times slower.
+        endpoints: number of endpoints.
+        closed_loop: send sessions as a closed loop, where the file has sessions.
+        sessions: number of sessions at a time; None for all of them.
+        ramp_s: seconds over which the first of them begin.
+        max_pause_s: longest pause within a session.
+        until_s: virtual seconds after which nothing is sent.
+        limit: requests that are sent at most; None for all.
+        time_scale: stretches the time between requests, and pauses.
+        block_tokens: prompt tokens for each of `hash_ids`.
+        max_in_flight: the client's cap, open loop.
+        seed: seed of the network, ties and sampling; other than 0 also of the sessions' order.
+    """
+
+    trace: Path
+    fleet: Path | None = None
+    engines: tuple[str, ...] = ()
+    endpoints: int = 8
+    closed_loop: bool = False
+    sessions: int | None = None
+    ramp_s: float = 60.0
+    max_pause_s: float = math.inf
+    until_s: float = math.inf
+    limit: int | None = None
+    time_scale: float = 1.0
+    block_tokens: int = TRACE_BLOCK_TOKENS
+    max_in_flight: int = 64
+    seed: int = 0
+
+    def described(self) -> FleetFile:
+        """The fleet.
+
+        Raises:
+            SettingError: something is wrong with it, or it is given twice or not at all.
+        """
+        if (self.fleet is None) == (not self.engines):
+            raise SettingError("give either --fleet FILE or --engine PROFILE")
+        return (
+            fleet_of(self.engines, self.endpoints) if self.fleet is None else read_fleet(self.fleet)
+        )
+
+    @property
+    def files(self) -> list[Path | None]:
+        """The files that a run reads."""
+        profiles = [end.profile for end in self.described().endpoints]
+        own = {Path(profile) for profile in profiles if profile.endswith(".yaml")}
+        return [self.trace, self.fleet, *own]
+
+
+def replay(given: Replay, policies: Sequence[str]) -> Report:
+    """Runs the trace once for each policy, `name` or `name:parameter=value,...`.
+
+    Raises:
+        SettingError: something is wrong with the trace, the fleet or a policy's name; or nothing is
+            sent.
+    """
+    for policy in policies:
+        parse_policy(policy)
+    given.described()  # faults are reported before anything runs
+    is_log = is_decision_log(given.trace)
+    cases = [(given, policy) for policy in policies]
+    results = dict(zip(policies, sweep(replay_one, cases, label="replay"), strict=True))
+    if not any(numbers["requests"] for numbers in results.values()):
+        raise SettingError(f"{given.trace}: no request in it, or none so early")
+    chart = Chart(
+        title="Latency by policy",
+        x_label="",
+        y_label="s",
+        x=list(_LABELS),
+        series={
+            policy: [Estimate(numbers[name], float("nan")) for name in _CHARTED]
+            for policy, numbers in results.items()
+        },
+        kind="bars",
+    )
+    remarks = [_LOG_REMARK] if is_log else []
+    if given.closed_loop and not has_sessions(given.trace):
+        remarks.append(_OPEN_REMARK)
+    return Report(
+        tables=[
+            _table(given.trace.name, METRICS, results),
+            _table("means and counts", MEANS, results),
+        ],
+        checks=[],
+        charts=[chart],
+        remarks=remarks,
+    )
+
+
+def _table(title: str, shown: dict[str, str], results: dict[str, dict[str, float]]) -> Table:
+    rows: list[tuple[Value, ...]] = [
+        (policy, *(numbers[name] for name in shown)) for policy, numbers in results.items()
+    ]
+    return Table(title=title, columns=("policy", *shown.values()), rows=rows, digits=3)
+
+
+def replay_one(given: Replay, policy: str) -> dict[str, float]:
+    """One policy's numbers."""
+    described = given.described()
+    sites = described.sites()
+    tally = Tally()
+    assessor = MeasuredAssessor(sites)
+    closed = given.closed_loop and has_sessions(given.trace)
+    arrivals: Iterator[Arrival] = iter(())
+    if not closed and is_decision_log(given.trace):
+        assessor = logged = LoggedAssessor(sites)
+        arrivals = logged.arrivals(read_decisions(given.trace, time_scale=given.time_scale))
+    elif not closed:
+        arrivals = read_trace(
+            given.trace, time_scale=given.time_scale, block_tokens=given.block_tokens
+        )
+    virtual = VirtualFleet(sites, described.picker(policy), seed=given.seed, assessor=assessor)
+    if closed:
+        _hold(given, virtual, tally)
+    else:
+        sent = (arrival for arrival in arrivals if arrival.at_s <= given.until_s)
+        replay_open(
+            virtual, islice(sent, given.limit), tally.add, max_in_flight=given.max_in_flight
+        )
+    return tally.numbers()
+
+
+def _hold(given: Replay, virtual: VirtualFleet, tally: Tally) -> None:
+    if not given.time_scale > 0:
+        raise SettingError(f"time scale {given.time_scale}: give a number above 0")
+    recorded = read_sessions(given.trace, block_tokens=given.block_tokens)
+    if given.seed:
+        generator(given.seed, "order of sessions").shuffle(recorded)
+    if given.limit is not None:
+        recorded = list(_first(recorded, given.limit))
+    hold_sessions(
+        virtual,
+        (
+            (each.name, each.turns(speed=1.0 / given.time_scale, max_pause_s=given.max_pause_s))
+            for each in recorded
+        ),
+        tally.add,
+        at_once=given.sessions or max(1, len(recorded)),
+        ramp_s=given.ramp_s,
+        until_s=given.until_s,
+    )
+
+
+def _first(recorded: Sequence[Recorded], limit: int) -> Iterator[Recorded]:
+    """Sessions until they have `limit` requests; the last one is cut."""
+    for each in recorded:
+        if limit <= 0:
+            return
+        yield each.cut(limit)
+        limit -= len(each)

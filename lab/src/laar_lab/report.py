@@ -1,0 +1,141 @@
+"""An experiment's report: tables, evidence for its claims, charts; printed, and as JSON.
+
+The JSON of one seed list is the same bytes each time. Wall-clock times are therefore no part of it:
+such figures are remarks, which are only printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import orjson
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from laar_lab.claims import Evidence, Judged
+from laar_lab.statistics import Estimate
+
+__all__ = ["Chart", "Check", "Report", "Table", "Value", "as_records", "dump", "show"]
+
+Value = str | float | int | Estimate
+"""A value of a table's cell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows under columns; the first column names the row.
+
+    Args:
+        title: names the numbers, with their unit.
+        columns: headings.
+        rows: as many values each as there are columns.
+        digits: behind the point of floats and estimates.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[Value, ...]]
+    digits: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """Something exact that a tool finds held or not; claims over seeds are `laar_lab.claims`.
+
+    Args:
+        claim: the promise, one sentence.
+        held: whether it was.
+        seen: the numbers.
+    """
+
+    claim: str
+    held: bool
+    seen: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """One panel of the figure: series of estimates over common x values."""
+
+    title: str
+    x_label: str
+    y_label: str
+    x: Sequence[float] | Sequence[str]
+    series: Mapping[str, Sequence[Estimate]]
+    kind: Literal["lines", "bars"] = "lines"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """An experiment's outcome; `remarks` may differ from run to run.
+
+    Args:
+        tables: tables for reading.
+        evidence: numbers for each declared claim; the report does not decide whether it held.
+        checks: exact checks, of tools.
+        charts: panels of its figure.
+        remarks: printed, and not stored.
+    """
+
+    tables: Sequence[Table]
+    evidence: Evidence = field(default_factory=dict)
+    checks: Sequence[Check] = ()
+    charts: Sequence[Chart] = ()
+    remarks: Sequence[str] = ()
+
+    @property
+    def held(self) -> bool:
+        """Whether every check did."""
+        return all(check.held for check in self.checks)
+
+
+def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> None:
+    """Prints tables, verdicts, checks and remarks."""
+    for table in report.tables:
+        drawn = RichTable(title=table.title, title_justify="left")
+        for index, column in enumerate(table.columns):
+            drawn.add_column(column, justify="right" if index else "left", overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*(_text(value, table.digits) for value in row))
+        console.print(drawn)
+    for one in judged:
+        console.print(f"[bold]{one.verdict}[/]: {one.claim.says}", highlight=False)
+        console.print(f"         {one.sentence}", highlight=False)
+        if one.claim.published:
+            console.print(f"         published: {one.claim.published}", highlight=False)
+    for check in report.checks:
+        verdict = "[green]held[/]    " if check.held else "[red]NOT held[/]"
+        console.print(f"{verdict} {check.claim}: {check.seen}", highlight=False)
+    for remark in report.remarks:
+        console.print(f"         {remark}", highlight=False)
+
+
+def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
+    """Verdicts for `dump`."""
+    return [
+        {"name": one.claim.name, "verdict": one.verdict, "seen": one.sentence} for one in judged
+    ]
+
+
+def dump(report: Report, **about: object) -> bytes:
+    """The report as JSON, `about` on top."""
+    data = {
+        **about,
+        **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),
+        "tables": list(report.tables),
+        "charts": list(report.charts),
+    }
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _text(value: Value, digits: int) -> str:
+    match value:
+        case Estimate():
+            half = "" if value.half != value.half else f" ± {value.half:.{digits}f}"
+            return f"{value.mean:.{digits}f}{half}"
+        case float():
+            return f"{value:.{digits}f}"
+        case _:
+            return str(value)

@@ -1,0 +1,244 @@
+"""The stored results: numbers of each claim by seed, and the page that is made of them.
+
+One file an experiment holds the numbers by seed, with commit, date and command. Verdicts are not
+stored: each is judged from the stored numbers by the claim as it is declared now, so the two cannot
+drift apart.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import orjson
+
+from laar.errors import SettingError
+from laar_lab.claims import ALONE, Claim, Evidence, Judged, Seen, judge
+from laar_lab.experiment import Experiment, Scope, spoken_time
+from laar_lab.figure import draw
+from laar_lab.report import Report
+from laar_lab.sweep import PACKAGES
+
+__all__ = ["Stored", "commit_of", "index_of", "load", "store", "verdicts"]
+
+_DIGITS = 7
+_GROUPS = {
+    "LAAR": ("laar-",),
+    "GORGO": ("gorgo-",),
+    "ContextPilot": ("context-",),
+    "Medha": ("medha-", "engine-"),
+    "llm-router": ("llm-router-",),
+    "Without a paper": ("",),
+}
+_HEAD = """# Results
+
+Made by `laar lab results`; do not edit. One row a claim of the lab's experiments: in virtual time,
+about the code that serves, on simulated engines. Each was declared beside its experiment before the
+run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals are of 95 %, paired by
+seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by Holm's
+procedure, but for those of {alone}, which are tested each by itself.
+What seeds show, they show with a chance of 80 %, before that correction. Ratios are geometric
+means.
+
+* **reproduced**: a paper's claim is shown, with the size asked for;
+* **reproduced in kind**: its direction is shown, the size is not;
+* **contradicted**: the opposite direction is shown; **not reproduced**: neither is;
+* **beyond the paper**: a claim of ours, shown or not;
+* **not run yet**: no run is stored; the time is that of two cores.
+
+A figure of the papers that no experiment looks for is in [missing](missing.md).
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """One experiment's run.
+
+    Args:
+        experiment: name of the experiment.
+        command: command that repeats it.
+        commit: commit of the code when the run began, with a `+` where it was changed.
+        date: date of the run, UTC.
+        evidence: numbers by seed.
+        picture: file name beside it; empty for none.
+    """
+
+    experiment: str
+    command: str
+    commit: str
+    date: str
+    evidence: Evidence
+    picture: str = ""
+
+
+def store(
+    directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
+) -> Stored:
+    """Writes a run's file, and its picture where the report has one."""
+    picture, seeds = "", scope.seeds
+    given = "" if scope.data is None else " --data DIR"
+    if report.charts:
+        picture = f"{experiment.name}.png"
+        draw(report, directory / picture, experiment.name, runs=len(seeds))
+    done = Stored(
+        experiment=experiment.name,
+        command=f"laar lab run {experiment.name} --seeds {len(seeds)} --first-seed {seeds[0]}"
+        + given,
+        commit=commit,
+        date=datetime.now(UTC).date().isoformat(),
+        evidence={
+            claim: {
+                part: Seen(_rounded(seen.ours), _rounded(seen.theirs))
+                for part, seen in parts.items()
+            }
+            for claim, parts in report.evidence.items()
+        },
+        picture=picture,
+    )
+    written = orjson.dumps(done, option=orjson.OPT_APPEND_NEWLINE)
+    (directory / f"{experiment.name}.json").write_bytes(written)
+    return done
+
+
+def load(directory: Path) -> dict[str, Stored]:
+    """All stored runs, by experiment.
+
+    Raises:
+        SettingError: a file is no stored run.
+    """
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            data = orjson.loads(path.read_bytes())
+            data["evidence"] = {
+                claim: {part: Seen(**_known(seen)) for part, seen in parts.items()}
+                for claim, parts in data["evidence"].items()
+            }
+            found[data["experiment"]] = Stored(**data)
+        except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
+    return found
+
+
+def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
+    """A part's numbers; JSON has no NaN, so it is stored as null."""
+    return {
+        name: [math.nan if value is None else value for value in values]
+        for name, values in seen.items()
+    }
+
+
+def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
+    """The stored numbers, judged by the claims as they are declared now.
+
+    Raises:
+        SettingError: they are numbers of other claims.
+    """
+    if stored.evidence.keys() != {claim.name for claim in experiment.claims}:
+        name = experiment.name
+        raise SettingError(f"{name}.json has other claims than {name}: `laar lab results {name}`")
+    return judge(experiment.claims, stored.evidence)
+
+
+def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
+    """The page."""
+    rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
+    notes: dict[str, list[str]] = {group: [] for group in _GROUPS}
+    counts: dict[str, int] = {}
+    for experiment in experiments.values():
+        group = next(g for g, begins in _GROUPS.items() if experiment.name.startswith(begins))
+        run = stored.get(experiment.name)
+        for verdict, row, note in _rows(experiment, run):
+            counts[verdict] = counts.get(verdict, 0) + 1
+            rows[group].append(row)
+            if note:
+                notes[group].append(note)
+        if run and run.picture:
+            notes[group].append(f"* [Picture of {experiment.name}]({run.picture})")
+    hours = sum(each.hours(each.seeds) for each in experiments.values() if each.claims)
+    alone = [
+        f"`{name}`"
+        for name, each in experiments.items()
+        if any(claim.family == ALONE for claim in each.claims)
+    ]
+    text = [
+        _HEAD.format(alone=", ".join(alone)),
+        f"All of it takes about {spoken_time(hours)} on two cores.\n",
+    ]
+    text.append("| verdict | claims |\n| --- | --- |")
+    text += [f"| {verdict} | {count} |" for verdict, count in sorted(counts.items())]
+    for group, of_group in rows.items():
+        if of_group:
+            text += [f"\n## {group}\n", _COLUMNS, *of_group]
+        if notes[group]:
+            text += ["", *notes[group]]
+    return "\n".join(text) + "\n"
+
+
+_COLUMNS = (
+    "| claim | published | ours, 95 % interval | asked for | verdict | seeds | commit, date "
+    "| command |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
+)
+
+
+def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str, str]]:
+    """For each claim: the verdict, its row, and why where it is not as claimed."""
+    if run is None:
+        takes = spoken_time(experiment.hours(experiment.seeds))
+        data = "; needs `--data DIR`" if experiment.needs_data else ""
+        for claim in experiment.claims:
+            verdict = f"not run yet: needs about {takes}{data}"
+            command = f"`laar lab run {experiment.name}`"
+            cells = (claim.says, _published(claim), "", _asked(claim), verdict)
+            yield "not run yet", _row(*cells, str(claim.seeds), "", command), ""
+        return
+    for one in verdicts(experiment, run):
+        where = f", {one.part}" if one.part else ""
+        seen = f"{one.claim.metric}: {one.ours}{where}"
+        if one.power:
+            seen += f". {one.power}"
+        cells = (one.claim.says, _published(one.claim), seen, _asked(one.claim), one.verdict)
+        named = f"{experiment.name}, {one.claim.name}"
+        note = ""
+        if one.outcome != "shown" and one.claim.why:
+            note = f"* {named} ({one.verdict}): {one.claim.why}"
+        key = one.verdict.partition(":")[0] if one.outcome == "no verdict" else one.verdict
+        run_of = (str(one.seeds), f"{run.commit}, {run.date}", f"`{run.command}`")
+        yield key, _row(*cells, *run_of), note
+
+
+def _published(claim: Claim) -> str:
+    return f"{claim.published} ({claim.paper})" if claim.paper else ""
+
+
+def _asked(claim: Claim) -> str:
+    return f"{claim.direction} {claim.bound:.4g}"
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+
+
+def _rounded(values: Sequence[float]) -> list[float]:
+    return [float(f"{value:.{_DIGITS}g}") for value in values]
+
+
+def commit_of(packages: Sequence[Path] = PACKAGES) -> str:
+    """The checkout's commit, where there is one, with a `+` where a package was changed."""
+
+    def git(package: Path, *words: str) -> str:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(package), *words],  # noqa: S607
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout.strip()
+
+    changed = any(git(package, "status", "--porcelain", "--", ".") for package in packages)
+    commit = git(packages[-1], "rev-parse", "--short", "HEAD") or "unknown"
+    return commit + ("+" if changed else "")

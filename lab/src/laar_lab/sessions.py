@@ -1,0 +1,159 @@
+"""Recorded sessions, to be sent as a closed loop: a request waits for the answer before it.
+
+One JSON object a line, a session's lines in their order: `session` (a text or a whole number),
+`input_length`, `output_length`, `hash_ids` (one for each 512 prompt tokens), and when the
+request is due:
+
+- `think_s`, the pause since the last answer; else
+- `t_s` (seconds), or `timestamp` (milliseconds), when it was sent: as long after the last answer as
+  it was then, where `api_s` gives the duration of that answer, and as long after the last request
+  where no field does.
+
+A time that is null is missing.
+
+Ids mean the same prompt within a session only, as in the agent traces of kv-cache-tester. In a file
+with `timestamp`s, Mooncake's and GORGO's format, they mean it everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+import xxhash
+
+from laar.errors import SettingError
+from laar_lab.sim.fleet import Prompt, Turn
+from laar_lab.trace import (
+    MAX_LENGTH_S,
+    TRACE_BLOCK_TOKENS,
+    Entry,
+    Lengths,
+    check_block,
+    entries,
+    lengths,
+    number,
+    session_of,
+)
+
+__all__ = ["Recorded", "has_sessions", "read_sessions"]
+
+MAX_REQUESTS = 1 << 20
+"""Requests of one file: sessions may be interleaved, so it is read whole, a kilobyte or two
+each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    lengths: Lengths
+    after_answer_s: float
+    after_request_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One session.
+
+    Args:
+        name: its id in the file.
+        block_tokens: prompt tokens for each of its ids.
+        salt: added to its ids.
+        lines: its requests.
+    """
+
+    name: str
+    block_tokens: int
+    salt: int
+    lines: tuple[_Line, ...]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def cut(self, most: int) -> Recorded:
+        """The same session with at most `most` requests."""
+        return replace(self, lines=self.lines[:most])
+
+    def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
+        """Its requests; prompts are made as they are taken.
+
+        Args:
+            speed: factor by which pauses are shorter.
+            max_pause_s: longest pause, after that.
+        """
+        for line in self.lines:
+            yield Turn(
+                prompt=self._prompt(line),
+                after_answer_s=min(line.after_answer_s / speed, max_pause_s),
+                after_request_s=min(line.after_request_s / speed, max_pause_s),
+            )
+
+    def _prompt(self, line: _Line) -> Prompt:
+        return line.lengths.prompt(self.block_tokens, self.salt)
+
+
+def has_sessions(path: Path) -> bool:
+    """Whether the file's first line names a session.
+
+    Raises:
+        SettingError: it can't be read, or the line is not a JSON object.
+    """
+    return any(session_of(entry) is not None for _, entry in islice(entries(path), 1))
+
+
+def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list[Recorded]:
+    """The sessions, in the order in which they begin in the file.
+
+    Raises:
+        SettingError: the file can't be read, has too many lines, or a line is wrong; names line
+            and field.
+    """
+    check_block(block_tokens)
+    lines: dict[str, list[_Line]] = {}
+    salts: dict[str, int] = {}
+    last: dict[str, tuple[float, float]] = {}
+    for count, (where, entry) in enumerate(entries(path), 1):
+        if count > MAX_REQUESTS:
+            raise SettingError(f"{where}: more than {MAX_REQUESTS} requests; cut the file")
+        name = session_of(entry)
+        if name is None:
+            raise SettingError(
+                f"{where}: `session` must be a text or a whole number; a closed loop needs it"
+            )
+        sent_s = _sent_s(entry, where)
+        after = _pauses(entry, where, sent_s, last.get(name))
+        api_s = math.nan if entry.get("api_s") is None else number(entry, "api_s", where)
+        last[name] = (sent_s, api_s)
+        lines.setdefault(name, []).append(_Line(lengths(entry, where), *after))
+        salts.setdefault(name, _salt(name) if entry.get("timestamp") is None else 0)
+    return [Recorded(name, block_tokens, salts[name], tuple(of)) for name, of in lines.items()]
+
+
+def _sent_s(entry: Entry, where: str) -> float:
+    if entry.get("timestamp") is not None:
+        return number(entry, "timestamp", where) / 1e3
+    return math.nan if entry.get("t_s") is None else number(entry, "t_s", where)
+
+
+def _pauses(
+    entry: Entry, where: str, sent_s: float, before: tuple[float, float] | None
+) -> tuple[float, float]:
+    """Seconds after the last answer, and after the last request; the later of the two counts."""
+    if before is None:
+        return 0.0, 0.0
+    if entry.get("think_s") is not None:
+        return number(entry, "think_s", where, most=MAX_LENGTH_S), 0.0
+    gap_s = sent_s - before[0]
+    if not 0 <= gap_s <= MAX_LENGTH_S:
+        raise SettingError(
+            f"{where}: no `think_s`, and `t_s` or `timestamp` is missing, back or a year on"
+        )
+    if math.isnan(before[1]):
+        return 0.0, gap_s
+    return max(0.0, gap_s - before[1]), 0.0
+
+
+def _salt(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,156 @@
+"""Answers of the simulated models: right or wrong by an accuracy surface, the same every time.
+
+A fleet file gives each model its accuracy by language and length. Whether a model solves a query is
+a fact about the pair, as under temperature 0: latent = sqrt(r) z_query + sqrt(1-r) z_model,query,
+correct where Phi(latent) < accuracy, with r the share of difficulty that all models have in common
+and both z taken from hashes of names. Failures of two models on a query are therefore correlated,
+and some long queries are solvable by none (LAAR, section 6.2).
+
+The surface knows nothing of the picker, and the picker nothing of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
+from hashlib import blake2b
+from importlib.resources import files
+from math import sqrt
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from laar.datalayer.document import parse_yaml
+from laar.errors import SettingError, unknown
+from laar.measuring.kv_lookup import Solution, solve
+
+__all__ = ["NO_QUESTION", "AccuracySurface", "Answerer", "ModelSurface"]
+
+NO_QUESTION = "I can only look up keys in JSON data."
+"""The answer to a prompt that is no look-up."""
+
+_NORMAL = NormalDist()
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ModelSurface(BaseModel):
+    """One model: accuracy by language, in the order of the fleet's lengths, and its speed."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    seconds_per_token: _Positive
+    decode_s_per_token: _Positive
+    accuracy: dict[str, list[_Share]]
+
+
+class AccuracySurface(BaseModel):
+    """A simulated fleet: P(correct) by model, language and length; right answers by question."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    lengths_tokens: Annotated[list[int], Field(min_length=1)]
+    languages: Annotated[list[str], Field(min_length=1)]
+    difficulty_correlation: _Share
+    answer_tokens: Annotated[int, Field(ge=1)]
+    models: Annotated[dict[str, ModelSurface], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> AccuracySurface:
+        if self.lengths_tokens != sorted(set(self.lengths_tokens)):
+            raise ValueError("lengths_tokens must ascend")
+        for name, model in self.models.items():
+            for language in self.languages:
+                if len(model.accuracy.get(language, ())) != len(self.lengths_tokens):
+                    raise ValueError(
+                        f"models.{name}.accuracy.{language} needs one number for each length"
+                    )
+        return self
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> AccuracySurface:
+        """Reads a fleet file; without a path, the one that comes with the package.
+
+        Raises:
+            SettingError: the file cannot be read or breaks a rule; the text says which.
+        """
+        try:
+            if path is None:
+                text = (files("laar_lab.sim") / "data" / "laar-fleet.yaml").read_text("utf-8")
+            else:
+                text = path.read_text("utf-8")
+            described = parse_yaml(text)
+            if isinstance(described, dict) and "endpoints" in described:
+                raise SettingError(
+                    f"{path}: a fleet of endpoints, as `laar lab replay` reads it; here a fleet "
+                    "has `models`, each with its accuracy by language and length"
+                )
+            return cls.model_validate(described)
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as fault:
+            raise SettingError(f"{path or 'laar-fleet.yaml'}: {fault}") from fault
+
+    def accuracy(self, model: str, language: str, length_tokens: int) -> float:
+        """P(correct) of a cell; a length in between takes the one above, a longer one the last.
+
+        A language that the fleet file lacks is answered like its first one.
+        """
+        at = min(bisect_left(self.lengths_tokens, length_tokens), len(self.lengths_tokens) - 1)
+        by_language = self.models[model].accuracy
+        return by_language.get(language, by_language[self.languages[0]])[at]
+
+    def is_correct(self, model: str, key: str, language: str, length_tokens: int) -> bool:
+        """Whether the model finds the value of this key; the same at every call."""
+        r = self.difficulty_correlation
+        latent = sqrt(r) * _standard_normal(key) + sqrt(1 - r) * _standard_normal(f"{model}\0{key}")
+        return _NORMAL.cdf(latent) < self.accuracy(model, language, length_tokens)
+
+
+class Answerer:
+    """One simulated model's voice.
+
+    Raises:
+        SettingError: the surface has no such model.
+    """
+
+    def __init__(self, surface: AccuracySurface, model: str) -> None:
+        if model not in surface.models:
+            raise SettingError(f"fleet: {unknown('model', model, surface.models)}")
+        self.surface = surface
+        self.model = model
+        self.seconds_per_token = surface.models[model].seconds_per_token
+        self.decode_s_per_token = surface.models[model].decode_s_per_token
+        self.answer_tokens = surface.answer_tokens
+
+    def answer(self, prompt: str) -> str:
+        """The value asked for in a sentence, or some other value from the same data."""
+        found = solve(prompt)
+        if found is None:
+            return NO_QUESTION
+        right = self.surface.is_correct(self.model, found.key, found.language, found.length_tokens)
+        return f"The value is {found.value if right else self._mistake(prompt, found)}."
+
+    def _mistake(self, prompt: str, found: Solution) -> str:
+        """A value of the data that was not asked for; the asked key if there is no other."""
+        start = int(_uniform(f"{self.model}\0{found.key}\0mistake") * len(prompt))
+        for origin in (start, 0):
+            at = prompt.find('": "', origin)
+            while at >= 0:
+                value = prompt[at + 4 : at + 4 + len(found.value)]
+                if value != found.value:
+                    return value
+                at = prompt.find('": "', at + 4)
+        return found.key
+
+
+def _uniform(name: str) -> float:
+    """A number in (0, 1) that only the name decides; 52 bits, so that neither end is reached."""
+    digest = blake2b(name.encode(), digest_size=8).digest()
+    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+
+
+@lru_cache(maxsize=65536)  # a query's share is asked for once for each model and attempt
+def _standard_normal(name: str) -> float:
+    return _NORMAL.inv_cdf(_uniform(name))

@@ -1,0 +1,16 @@
+"""A simulated vLLM endpoint: the lab's engine model behind an HTTP server that speaks vLLM."""
+
+from laar_lab.sim.endpoint.faults import Fault, FaultKind, parse_fault
+from laar_lab.sim.endpoint.server import SimulatedEndpoint, run, serve
+from laar_lab.sim.endpoint.settings import EndpointSettings, KvEventSettings
+
+__all__ = [
+    "EndpointSettings",
+    "Fault",
+    "FaultKind",
+    "KvEventSettings",
+    "SimulatedEndpoint",
+    "parse_fault",
+    "run",
+    "serve",
+]

@@ -1,0 +1,76 @@
+"""The text of an answer, cut into as many pieces as the engine will make tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laar.measuring.tokens import ASCII_PER_TOKEN
+from laar_lab.sim.answers import NO_QUESTION, Answerer
+from laar_lab.sim.endpoint.bodies import Ask
+from laar_lab.sim.endpoint.echo import ECHO_TOKENS, echo_text
+
+__all__ = ["Answer", "answer_for"]
+
+FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
+"""The answer to everything but a look-up, repeated up to the request's limit."""
+
+FILLER_TOKENS = 48
+"""Length of such an answer when the request sets no limit."""
+
+MISTAKE = "There is no such key in the data."
+"""The answer under the fault `wrong`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`tokens` tokens of text; `finish` is the reason that they end there, "stop" or "length".
+
+    `text` is cut evenly into `spread_over` pieces, of which the answer has the first `tokens`.
+    """
+
+    text: str
+    tokens: int
+    finish: str
+    spread_over: int
+
+    def piece(self, start: int, end: int) -> str:
+        """The text of tokens `start` up to `end`."""
+        length = len(self.text)
+        return self.text[start * length // self.spread_over : end * length // self.spread_over]
+
+
+def answer_for(
+    ask: Ask,
+    answerer: Answerer | None,
+    *,
+    room: int,
+    wrong: bool = False,
+    echo: tuple[str, str] | None = None,
+) -> Answer:
+    """The text of an answer.
+
+    Args:
+        ask: the request.
+        answerer: the simulated model's voice; None for an endpoint without a fleet model.
+        room: tokens that fit behind the prompt, at least 1.
+        wrong: say something else than the model would.
+        echo: the model's name and the one it was asked by; None for no echo.
+    """
+    if echo is not None and not wrong:
+        model, asked = echo
+        tokens = min(ECHO_TOKENS if ask.max_tokens is None else ask.max_tokens, room)
+        text = echo_text(model=model, asked=asked, question=ask.prompt.question, tokens=tokens)
+        return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
+    limit = room if ask.max_tokens is None else min(ask.max_tokens, room)
+    text = MISTAKE if wrong else NO_QUESTION
+    if answerer is not None and not wrong:
+        text = answerer.answer(ask.prompt.question)
+    if text == NO_QUESTION:
+        tokens = limit if ask.max_tokens is not None else min(FILLER_TOKENS, limit)
+        chars = tokens * ASCII_PER_TOKEN
+        text = (FILLER * (chars // len(FILLER) + 1))[:chars]
+        return Answer(text, tokens, "stop" if ask.max_tokens is None else "length", tokens)
+    natural = answerer.answer_tokens if answerer is not None else FILLER_TOKENS
+    if ask.fixed_length:
+        return Answer(text, limit, "length", max(limit, natural))
+    return Answer(text, min(limit, natural), "length" if limit < natural else "stop", natural)

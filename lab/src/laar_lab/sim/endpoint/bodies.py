@@ -1,0 +1,332 @@
+"""Reads request bodies of the APIs that vLLM serves into one form, an `Ask`.
+
+Unknown fields are ignored, as vLLM does. A chat is rendered with a small template of its own (role
+marker, content, tools as JSON), so that parts a picker must see (tools, roles) change the prompt.
+Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypeVar
+
+import numpy as np
+import orjson
+from pydantic import BaseModel, Field, ValidationError
+
+from laar.measuring.tokens import count_tokens
+from laar_lab.sim.endpoint.errors import ApiError
+from laar_lab.sim.endpoint.tokenizer import VOCABULARY, TokenIds, token_ids
+
+__all__ = [
+    "Ask",
+    "ChatBody",
+    "CompletionBody",
+    "EmbeddingBody",
+    "GenerationBody",
+    "MessagesBody",
+    "Prompt",
+    "ResponsesBody",
+    "TokenizeBody",
+    "read_body",
+]
+
+_Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Limit = Annotated[int, Field(ge=1)]
+_TokenId = Annotated[int, Field(ge=0, lt=VOCABULARY)]
+_Text = str | list[str] | list[_TokenId] | list[list[_TokenId]]
+
+COMPLETION_TOKENS = 16
+"""Answer length of a completion that sets no limit: OpenAI's default, which vLLM keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """The prompt that the engine reads: a text, or token ids in its place, and its tokens' number.
+
+    `question` is the users' part of the text, which the answer is about.
+    """
+
+    text: str
+    question: str
+    tokens: int
+    given_ids: TokenIds | None = None
+
+    @classmethod
+    def of_text(cls, text: str, question: str) -> Prompt:
+        """A prompt that the endpoint tokenizes."""
+        return cls(text, question, count_tokens(text))
+
+    @classmethod
+    def of_ids(cls, numbers: Sequence[int]) -> Prompt:
+        """A prompt that the client tokenized; its text is not known."""
+        return cls("", "", len(numbers), np.array(numbers, dtype=np.uint32))
+
+    def ids(self, answer: str = "") -> TokenIds:
+        """The tokens of the prompt, and of an answer behind it where the text is known."""
+        return token_ids(self.text + answer) if self.given_ids is None else self.given_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One generation request, whichever API it came by.
+
+    `deadline_ms` is the time to the first token that the client wants, real milliseconds.
+    """
+
+    prompt: Prompt
+    max_tokens: int | None
+    max_tokens_field: str
+    fixed_length: bool
+    priority: int
+    deadline_ms: float | None
+    salt: str
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class GenerationBody(BaseModel):
+    """Fields that all generation APIs share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: Literal[1] | None = None
+    ignore_eos: bool = False
+    priority: _Int64 = 0
+    cache_salt: str | None = None
+    vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
+
+    def to_prompt(self) -> Prompt:
+        """The prompt as the engine reads it."""
+        raise NotImplementedError
+
+    def limit(self) -> tuple[int | None, str]:
+        """The limit on the answer's tokens, and the field that sets it."""
+        raise NotImplementedError
+
+    def ask(self) -> Ask:
+        """The request in the common form."""
+        limit, field = self.limit()
+        deadline = (self.vllm_xargs or {}).get("ttft_deadline_ms")
+        return Ask(
+            prompt=self.to_prompt(),
+            max_tokens=limit,
+            max_tokens_field=field,
+            fixed_length=self.ignore_eos,
+            priority=self.priority,
+            deadline_ms=deadline if isinstance(deadline, int | float) and deadline > 0 else None,
+            salt=self.cache_salt or "",
+        )
+
+
+class _Part(BaseModel):
+    type: str = "text"
+    text: str | None = None
+    name: str | None = None
+    input: object = None
+    content: str | list[_Part] | None = None
+
+
+class _Message(BaseModel):
+    role: str = "user"
+    content: str | list[_Part] | None = None
+
+
+class ChatBody(GenerationBody):
+    """``/v1/chat/completions``."""
+
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    tools: list[object] | None = None
+    max_tokens: _Limit | None = None
+    max_completion_tokens: _Limit | None = None
+
+    def to_prompt(self) -> Prompt:
+        """Tools, then all messages."""
+        return _chat(self.messages, tools=self.tools)
+
+    def limit(self) -> tuple[int | None, str]:
+        """The newer field wins."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
+
+
+class CompletionBody(GenerationBody):
+    """``/v1/completions``: one prompt, text or token ids."""
+
+    prompt: _Text
+    max_tokens: _Limit | None = None
+
+    def to_prompt(self) -> Prompt:
+        """The one prompt.
+
+        Raises:
+            ApiError: there are several.
+        """
+        prompts = _prompts(self.prompt)
+        if len(prompts) != 1:
+            raise ApiError(400, "this endpoint takes one prompt a request", param="prompt")
+        return prompts[0]
+
+    def limit(self) -> tuple[int | None, str]:
+        """`max_tokens`, 16 by default."""
+        return self.max_tokens or COMPLETION_TOKENS, "max_tokens"
+
+
+class ResponsesBody(GenerationBody):
+    """``/v1/responses``."""
+
+    input: str | list[_Message]
+    instructions: str | None = None
+    tools: list[object] | None = None
+    max_output_tokens: _Limit | None = None
+    previous_response_id: str | None = None
+    store: bool = True
+
+    def to_prompt(self) -> Prompt:
+        """Instructions are a system message, a plain input a user's."""
+        turns = [_Message(content=self.input)] if isinstance(self.input, str) else self.input
+        return _chat(turns, system=self.instructions, tools=self.tools)
+
+    def continuing(self, earlier: str) -> Prompt:
+        """The prompt behind a stored exchange."""
+        own = self.to_prompt()
+        return Prompt.of_text(earlier + own.text, own.question)
+
+    def limit(self) -> tuple[int | None, str]:
+        """`max_output_tokens`."""
+        return self.max_output_tokens, "max_output_tokens"
+
+
+_ATTRIBUTION = "x-anthropic-billing-header"
+
+
+def _without_attribution(text: str) -> str:
+    """Engines leave out a line that changes with each request: it would spoil the prefix cache.
+
+    vLLM does so for the parts of a list only.
+    """
+    return text.partition("\n")[2] if text.startswith(_ATTRIBUTION) else text
+
+
+class MessagesBody(GenerationBody):
+    """Anthropic's ``/v1/messages``, text only."""
+
+    messages: Annotated[list[_Message], Field(min_length=1)]
+    system: str | list[_Part] | None = None
+    tools: list[object] | None = None
+    max_tokens: _Limit
+
+    def to_prompt(self) -> Prompt:
+        """The system text, then all messages."""
+        system = self.system
+        if isinstance(system, str):
+            system = _without_attribution(system)
+        elif system:
+            system = [_Part(text=_without_attribution(part.text or "")) for part in system]
+        return _chat(self.messages, system=system, tools=self.tools)
+
+    def limit(self) -> tuple[int | None, str]:
+        """`max_tokens`, which this API demands."""
+        return self.max_tokens, "max_tokens"
+
+
+class EmbeddingBody(BaseModel):
+    """``/v1/embeddings``."""
+
+    model: str | None = None
+    input: _Text
+    encoding_format: Literal["float", "base64"] = "float"
+
+    def prompts(self) -> list[Prompt]:
+        """One for each vector asked for."""
+        return _prompts(self.input)
+
+
+class TokenizeBody(BaseModel):
+    """``/tokenize``, of a prompt or of a chat."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[_Message] | None = None
+
+    def ids(self) -> TokenIds:
+        """The tokens the same prompt would have."""
+        return _chat(self.messages).ids() if self.messages else token_ids(self.prompt or "")
+
+
+_Body = TypeVar("_Body", bound=BaseModel)
+
+
+def read_body(kind: type[_Body], raw: bytes) -> _Body:
+    """Parses and checks a body.
+
+    Raises:
+        ApiError: 400, with the fault but without the prompt's text.
+    """
+    try:
+        return kind.model_validate(orjson.loads(raw))
+    except orjson.JSONDecodeError:
+        raise ApiError(400, "the body is not valid JSON") from None
+    except ValidationError as fault:
+        first = fault.errors(include_input=False, include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or None
+        raise ApiError(400, f"{where}: {first['msg']}", param=where) from None
+
+
+def _prompts(value: _Text) -> list[Prompt]:
+    """A list of plain ids is one prompt, also an empty one."""
+    if isinstance(value, str):
+        return [Prompt.of_text(value, value)]
+    several: list[Prompt] = []
+    numbers: list[int] = []
+    for item in value:
+        if isinstance(item, str):
+            several.append(Prompt.of_text(item, item))
+        elif isinstance(item, list):
+            several.append(Prompt.of_ids(item))
+        else:
+            numbers.append(item)
+    return several or [Prompt.of_ids(numbers)]
+
+
+def _chat(
+    messages: Sequence[_Message],
+    *,
+    system: str | list[_Part] | None = None,
+    tools: Iterable[object] | None = None,
+) -> Prompt:
+    rendered = []
+    if tools:
+        rendered.append(f"<|tools|>\n{orjson.dumps(list(tools)).decode()}\n")
+    if system:
+        rendered.append(f"<|system|>\n{_flat(system)}\n")
+    users = []
+    for message in messages:
+        text = _flat(message.content)
+        rendered.append(f"<|{message.role}|>\n{text}\n")
+        if message.role == "user":
+            users.append(text)
+    rendered.append("<|assistant|>\n")
+    return Prompt.of_text("".join(rendered), "\n\n".join(users))
+
+
+def _flat(content: str | list[_Part] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(map(_part_text, content))
+
+
+def _part_text(part: _Part) -> str:
+    if part.type == "tool_use":
+        return orjson.dumps({"name": part.name, "arguments": part.input}).decode()
+    if part.type == "tool_result":
+        return _flat(part.content)
+    if part.text is None:
+        raise ApiError(400, "this model reads text only", param="messages")
+    return part.text

@@ -1,0 +1,93 @@
+"""Faults that come and go while a simulated endpoint runs: the routes below ``/sim/``.
+
+They are there only where the endpoint was started to honour faults from outside
+(`EndpointSettings.allow_fault_header`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from laar.errors import SettingError
+from laar_lab.sim.endpoint.errors import ApiError
+from laar_lab.sim.endpoint.faults import parse_fault
+from laar_lab.sim.endpoint.serving import Serving
+
+__all__ = ["Controls", "Crash"]
+
+LONGEST_OUTAGE_S = 3600.0
+_ANSWER_FIRST_S = 0.05
+"""Seconds between the answer to a call for an outage and the outage."""
+
+
+class Crash(Protocol):
+    """Closes the listening socket for a while."""
+
+    def __call__(self, down_s: float, *, forget: bool = True) -> None:
+        """Begins the outage."""
+        ...
+
+
+class Controls:
+    """The routes.
+
+    Args:
+        serving: the endpoint's engine, counters and faults.
+        crash: begins an outage.
+    """
+
+    def __init__(self, serving: Serving, crash: Crash) -> None:
+        self._serving = serving
+        self._crash = crash
+
+    def routes(self) -> list[Route]:
+        """The routes for the application."""
+        return [
+            Route("/sim/faults", self._show, methods=["GET"]),
+            Route("/sim/faults", self._set, methods=["PUT"]),
+            Route("/sim/outage", self._begin_outage, methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request) -> Response:
+        """The faults, and the outcomes of requests since they were set."""
+        book = self._serving.faults
+        return _json(
+            {
+                "faults": [fault.kind for fault in book.faults],
+                "requests": book.requests,
+                "hit": book.hit,
+                "active": self._serving.active,
+            }
+        )
+
+    async def _set(self, request: Request) -> Response:
+        try:
+            texts = orjson.loads(await request.body())["faults"]
+            faults = [parse_fault(text) for text in texts]
+        except (ValueError, KeyError, TypeError, AttributeError, SettingError) as wrong:
+            raise ApiError(400, f'write {{"faults": ["503@0.1", ...]}}: {wrong}') from None
+        self._serving.set_faults(faults)
+        return await self._show(request)
+
+    async def _begin_outage(self, request: Request) -> Response:
+        """Answers before the connections are cut."""
+        try:
+            wanted = orjson.loads(await request.body())
+            down_s, forget = float(wanted["seconds"]), bool(wanted.get("forget", True))
+            if not 0 <= down_s <= LONGEST_OUTAGE_S:
+                raise ValueError(f"seconds: 0 to {LONGEST_OUTAGE_S:g}")
+        except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+            raise ApiError(400, f'write {{"seconds": 2, "forget": true}}: {wrong}') from None
+        loop = asyncio.get_running_loop()
+        loop.call_later(_ANSWER_FIRST_S, lambda: self._crash(down_s, forget=forget))
+        return _json({"seconds": down_s, "forget": forget})
+
+
+def _json(value: object) -> Response:
+    return Response(orjson.dumps(value), media_type="application/json")

@@ -1,0 +1,299 @@
+"""Starts and stops a simulated endpoint: sockets, engine, signals and simulated crashes.
+
+uvicorn does the HTTP. A crash is a real one as far as sockets go: all connections are reset, the
+port is closed for a while, then a new server on the same port has forgotten everything. A shutdown
+follows vLLM: by default streams are cut with an error line at once; with a timeout they may end,
+while health stays green and new requests get odd answers (see `app`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+import struct
+from collections.abc import Callable, Generator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import uvicorn
+import uvloop
+from starlette.types import Scope
+
+from laar.errors import SettingError
+from laar_lab.sim.answers import AccuracySurface, Answerer
+from laar_lab.sim.endpoint.app import EndpointApp
+from laar_lab.sim.endpoint.driver import Lost
+from laar_lab.sim.endpoint.serving import Serving
+from laar_lab.sim.endpoint.settings import EndpointSettings
+from laar_lab.sim.engine import (
+    EngineProfile,
+    EngineSettings,
+    LinearCost,
+    build_engine,
+    load_profile,
+)
+
+if TYPE_CHECKING:
+    from laar_lab.sim.endpoint.kv_events import KvEventPublisher
+
+__all__ = ["SimulatedEndpoint", "run", "serve"]
+
+CUT_GRACE_S = 1
+"""Time for streams that were cut at shutdown to send their last line, whole seconds."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers and its polling, and with a way to cut connections."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listens = asyncio.Event()
+        self._ending = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listens.set()
+
+    async def main_loop(self) -> None:
+        # Once a second for the date header, where uvicorn looks ten times for its exit flag.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._ending.wait()
+
+    def end(self, *, force: bool = False) -> None:
+        """Stops listening at once; `serve` returns when answers are out, or soon by force."""
+        for listener in self.servers:
+            listener.close()
+        self.force_exit = force
+        self.should_exit = True
+        self._ending.set()
+
+    def close(self, client: object) -> None:
+        """Ends one client's connection in order, once all written bytes are out."""
+        for connection in list(self.server_state.connections):
+            if getattr(connection, "client", None) == client:
+                connection.transport.close()
+
+    def cut(self, client: object = None) -> None:
+        """Resets one client's connection, or all."""
+        for connection in list(self.server_state.connections):
+            if client is None or getattr(connection, "client", None) == client:
+                raw = connection.transport.get_extra_info("socket")
+                # No lingering: the peer sees a reset and not an orderly end.
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                connection.transport.abort()
+
+
+class SimulatedEndpoint:
+    """One endpoint in the running event loop: `start`, then `stop` or `wait`.
+
+    Raises:
+        SettingError: an unknown profile or model, or an address that cannot be bound.
+    """
+
+    def __init__(self, settings: EndpointSettings) -> None:
+        profile, answerer = _engine_of(settings)
+        self._settings = settings
+        self._socket = _bind(settings.host, settings.port)
+        try:
+            publisher = _publisher_of(settings, profile)
+        except SettingError:
+            self._socket.close()
+            raise
+        self.serving = Serving(
+            settings,
+            build_engine=lambda: build_engine(profile, seed=settings.seed),
+            block_size=profile.settings.block_size,
+            num_blocks=profile.settings.num_blocks,
+            answerer=answerer,
+            publisher=publisher,
+        )
+        host, self._port = self._socket.getsockname()[:2]
+        self.address = f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+        self._app = EndpointApp(self.serving, self, self.address)
+        self._server = self._new_server()
+        self._outage_s: float | None = None
+        self._forgets = True
+        self._main: asyncio.Task[None] | None = None
+        self._shutdown: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """The URL of the endpoint, without a path."""
+        return f"http://{self.address}"
+
+    async def start(self) -> None:
+        """Returns when it listens."""
+        self._main = asyncio.create_task(self._serve(), name=f"sim-endpoint {self.address}")
+        await self._server.listens.wait()
+
+    async def wait(self) -> None:
+        """Returns when it has been shut down."""
+        assert self._main is not None, "start comes first"
+        await self._main
+
+    async def stop(self) -> None:
+        """Shuts it down and waits for the end."""
+        self.shut_down()
+        await self.wait()
+
+    def shut_down(self) -> None:
+        """Begins the shutdown of SIGTERM; a second call ends it at once."""
+        if self._shutdown is None:
+            self._shutdown = asyncio.create_task(self._drain(), name="sim-endpoint drain")
+        else:
+            self._server.end(force=True)
+
+    def reset(self, scope: Scope) -> None:
+        """Cuts the connection that a request came by."""
+        self._server.cut(scope["client"])
+
+    def close(self, scope: Scope) -> None:
+        """Ends the connection that a request came by in order, wherever its answer is."""
+        self._server.close(scope["client"])
+
+    def crash(self, down_s: float, *, forget: bool = True) -> None:
+        """Cuts every connection and listens to none for this long; then a new life begins.
+
+        Without `forget` cache and counters are there again afterwards. During an outage nothing
+        happens.
+        """
+        if self._outage_s is not None:
+            return
+        self._outage_s = down_s
+        self._forgets = forget
+        self.serving.driver.lose_all(Lost.CRASH)
+        self._server.cut()
+        self._server.end(force=True)
+
+    async def _drain(self) -> None:
+        self.serving.draining = True
+        try:
+            async with asyncio.timeout(self._settings.shutdown_timeout_s):
+                await self.serving.driver.emptied()
+        except TimeoutError:
+            self.serving.driver.lose_all(Lost.SHUTDOWN)
+        self._server.end()
+
+    async def _serve(self) -> None:
+        engine = asyncio.create_task(self.serving.driver.run(), name="sim-endpoint engine")
+        engine.add_done_callback(self._engine_ended)
+        try:
+            while True:
+                await self._server.serve(sockets=[self._socket])
+                if self._outage_s is None or self._shutdown is not None:
+                    return
+                await asyncio.sleep(self._outage_s)
+                if self._shutdown is not None:
+                    return
+                self._outage_s = None
+                if self._forgets:
+                    self.serving.restart()
+                self._socket = _bind(self._settings.host, self._port)
+                self._server = self._new_server()
+        finally:
+            engine.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await engine
+            if self.serving.publisher is not None:
+                await self.serving.publisher.close()
+
+    def _engine_ended(self, engine: asyncio.Task[None]) -> None:
+        if not engine.cancelled():  # a defect: no request will be answered, and `wait` raises it
+            self._server.cut()
+            self._server.end(force=True)
+
+    def _new_server(self) -> _Server:
+        return _Server(
+            uvicorn.Config(
+                self._app,
+                access_log=False,
+                interface="asgi3",
+                lifespan="off",
+                log_config=None,
+                proxy_headers=False,
+                timeout_graceful_shutdown=CUT_GRACE_S,
+                ws="none",
+            )
+        )
+
+
+async def serve(
+    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
+) -> None:
+    """Runs one endpoint until SIGTERM or SIGINT.
+
+    Args:
+        settings: settings of the endpoint.
+        on_start: called when it listens.
+
+    Raises:
+        SettingError: as `SimulatedEndpoint` does.
+    """
+    endpoint = SimulatedEndpoint(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, endpoint.shut_down)
+    await endpoint.start()
+    on_start(endpoint)
+    await endpoint.wait()
+
+
+def run(
+    settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
+) -> None:
+    """`serve` in an event loop of its own.
+
+    Raises:
+        SettingError: as `SimulatedEndpoint` does.
+    """
+    uvloop.run(serve(settings, on_start))
+
+
+def _engine_of(settings: EndpointSettings) -> tuple[EngineProfile, Answerer | None]:
+    profile, answerer = load_profile(settings.profile), None
+    if settings.fleet_model is not None:
+        answerer = Answerer(AccuracySurface.load(settings.fleet), settings.fleet_model)
+        cost = LinearCost(
+            seconds_per_token=answerer.seconds_per_token,
+            decode_s_per_token=answerer.decode_s_per_token,
+        )
+        memory = EngineSettings(num_blocks=profile.settings.num_blocks)
+        profile = EngineProfile(name=settings.fleet_model, cost=cost, settings=memory)
+    engine = replace(profile.settings, kv_events=settings.kv_events is not None)
+    if settings.scheduler is not None:
+        engine = replace(engine, scheduler=settings.scheduler)
+    if settings.max_waiting is not None:
+        engine = replace(engine, max_num_queued=settings.max_waiting)
+    if settings.num_blocks is not None:
+        engine = replace(engine, num_blocks=settings.num_blocks)
+    return replace(profile, settings=engine), answerer
+
+
+def _publisher_of(settings: EndpointSettings, profile: EngineProfile) -> KvEventPublisher | None:
+    if settings.kv_events is None:
+        return None
+    # pyzmq is needed for nothing else here, and comes with the extra `lab` only.
+    from laar_lab.sim.endpoint.kv_events import KvEventPublisher
+
+    return KvEventPublisher(settings.kv_events, block_size=profile.settings.block_size)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol must be named: asyncio turns Nagle's delay off only for sockets that name TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as fault:
+        listener.close()
+        raise SettingError(f"cannot listen on {host}:{port}: {fault.strerror}") from fault
+    return listener

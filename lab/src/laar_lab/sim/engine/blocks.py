@@ -1,0 +1,129 @@
+"""KV blocks: reference-counted, keyed by content, least recently used evicted first.
+
+As in vLLM, a finished sequence's blocks stay findable until their memory is needed, and it gives
+them back last block first, so that the tail of a prefix is evicted before its head. A block is
+findable as soon as the iteration that fills it is scheduled.
+
+Two simplifications: blocks that carry no hash are a count, not objects, so they are reused before
+anything cached is evicted; and when two sequences compute the same block at the same time, the
+second copy's memory is given back at once, where vLLM keeps both until they are freed.
+Bounded by construction: at most `num_blocks` hashes are ever known.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from laar_lab.sim.engine.interface import KvEvent
+
+__all__ = ["BlockPool"]
+
+
+class BlockPool:
+    """The memory of one engine.
+
+    Args:
+        num_blocks: blocks in all.
+        record: keep events for `drain`.
+    """
+
+    __slots__ = ("_events", "_idle", "_record", "_refs", "_unused", "num_blocks")
+
+    def __init__(self, num_blocks: int, *, record: bool = False) -> None:
+        self.num_blocks = num_blocks
+        self._unused = num_blocks
+        self._refs: dict[int, int] = {}  # hash -> users; 0 users means it is in _idle as well
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._record = record
+        self._events: list[KvEvent] = []
+
+    @property
+    def free(self) -> int:
+        """Blocks that can be taken, cached ones without users included."""
+        return self._unused + len(self._idle)
+
+    @property
+    def usage(self) -> float:
+        """Share of the blocks in use, 0 to 1."""
+        return 1.0 - self.free / self.num_blocks
+
+    def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:
+        """Returns how many leading blocks are here, at most `limit`, and how many are unused."""
+        refs = self._refs
+        found = idle = 0
+        for key in hashes if limit >= len(hashes) else hashes[:limit]:
+            users = refs.get(key)
+            if users is None:
+                break
+            found += 1
+            idle += not users
+        return found, idle
+
+    def share(self, hashes: Sequence[int]) -> None:
+        """Takes one more reference on each of these blocks, all of which are here."""
+        refs, idle = self._refs, self._idle
+        for key in hashes:
+            users = refs[key]
+            if not users:
+                del idle[key]
+            refs[key] = users + 1
+
+    def take(self, count: int) -> None:
+        """Takes `count` blocks without a hash; at least that many must be free."""
+        self._unused -= count
+        if self._unused >= 0:
+            return
+        removed = []
+        while self._unused < 0:
+            key, _ = self._idle.popitem(last=False)
+            del self._refs[key]
+            removed.append(key)
+            self._unused += 1
+        if self._record:
+            self._events.append(KvEvent("removed", tuple(removed)))
+
+    def publish(self, hashes: Sequence[int], parent: int | None) -> None:
+        """Gives hashes to as many of the caller's nameless blocks, which are full now."""
+        refs, fresh = self._refs, []
+        for key in hashes:
+            users = refs.get(key)
+            if users is None:
+                refs[key] = 1
+                fresh.append(key)
+            else:  # another sequence computed it meanwhile: share that one
+                if not users:
+                    del self._idle[key]
+                refs[key] = users + 1
+                self._unused += 1
+                self._stored(fresh, parent)
+                fresh, parent = [], key
+        self._stored(fresh, parent)
+
+    def release(self, hashes: Sequence[int], nameless: int) -> None:
+        """Gives a sequence's blocks back; `hashes` first to last."""
+        self._unused += nameless
+        refs, idle = self._refs, self._idle
+        for key in reversed(hashes):
+            users = refs[key] - 1
+            refs[key] = users
+            if not users:
+                idle[key] = None
+
+    def clear(self) -> None:
+        """Forgets everything, users included."""
+        self._unused = self.num_blocks
+        self._refs.clear()
+        self._idle.clear()
+        self._events = [KvEvent("cleared")] if self._record else []
+
+    def drain(self) -> tuple[KvEvent, ...]:
+        """Returns the events since the last call; one iteration makes a handful at most."""
+        if not self._events:
+            return ()
+        events, self._events = tuple(self._events), []
+        return events
+
+    def _stored(self, fresh: list[int], parent: int | None) -> None:
+        if fresh and self._record:
+            self._events.append(KvEvent("stored", tuple(fresh), parent))

@@ -1,0 +1,184 @@
+"""Medha's scheduler: slack order, adaptive chunks, space sharing.
+
+All who decode are in every iteration; prefills come in the order chosen (LARS, or another order to
+compare with), each with the largest chunk that keeps the iteration within its target. The
+arithmetic of slack and packing is `laar.flow.slack`'s, the same that the picker and the vLLM
+scheduler use; here it meets the engine's own cost model as the predictor, so predictions are exact
+unless the settings add jitter.
+
+A decode waits for a pass through all pipeline stages, so the pass must fit the target; stages work
+on consecutive chunks meanwhile.
+
+Admission follows the order strictly: when the most urgent waiting prompt finds no slot or blocks,
+those behind it do not overtake, or a long one would starve under a stream of short ones. The cached
+part of a waiting prompt counts when its chunk is chosen, not yet in its order: to look up every
+prompt's blocks in each iteration would cost more than the iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from heapq import merge
+
+from laar.errors import SettingError, unknown
+from laar.flow.prefill_time import PrefillTable
+from laar.flow.slack import ORDERS, Line, Prefill, height, pack, relative_slack
+from laar_lab.sim.engine.cost import CostModel, Work
+from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
+from laar_lab.sim.engine.sequence import Seq
+from laar_lab.sim.engine.settings import EngineSettings
+
+__all__ = ["Slack"]
+
+MAX_CANDIDATES = 8
+"""Prefills offered to one iteration, of which one is long: in 20 ms there is room for a few."""
+
+_Ranked = tuple[float, int, bool, Seq]
+"""Height, number, whether it waits for admission, and the prefill itself."""
+
+
+@lru_cache(maxsize=16)  # one for each kind of engine in an experiment; a table is 8 KiB
+def _table(cost: CostModel, target_s: float) -> PrefillTable:
+    def chunk_s(chunk: int, context: int) -> float:
+        work = Work()
+        work.add_chunk(chunk, context, cost.kv_groups(context + chunk))
+        return cost.stage_s(work)
+
+    return PrefillTable.build(chunk_s, target_s=target_s / cost.stages)
+
+
+class _Batch:
+    """The batch under construction, priced by the engine's own cost model."""
+
+    __slots__ = ("_cost", "_work")
+
+    def __init__(self, cost: CostModel, decodes: Work) -> None:
+        self._cost, self._work = cost, decodes
+
+    def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
+        # Asked some ten thousand times a simulated minute: put in and taken out, not copied.
+        work, cost = self._work, self._cost
+        before = work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups
+        work.add_chunk(chunk_tokens, context_tokens, cost.kv_groups(context_tokens + chunk_tokens))
+        seconds = cost.stage_s(work) * cost.stages
+        work.prefill_tokens, work.pairs, work.kv_tokens, work.kv_groups = before
+        return seconds
+
+    def add(self, chunk_tokens: int, context_tokens: int) -> None:
+        groups = self._cost.kv_groups(context_tokens + chunk_tokens)
+        self._work.add_chunk(chunk_tokens, context_tokens, groups)
+
+
+class Slack(Fcfs):
+    """Medha: prefills by slack, chunks by time.
+
+    Args:
+        settings: settings of the engine.
+        cost: cost of its iterations.
+
+    Raises:
+        SettingError: `slack.order` is not a known order.
+    """
+
+    def __init__(self, settings: EngineSettings, cost: CostModel) -> None:
+        super().__init__(settings)
+        if settings.slack.order not in ORDERS:
+            fault = unknown("slack.order", settings.slack.order, sorted(ORDERS))
+            raise SettingError(f"engine settings: {fault}")
+        self._slack, self._cost = settings.slack, cost
+        self._order = ORDERS[settings.slack.order]
+        self._moves = settings.slack.order == "lars"  # the others' ranks stay as time passes
+        self._times = _table(cost, settings.slack.target_s)
+
+    def key(self, seq: Seq) -> tuple[float, ...]:
+        """Returns the order's own place where that is fixed, else the order of submission."""
+        return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
+
+    def objective_s(self, seq: Seq) -> float:
+        """Returns the TTFT objective, the job's own or the settings' default."""
+        given = seq.job.ttft_objective_s
+        if given is not None:
+            return given
+        alone_s = self._times.total_s(seq.job.prompt_tokens)
+        return self._slack.objective_base_s + self._slack.objective_factor * alone_s
+
+    def plan(self, now: float, desk: Desk) -> Plan:
+        """Returns all decodes, and prefills in order until the target is used up."""
+        if not desk.prefilling and not desk.waiting:
+            return Plan(True, [])
+        work = desk.decode_work()
+        budget_tokens = self._budget_tokens - work.decodes
+        chosen, prefills = self._candidates(now, desk)
+        chunks = pack(
+            prefills,
+            _Batch(self._cost, work),
+            target_s=self._slack.target_s,
+            budget_tokens=budget_tokens,
+            rho_max=self._slack.rho_max if self._slack.multi_prefill else 0.0,
+            late_share=self._slack.late_share,
+        )
+        plan = [
+            (seq, chunk)
+            for seq, chunk in zip(chosen, chunks, strict=True)
+            # Each would fit alone; when one does not fit beside those before it, it waits.
+            if chunk and (seq in desk.prefilling or desk.admit(seq))
+        ]
+        for seq, _ in plan:
+            seq.line = None
+        return Plan(True, plan, steady=False)  # slack moves with time
+
+    def victim(self, running: list[Seq]) -> Seq:
+        """Returns the newest of those that still prefill, else the newest."""
+        return max(running, key=lambda seq: (seq.remaining > 0, seq.admitted))
+
+    def _line(self, seq: Seq) -> Line:
+        """Returns its urgency, which changes only with its context."""
+        if seq.line is None:
+            total_s = self._times.total_s(seq.target)
+            left_s = self._times.remaining_s(seq.target, seq.context)
+            seq.line = self._order(seq.job.arrival_s, self.objective_s(seq), total_s, left_s)
+        return seq.line
+
+    def _ranked(self, now: float, desk: Desk) -> Iterator[_Ranked]:
+        """Yields prefills, most urgent first."""
+
+        def rank(seq: Seq, *, waits: bool) -> _Ranked:
+            return height(self._line(seq), now), seq.number, waits, seq
+
+        running = sorted([rank(seq, waits=False) for seq in desk.prefilling])
+        waiting: Iterable[_Ranked] = (rank(seq, waits=True) for seq in desk.waiting)
+        return merge(running, sorted(waiting) if self._moves else waiting)
+
+    def _candidates(self, now: float, desk: Desk) -> tuple[list[Seq], list[Prefill]]:
+        """Returns the prefills to pack, most urgent first; those waiting among them fit."""
+        chosen: list[Seq] = []
+        prefills: list[Prefill] = []
+        blocked = has_long = False
+        most = MAX_CANDIDATES if self._slack.multi_prefill else 1
+        for _, _, waits, seq in self._ranked(now, desk):
+            context = seq.context
+            if waits:
+                if blocked:
+                    continue
+                fits, context = desk.admissible(seq)
+                if not fits:
+                    blocked = True
+                    continue
+            is_long = seq.target > self._slack.long_tokens
+            if is_long and has_long:
+                continue
+            has_long = has_long or is_long
+            chosen.append(seq)
+            prefills.append(self._prefill(seq, context, now, is_long=is_long))
+            if len(chosen) >= most:
+                break
+        return chosen, prefills
+
+    def _prefill(self, seq: Seq, context: int, now: float, *, is_long: bool) -> Prefill:
+        rho = 0.0
+        if is_long:  # a short one has no use for it
+            total_s = self._times.total_s(seq.target)
+            left_s = self._times.remaining_s(seq.target, context)
+            rho = relative_slack(seq.job.arrival_s, self.objective_s(seq), total_s, left_s, now)
+        return Prefill(seq.target - context, context, rho, is_long)

@@ -1,0 +1,229 @@
+"""An engine that is not vLLM's: requests run side by side, and slow each other down.
+
+The model of llm-d-inference-sim (commit eec055a, August 2026): up to `max_num_seqs` requests run at
+once, prefills in parallel; a prefill takes a fixed time and a time for each uncached token, then
+each token of the answer takes the same time; and all of it is multiplied by
+
+    1 + (load_factor - 1) * (n - 1) / (max_num_seqs - 1)
+
+with n requests running. Beyond `max_num_seqs` it is first come, first served. There are no
+iterations, no chunks and no batch limit, so a picker that learned the shape of vLLM's iterations
+cannot use it here: a world for testing a cost where its model is wrong.
+
+All that run advance at one rate, so the state is one number: the work, in unloaded seconds, that
+each of them has done since the engine began. A request's first and last token stand at fixed points
+of that scale, and only the rate changes when a request comes or goes.
+
+Two differences. The simulator draws a prefill's factor once, when it begins; here the factor
+follows those that run. A prompt that finds no room in the KV cache waits here, where the simulator
+answers 500. As there, the blocks of a prompt can be found by others from the moment it begins.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+
+from laar.errors import SettingError
+from laar_lab.sim.engine.blocks import BlockPool
+from laar_lab.sim.engine.cost import LinearCost
+from laar_lab.sim.engine.interface import Job, Load, Progress, Step, check_job
+from laar_lab.sim.engine.settings import EngineSettings
+
+__all__ = ["ParallelEngine"]
+
+
+class _Run:
+    """A job that runs. `first_at` and `end_at` are points on the scale of work."""
+
+    __slots__ = ("blocks", "cached", "end_at", "first_at", "gone", "held", "job", "told")
+
+    def __init__(self, job: Job, cached: int, held: list[int], blocks: int) -> None:
+        self.job = job
+        self.cached = cached
+        self.held = held
+        self.blocks = blocks
+        self.first_at = self.end_at = math.inf
+        self.told = 0
+        self.gone = False
+
+
+class ParallelEngine:
+    """An `Engine`; see the interface.
+
+    Args:
+        cost: cost of one request alone; only its constants for a prompt and for a token are used.
+        settings: the rest; `load_factor` is its own.
+        rng: draws the jitter of a request's times.
+
+    Raises:
+        SettingError: the cost is not linear.
+    """
+
+    def __init__(self, cost: object, settings: EngineSettings, rng: random.Random) -> None:
+        if not isinstance(cost, LinearCost):
+            raise SettingError("engine settings: scheduler `parallel` needs a `linear` cost")
+        self._cost, self._settings, self._rng = cost, settings, rng
+        self._token_s = cost.decode_s_per_token
+        self._slope = (settings.load_factor - 1.0) / max(1, settings.max_num_seqs - 1)
+        self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._waiting: deque[Job] = deque()
+        self._running: dict[str, _Run] = {}
+        self._queued: set[str] = set()
+        self._work = 0.0  # unloaded seconds that each running job has done since the beginning
+        self._start_s, self._rate, self._target = 0.0, 1.0, 0.0  # of the outstanding step
+        self._end_s = -math.inf
+        self._gains: list[tuple[_Run, int]] = []  # the progress it reported
+        self._queries = self._hits = 0
+
+    def submit(self, job: Job) -> None:
+        """Puts a job in the waiting queue; see the interface."""
+        longest = self._settings.num_blocks * self._settings.block_size
+        check_job(
+            job,
+            longest=longest,
+            is_known=job.id in self._running or job.id in self._queued,
+            is_full=len(self._waiting) >= self._settings.max_num_queued,
+        )
+        self._waiting.append(job)
+        self._queued.add(job.id)
+
+    def cached_tokens(self, job: Job) -> int:
+        """Looks the prompt up; see the interface."""
+        size = self._settings.block_size
+        return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
+
+    def abort(self, job_id: str) -> None:
+        """Drops a job; one that runs slows the others until the step under way ends."""
+        run = self._running.get(job_id)
+        if run is not None:
+            run.gone = True
+        elif job_id in self._queued:
+            self._queued.discard(job_id)
+            self._waiting = deque(job for job in self._waiting if job.id != job_id)
+
+    def step(self, now: float, until: float | None = None) -> Step | None:
+        """Runs to the next first or last token; without `until` to any token, soon at the latest.
+
+        See the interface. A step may end without progress: newcomers get in between two steps.
+        """
+        self._settle()
+        self._admit()
+        events = self._pool.drain()
+        if not self._running:
+            return Step(0.0, (), events) if events else None
+        self._start_s = now
+        self._rate = 1.0 + self._slope * (len(self._running) - 1)
+        self._target = min(self._next_of(run, until is None) for run in self._running.values())
+        if until is None:
+            self._target = min(self._target, self._work + self._token_s / self._rate)
+        duration_s = max(0.0, (self._target - self._work) * self._rate)
+        self._end_s = now + duration_s
+        return Step(duration_s, self._tell(until is None), events)
+
+    def cut(self, now: float) -> Step | None:
+        """Ends the outstanding step at once, unless a newcomer would have to wait anyway."""
+        full = len(self._running) >= self._settings.max_num_seqs or self._waiting
+        if now >= self._end_s or full:
+            return None
+        self._target = self._work + (now - self._start_s) / self._rate
+        self._end_s = now
+        self._gains.clear()
+        return Step(0.0, ())
+
+    def restart(self) -> tuple[str, ...]:
+        """Loses everything; see the interface."""
+        lost = (*self._running, *(job.id for job in self._waiting))
+        self._reset()
+        self._pool.clear()
+        return lost
+
+    def load(self) -> Load:
+        """Returns the readings of now; see the interface."""
+        return Load(
+            running=len(self._running),
+            waiting=len(self._waiting),
+            kv_usage=self._pool.usage,
+            preemptions=0,
+            prefix_queries_tokens=self._queries,
+            prefix_hits_tokens=self._hits,
+        )
+
+    def _next_of(self, run: _Run, each_token: bool) -> float:
+        """The place of the job's next news on the scale of work."""
+        if not run.told:
+            return run.first_at
+        if each_token and run.told + 1 < run.job.output_tokens:
+            return run.first_at + run.told * self._token_s
+        return run.end_at
+
+    def _tell(self, each_token: bool) -> tuple[Progress, ...]:
+        """The report for when the work reaches the target; true from the next step on."""
+        for run in self._running.values():
+            if run.gone or self._next_of(run, each_token) > self._target:
+                continue
+            finished = run.end_at <= self._target
+            self._gains.append((run, run.job.output_tokens - run.told if finished else 1))
+        return tuple(
+            Progress(run.job.id, tokens, run.told + tokens == run.job.output_tokens, run.cached)
+            for run, tokens in self._gains
+        )
+
+    def _settle(self) -> None:
+        """Ends the outstanding step: its report is true now."""
+        self._work = self._target
+        for run, tokens in self._gains:
+            run.told += tokens
+            if run.told == run.job.output_tokens:
+                self._publish(run, run.job.prompt_tokens + run.job.output_tokens)
+                run.gone = True
+        self._gains.clear()
+        self._end_s = -math.inf
+        for run in [run for run in self._running.values() if run.gone]:
+            self._pool.release(run.held, run.blocks - len(run.held))
+            del self._running[run.job.id]
+
+    def _admit(self) -> None:
+        size = self._settings.block_size
+        while self._waiting and len(self._running) < self._settings.max_num_seqs:
+            job = self._waiting[0]
+            # The last token is always computed: its output is the answer's first token.
+            found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
+            blocks = -(-(job.prompt_tokens + job.output_tokens) // size)
+            if blocks - found + idle > self._pool.free:
+                return
+            self._waiting.popleft()
+            self._queued.discard(job.id)
+            held = list(job.blocks[:found])
+            self._pool.share(held)
+            self._pool.take(blocks - found)
+            cached = max(found * size, job.prompt_tokens - 1 if job.fetched else 0)
+            run = _Run(job, cached, held, blocks)
+            self._publish(run, job.prompt_tokens)
+            self._schedule(run)
+            self._running[job.id] = run
+            self._queries += job.prompt_tokens
+            self._hits += found * size
+
+    def _schedule(self, run: _Run) -> None:
+        cost, job = self._cost, run.job
+        uncached = job.prompt_tokens - run.cached
+        prefill_s = cost.prefill_overhead_s + cost.seconds_per_token * uncached
+        prefill_s += cost.prefill_s_per_pair * uncached * (run.cached + 0.5 * uncached)
+        if self._settings.step_jitter:
+            prefill_s *= math.exp(self._rng.gauss(0.0, self._settings.step_jitter))
+        run.first_at = self._work + prefill_s
+        run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
+
+    def _publish(self, run: _Run, tokens: int) -> None:
+        """Makes the blocks findable that this number of tokens fills."""
+        first = len(run.held)
+        fresh = run.job.blocks[first : tokens // self._settings.block_size]
+        if fresh:
+            parent = run.held[-1] if first else None
+            run.held.extend(fresh)
+            self._pool.publish(fresh, parent)

@@ -1,0 +1,399 @@
+"""The simulated engine: continuous batching, iteration by iteration.
+
+An iteration enters the first pipeline stage at `step` and its tokens exist when it leaves the last
+one. With one stage that is the same moment; with several, the next iteration may enter as soon as
+the first stage is free, so a step ends at whichever comes first: a free first stage or a batch that
+leaves. As many iterations as stages are under way at most, or a batch a moment early would make the
+decodes behind it wait for a whole stage. Sequences that decode are in one batch at a time; a
+prefill may have a chunk in every stage (stream pipeline) or in one of them.
+
+The effects of an iteration on sequences are recorded when the step after it begins, so readings in
+between are those of its start, as a scrape of a real engine sees them.
+
+Recomputation follows vLLM: a preempted sequence loses its blocks, goes back to its place in the
+queue and prefills its prompt and the tokens it had made.
+
+A merged stretch gives every job the times of single iterations. Only which cached block is evicted
+can differ, and only when two sequences make the very same answer blocks at the same time.
+
+It does not model tokenisation, network, client behaviour, speculative decoding, adapters.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from bisect import bisect_left, insort
+from collections import deque
+from dataclasses import dataclass
+
+from laar.errors import SettingError, unknown
+from laar_lab.sim.engine.blocks import BlockPool
+from laar_lab.sim.engine.cost import CostModel, Work
+from laar_lab.sim.engine.interface import Job, KvEvent, Load, Progress, Step, check_job
+from laar_lab.sim.engine.medha import Slack
+from laar_lab.sim.engine.schedule import (
+    Fcfs,
+    NonPreemptive,
+    Plan,
+    PrefillFirst,
+    Priority,
+    Scheduler,
+)
+from laar_lab.sim.engine.sequence import Seq
+from laar_lab.sim.engine.settings import EngineSettings
+
+__all__ = ["SCHEDULERS", "SimulatedEngine"]
+
+SCHEDULERS = ("fcfs", "non-preemptive", "prefill-first", "priority", "slack")
+"""Names for `EngineSettings.scheduler`, besides `parallel`."""
+
+
+def _scheduler(settings: EngineSettings, cost: CostModel) -> Scheduler:
+    match settings.scheduler:
+        case "fcfs":
+            return Fcfs(settings)
+        case "priority":
+            return Priority(settings)
+        case "prefill-first":
+            return PrefillFirst(settings)
+        case "non-preemptive":
+            return NonPreemptive(settings)
+        case "slack":
+            return Slack(settings, cost)
+        case other:
+            raise SettingError(f"engine settings: {unknown('scheduler', other, SCHEDULERS)}")
+
+
+@dataclass(slots=True)
+class _Flight:
+    """An iteration, or a merged stretch of `tokens` of them, on its way through the stages."""
+
+    exit_s: float
+    decoded: list[Seq]
+    chunks: list[Seq]
+    finals: list[Seq]
+    tokens: int = 1
+    start_s: float = 0.0
+    line: tuple[float, float] = (0.0, 0.0)  # of a stretch: seconds, by context
+    context: int = 0  # of a stretch: in all caches when it began
+
+    def seconds(self, tokens: int) -> float:
+        """Returns how long the first `tokens` iterations of a stretch take, in closed form."""
+        base, slope = self.line
+        batch = len(self.decoded)
+        return tokens * (base + slope * (self.context + 0.5 * batch * (tokens + 1)))
+
+    def tokens_by(self, until: float, most: int) -> int:
+        """Returns how many iterations begin before `until`, 1 to `most`."""
+        if until == math.inf:
+            return most
+        return max(1, bisect_left(range(most), until - self.start_s, key=self.seconds))
+
+
+class SimulatedEngine:
+    """An `Engine`; see the interface.
+
+    Args:
+        cost: seconds of an iteration.
+        settings: the rest.
+        rng: draws the jitter of iteration times.
+
+    Raises:
+        SettingError: an unknown scheduler.
+    """
+
+    def __init__(self, cost: CostModel, settings: EngineSettings, rng: random.Random) -> None:
+        self._cost, self._settings, self._rng = cost, settings, rng
+        self._scheduler = _scheduler(settings, cost)
+        self._block_size = settings.block_size
+        # In a pipeline a newcomer may enter behind a pass that is under way, and KV groups join in
+        # the middle of a stretch: neither is a closed form.
+        self._mergeable = cost.stages == 1 and cost.kv_parallel == 1
+        self._one_chunk = cost.stages > 1 and not settings.stream_pipeline
+        self._pool = BlockPool(settings.num_blocks, record=settings.kv_events)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.waiting: list[Seq] = []
+        self.prefilling: list[Seq] = []
+        self._decoding: list[Seq] = []
+        self._jobs: dict[str, Seq] = {}
+        self._flights: deque[_Flight] = deque()
+        self._told = 0  # flights at the head whose progress has been returned
+        self._events: tuple[KvEvent, ...] = ()  # reported with the outstanding step
+        self._decodes = Work()
+        self._free_at = [-math.inf] * self._cost.stages
+        self._clock = -math.inf
+        self._numbers = self._admissions = 0
+        self._preempted = False  # in this iteration: then no job is admitted
+        self._preemptions = self._queries = self._hits = 0
+
+    # The Engine interface.
+
+    def submit(self, job: Job) -> None:
+        """Puts a job in the waiting queue; see the interface."""
+        longest = self._settings.num_blocks * self._block_size
+        check_job(
+            job,
+            longest=longest,
+            is_known=job.id in self._jobs,
+            is_full=len(self.waiting) >= self._settings.max_num_queued,
+        )
+        seq = Seq(job, self._numbers)
+        self._numbers += 1
+        self._jobs[job.id] = seq
+        insort(self.waiting, seq, key=self._scheduler.key)
+
+    def cached_tokens(self, job: Job) -> int:
+        """Looks the prompt up; see the interface."""
+        size = self._block_size
+        return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
+
+    def abort(self, job_id: str) -> None:
+        """Drops a job; see the interface."""
+        seq = self._jobs.pop(job_id, None)
+        if seq is None:
+            return
+        seq.gone = True
+        self._release(seq)
+        for queue in (self.waiting, self.prefilling, self._decoding):
+            if seq in queue:
+                queue.remove(seq)
+
+    def step(self, now: float, until: float | None = None) -> Step | None:
+        """Runs what starts at `now`; see the interface."""
+        self._settle()
+        begin = max(now, self._clock)  # a driver's sum may be a rounding error early
+        if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
+            self._schedule(begin, until)
+        if not self._flights:  # an answer's last blocks may still have to be reported
+            events = self._pool.drain()
+            return Step(0.0, (), events) if events else None
+        end = self._flights[0].exit_s
+        is_idle = not (self.waiting or self.prefilling or self._decoding)
+        if self._free_at[0] > begin and not (is_idle and until is not None):
+            end = min(end, self._free_at[0])  # else no job would enter: `cut` is for newcomers
+        self._clock = end
+        self._events = self._pool.drain()
+        return self._tell(end - now)
+
+    def cut(self, now: float) -> Step | None:
+        """Shortens a merged stretch, or a wait for the last stage; see the interface."""
+        if not self._flights or now >= self._clock:
+            return None
+        flight = self._flights[0]
+        if flight.tokens > 1:
+            tokens = flight.tokens_by(now, flight.tokens)
+            if tokens == flight.tokens:
+                return None
+            flight.tokens = tokens
+            end = flight.start_s + flight.seconds(tokens)
+            flight.exit_s = self._free_at[0] = self._clock = end
+        else:  # it only waits for a batch to leave the last stage
+            entry = max(now, self._free_at[0])
+            if entry >= self._clock:
+                return None
+            self._clock = entry
+        return self._tell(self._clock - now)
+
+    def restart(self) -> tuple[str, ...]:
+        """Loses everything; see the interface."""
+        lost = tuple(self._jobs)
+        self._reset()
+        self._pool.clear()
+        return lost
+
+    def load(self) -> Load:
+        """Returns the readings of now; see the interface."""
+        return Load(
+            running=len(self._jobs) - len(self.waiting),
+            waiting=len(self.waiting),
+            kv_usage=self._pool.usage,
+            preemptions=self._preemptions,
+            prefix_queries_tokens=self._queries,
+            prefix_hits_tokens=self._hits,
+        )
+
+    # The desk, which schedulers see.
+
+    def decode_work(self) -> Work:
+        """Returns a fresh `Work` with the decodes of this iteration."""
+        return self._decodes.copy()
+
+    def admissible(self, seq: Seq) -> tuple[bool, int]:
+        """Returns whether `admit` would succeed now, and the prompt tokens that are cached."""
+        size = self._block_size
+        # The last token is always computed: its output is the answer's first token.
+        found, idle = self._pool.match(seq.job.blocks, (seq.target - 1) // size)
+        fits = (
+            not self._preempted
+            and len(self._jobs) - len(self.waiting) < self._settings.max_num_seqs
+            and -(-seq.target // size) - found + idle <= self._pool.free
+        )
+        return fits, found * size
+
+    def admit(self, seq: Seq) -> bool:
+        """Moves a waiting sequence to `prefilling`, with blocks for all that it will prefill."""
+        fits, cached = self.admissible(seq)
+        if not fits:
+            return False
+        found = cached // self._block_size
+        seq.held = list(seq.job.blocks[:found])
+        self._pool.share(seq.held)
+        seq.blocks = -(-seq.target // self._block_size)
+        self._pool.take(seq.blocks - found)
+        seq.context = cached
+        if seq.admitted < 0:
+            if seq.job.fetched:  # a sequence that loses its blocks reads the prompt itself
+                seq.context = cached = max(cached, seq.job.prompt_tokens - 1)
+            seq.cached = cached
+            self._queries += seq.job.prompt_tokens
+            self._hits += found * self._block_size
+        seq.admitted = self._admissions
+        self._admissions += 1
+        self.waiting.remove(seq)
+        self.prefilling.append(seq)
+        return True
+
+    # One iteration.
+
+    def _schedule(self, now: float, until: float | None) -> None:
+        self._preempted = False
+        self._grow()
+        self._decodes = work = Work()
+        if self._cost.kv_parallel == 1:
+            work.add_decodes(len(self._decoding), sum([seq.context for seq in self._decoding]))
+        else:
+            for seq in self._decoding:
+                work.add_decodes(1, seq.context, self._cost.kv_groups(seq.context))
+        plan = self._scheduler.plan(now, self)
+        if plan.chunks or (plan.decode and self._decoding):
+            self._launch(now, plan, until)
+
+    def _launch(self, now: float, plan: Plan, until: float | None) -> None:
+        flight = _Flight(now, [], [], [], start_s=now)
+        work = Work()
+        if plan.decode and self._decoding:
+            work = self._decodes
+            flight.decoded, self._decoding = self._decoding, []
+        for seq, chunk in plan.chunks:
+            self._prefill(seq, chunk, flight, work)
+        scale = 1.0
+        if self._settings.step_jitter:
+            scale = math.exp(self._rng.gauss(0.0, self._settings.step_jitter))
+        steady = plan.steady and not plan.chunks and not self._preempted
+        if steady and self._mergeable and until is not None:
+            self._stretch(flight, work, until, scale)
+            flight.exit_s = self._free_at[0] = now + flight.seconds(flight.tokens)
+        else:
+            stage_s = self._cost.stage_s(work) * scale
+            for stage, free_at in enumerate(self._free_at):
+                flight.exit_s = max(flight.exit_s, free_at) + stage_s
+                self._free_at[stage] = flight.exit_s
+        self._flights.append(flight)
+
+    def _prefill(self, seq: Seq, chunk: int, flight: _Flight, work: Work) -> None:
+        work.add_chunk(chunk, seq.context, self._cost.kv_groups(seq.context + chunk))
+        seq.context += chunk
+        seq.flights += 1
+        self._publish(seq)
+        (flight.chunks if seq.remaining else flight.finals).append(seq)
+        if self._one_chunk or not seq.remaining:  # a lone chunk must leave the last stage first
+            self.prefilling.remove(seq)
+
+    def _stretch(self, flight: _Flight, work: Work, until: float, scale: float) -> None:
+        """Merges as many decode-only iterations as are sure to be alike, and begin in time."""
+        base, slope = self._cost.decode_line(work.decodes)
+        flight.line = (base * scale, slope * scale)
+        flight.context = work.decode_context - work.decodes
+        most = min([seq.left for seq in flight.decoded])
+        size, free = self._block_size, self._pool.free
+        while most > 1 and free < sum(
+            [max(0, -(-(seq.context + most) // size) - seq.blocks) for seq in flight.decoded]
+        ):
+            most //= 2
+        flight.tokens = flight.tokens_by(until, most)
+
+    def _grow(self) -> None:
+        """Gives each decoding sequence room for one more token, preempting where there is none."""
+        for seq in self._decoding[:]:
+            if seq.context < seq.blocks * self._block_size:
+                continue
+            while not self._pool.free and seq in self._decoding:
+                running = [other for other in self.prefilling if not other.flights]
+                self._preempt(self._scheduler.victim(self._decoding + running))
+            if seq in self._decoding:
+                self._pool.take(1)
+                seq.blocks += 1
+
+    def _preempt(self, seq: Seq) -> None:
+        (self._decoding if seq in self._decoding else self.prefilling).remove(seq)
+        self._release(seq)
+        seq.context = 0
+        seq.target = seq.job.prompt_tokens + seq.generated
+        seq.line = None
+        insort(self.waiting, seq, key=self._scheduler.key)
+        self._preempted = True
+        self._preemptions += 1
+
+    # The effects of an iteration.
+
+    def _tell(self, duration_s: float) -> Step:
+        progress: list[Progress] = []
+        self._told = 0
+        for flight in self._flights:
+            if flight.exit_s > self._clock:
+                break
+            self._told += 1
+            for seqs, tokens in ((flight.decoded, flight.tokens), (flight.finals, 1)):
+                progress += [
+                    Progress(seq.job.id, tokens, seq.left == tokens, seq.cached)
+                    for seq in seqs
+                    if not seq.gone
+                ]
+        return Step(max(0.0, duration_s), tuple(progress), self._events)
+
+    def _settle(self) -> None:
+        for _ in range(self._told):
+            flight = self._flights.popleft()
+            decoded = [seq for seq in flight.decoded if not seq.gone]
+            for seq in decoded:  # all take before anyone gives back, as in single iterations
+                seq.context += flight.tokens
+                short = -(-seq.context // self._block_size) - seq.blocks
+                if short > 0:  # a stretch: its blocks were counted, not taken
+                    self._pool.take(short)
+                    seq.blocks += short
+            for seq in decoded:
+                self._gain(seq, flight.tokens)
+            for seq in flight.finals:
+                seq.flights -= 1
+                if not seq.gone:
+                    self._gain(seq, 1)
+            for seq in flight.chunks:
+                seq.flights -= 1
+                if self._one_chunk and not seq.gone:
+                    self.prefilling.append(seq)
+        self._told = 0
+
+    def _gain(self, seq: Seq, tokens: int) -> None:
+        seq.generated += tokens
+        self._publish(seq)
+        if seq.left:
+            self._decoding.append(seq)
+        else:
+            self._release(seq)
+            del self._jobs[seq.job.id]
+
+    def _publish(self, seq: Seq) -> None:
+        """Makes the blocks findable that are full now."""
+        first = len(seq.held)
+        fresh = seq.job.blocks[first : seq.context // self._block_size]
+        if fresh:
+            parent = seq.held[-1] if first else None
+            seq.held.extend(fresh)
+            self._pool.publish(fresh, parent)
+
+    def _release(self, seq: Seq) -> None:
+        self._pool.release(seq.held, seq.blocks - len(seq.held))
+        seq.held, seq.blocks = [], 0

@@ -1,0 +1,56 @@
+"""The fleet in virtual time: the product's director, simulated engines, links and clients."""
+
+from laar_lab.sim.fleet.assessor import MeasuredAssessor
+from laar_lab.sim.fleet.clients import (
+    Answered,
+    Conversation,
+    Question,
+    Turn,
+    ask_until_correct,
+    converse,
+    hold_sessions,
+    replay_open,
+)
+from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.exchange import Exchange
+from laar_lab.sim.fleet.fleet import VirtualFleet
+from laar_lab.sim.fleet.link import Link, LinkProfile, generator
+from laar_lab.sim.fleet.operation import Operation
+from laar_lab.sim.fleet.prompts import (
+    BLOCK_TOKENS,
+    Arrival,
+    BlockPrefixes,
+    Prompt,
+    request_of,
+    spread,
+)
+from laar_lab.sim.fleet.settings import FleetSettings
+from laar_lab.sim.fleet.site import EngineHost, Site
+
+__all__ = [
+    "BLOCK_TOKENS",
+    "Answered",
+    "Arrival",
+    "BlockPrefixes",
+    "Conversation",
+    "EngineHost",
+    "Exchange",
+    "FleetSettings",
+    "Link",
+    "LinkProfile",
+    "MeasuredAssessor",
+    "Operation",
+    "Prompt",
+    "Question",
+    "Site",
+    "Turn",
+    "VirtualClock",
+    "VirtualFleet",
+    "ask_until_correct",
+    "converse",
+    "generator",
+    "hold_sessions",
+    "replay_open",
+    "request_of",
+    "spread",
+]

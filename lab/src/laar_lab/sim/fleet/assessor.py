@@ -1,0 +1,63 @@
+"""The picker's knowledge of a fleet whose models are all right: their speeds, as measured.
+
+The stand-in for an artifact of `laar measure` on idle engines: one prompt of each of two lengths,
+and the line through them. Q is 1 for every model, so the cost orders endpoints by time alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.core.request import Request
+from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive
+from laar_lab.sim.fleet.site import Site
+
+__all__ = ["MeasuredAssessor"]
+
+_SHORT_TOKENS, _LONG_TOKENS = 512, 4096
+
+
+class MeasuredAssessor:
+    """Seconds for a token by model, from its engine.
+
+    Args:
+        sites: the fleet; where several serve a model, the first is measured.
+    """
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._speeds: dict[str, tuple[float, float]] = {}
+        for site in sites:
+            if site.model not in self._speeds:
+                self._speeds[site.model] = _measure(site.engine)
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """The same probability for all, and each model's own speed."""
+        n = len(models)
+        speeds = [self._speeds[model] for model in models]
+        return Assessment(
+            tokens=np.full(n, request.chars / PlainAssessor.CHARS_PER_TOKEN),
+            probability=np.ones(n),
+            evidence=np.zeros(n),
+            seconds_per_token=np.array([slope for slope, _ in speeds]),
+            base_s=np.array([fixed for _, fixed in speeds]),
+            cell=("", 0, ""),
+            unknown=False,
+        )
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Learns nothing: lengths are exact."""
+
+
+def _measure(engine: EngineProfile) -> tuple[float, float]:
+    """Seconds a token, and the rest of a prompt's time, which does not grow with its length."""
+    times = []
+    for tokens in (_SHORT_TOKENS, _LONG_TOKENS):
+        job = Job(id="one", arrival_s=0.0, prompt_tokens=tokens, output_tokens=1)
+        times.append(drive(build_engine(engine), [job])["one"].ttft_s)
+    slope = (times[1] - times[0]) / (_LONG_TOKENS - _SHORT_TOKENS)
+    return slope, max(0.0, times[0] - slope * _SHORT_TOKENS)

@@ -1,0 +1,75 @@
+"""Several pickers in virtual time: the product's sharing over a channel that delays.
+
+Every batch reaches all other pickers after the same delay, in one order, as from a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from laar.core.director import Director
+from laar.sharing import Sharing, SharingSettings
+from laar_lab.sim.fleet.clock import VirtualClock
+
+__all__ = ["Channel"]
+
+_FLUSH_MS = 5.0  # less than a running picker's, since most of a record's age is the delay here
+_LOOK_S = 0.25  # as a running picker does
+
+
+class Channel:
+    """Joins the directors of a fleet.
+
+    Args:
+        clock: clock of the run.
+        directors: one for each picker.
+        delay_s: seconds from sending a batch until the others take it.
+
+    Attributes:
+        bytes: bytes of all batches.
+    """
+
+    def __init__(self, clock: VirtualClock, directors: Sequence[Director], delay_s: float) -> None:
+        settings = SharingSettings(flush_ms=_FLUSH_MS)
+        self.sharings = [
+            Sharing(
+                director,
+                settings,
+                origin=f"{number}/1",
+                key=b"lab",
+                wall_clock=lambda: clock.now,
+            )
+            for number, director in enumerate(directors)
+        ]
+        self.bytes = 0
+        self._clock = clock
+        self._delay_s = delay_s
+        self._flush_s = settings.flush_ms / 1e3
+        self._due = [False] * len(directors)
+        for number in range(len(directors)):
+            self._beat(number)
+
+    def touched(self, number: int) -> None:
+        """Notes a change at a picker, which sends it later, with all changes until then."""
+        if not self._due[number]:
+            self._due[number] = True
+            self._clock.later(self._clock.now + self._flush_s, self._flush, number)
+
+    def _flush(self, number: int) -> None:
+        self._due[number] = False
+        now = self._clock.now
+        for data in self.sharings[number].batches(now):
+            self.bytes += len(data)
+            self._clock.later(now + self._delay_s, self._deliver, number, data)
+        if self.sharings[number].outbox.waiting_bytes:
+            self.touched(number)
+
+    def _deliver(self, sender: int, data: bytes) -> None:
+        for number, sharing in enumerate(self.sharings):
+            if number != sender:
+                sharing.take(data, self._clock.now)
+
+    def _beat(self, number: int) -> None:
+        self.sharings[number].look(self._clock.now)
+        self._flush(number)
+        self._clock.later(self._clock.now + _LOOK_S, self._beat, number)

@@ -1,0 +1,327 @@
+"""Clients: an open loop that follows its schedule, and a closed loop of users who retry.
+
+The open loop sends at the scheduled times, whatever the fleet does, up to a cap of requests in
+flight; beyond it requests wait their turn, and the schedule is read no further, so a schedule of
+any length takes no memory. Latency counts from the scheduled time as well as from dispatch: under
+saturation the cap turns the loop into a closed one, and only the first of the two shows it.
+
+Conversations are sessions that wait for an answer before they go on: `converse` sends a turn when
+it is due, or as soon as the one before is answered; `hold_sessions` sends it a pause after that
+answer, and holds a fixed number of sessions at a time.
+
+The closed loop is LAAR's: each of a number of users asks, checks, and asks again until the answer
+is right. `laar.client.loop` is the same loop over HTTP; the lab, its sibling, may not import it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from laar.core.request import Request
+from laar.errors import RequestError
+from laar_lab.sim.fleet.exchange import Exchange
+from laar_lab.sim.fleet.fleet import VirtualFleet
+from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of
+
+__all__ = [
+    "MAX_ATTEMPTS",
+    "Answered",
+    "Conversation",
+    "Question",
+    "Turn",
+    "ask_until_correct",
+    "converse",
+    "hold_sessions",
+    "replay_open",
+]
+
+MAX_IN_FLIGHT = 64
+"""GORGO's client."""
+
+MAX_ATTEMPTS = 10
+"""LAAR's R."""
+
+
+def replay_open(
+    fleet: VirtualFleet,
+    arrivals: Iterable[Arrival],
+    on_end: Callable[[Arrival, Exchange], None],
+    *,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    on_refused: Callable[[Arrival], None] | None = None,
+) -> None:
+    """Runs a schedule to its end.
+
+    Args:
+        fleet: fresh.
+        arrivals: in order of time; read as they fall due.
+        on_end: called with each as it ends; refused ones have another status than 200.
+        max_in_flight: the client's cap.
+        on_refused: called with each that flow control refuses; None where there is none.
+    """
+    _OpenLoop(fleet, iter(arrivals), on_end, max_in_flight, on_refused).start()
+    fleet.clock.run()
+
+
+class _OpenLoop:
+    def __init__(
+        self,
+        fleet: VirtualFleet,
+        arrivals: Iterator[Arrival],
+        on_end: Callable[[Arrival, Exchange], None],
+        cap: int,
+        on_refused: Callable[[Arrival], None] | None,
+    ) -> None:
+        self._fleet, self._arrivals, self._on_end, self._cap = fleet, arrivals, on_end, cap
+        self._on_refused = on_refused
+        self._open = self._sent = 0
+        self._held: Arrival | None = None
+
+    def start(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            self._fleet.clock.at(arrival.at_s, self._due, arrival)
+
+    def _due(self, arrival: Arrival) -> None:
+        if self._open >= self._cap:
+            self._held = arrival
+        else:
+            self._send(arrival)
+
+    def _send(self, arrival: Arrival) -> None:
+        self._open += 1
+        self._sent += 1
+        request = request_of(self._sent, arrival)
+
+        def ended(exchange: Exchange) -> None:
+            self._on_end(arrival, exchange)
+            over()
+
+        def over() -> None:
+            self._open -= 1
+            held, self._held = self._held, None
+            if held is not None:
+                self._send(held)
+
+        on_refused = self._on_refused
+        if on_refused is None:
+            self._fleet.send(request, arrival.prompt, ended)
+        else:
+
+            def refused(_error: RequestError) -> None:
+                on_refused(arrival)
+                over()
+
+            self._fleet.enqueue(request, arrival.prompt, ended, refused)
+        self.start()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A session's turns, one after the other.
+
+    Args:
+        session: its id.
+        turns: the prompts, each with what went before.
+        due_s: when each is due; it is sent then, or as soon as the one before is answered.
+    """
+
+    session: str
+    turns: tuple[Prompt, ...]
+    due_s: tuple[float, ...]
+
+
+def converse(
+    fleet: VirtualFleet,
+    conversations: Iterable[Conversation],
+    on_end: Callable[[Arrival, Exchange], None],
+) -> None:
+    """Runs all conversations side by side to their end."""
+    numbers = count(1)
+
+    def turn(conversation: Conversation, index: int) -> None:
+        arrival = Arrival(
+            at_s=fleet.clock.now,
+            prompt=conversation.turns[index],
+            session=conversation.session,
+        )
+
+        def ended(exchange: Exchange) -> None:
+            on_end(arrival, exchange)
+            begin(conversation, index + 1)
+
+        fleet.send(request_of(next(numbers), arrival), arrival.prompt, ended)
+
+    def begin(conversation: Conversation, index: int) -> None:
+        if index < len(conversation.turns):  # the clock makes a call of the past at once
+            fleet.clock.at(conversation.due_s[index], turn, conversation, index)
+
+    for conversation in conversations:
+        begin(conversation, 0)
+    fleet.clock.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One request of a session; it is sent when both pauses are over.
+
+    Args:
+        prompt: the prompt.
+        after_answer_s: pause since the last answer was complete; since the session began for the
+            first.
+        after_request_s: pause since the last request was sent.
+        kind: class of the request, for tables by class.
+    """
+
+    prompt: Prompt
+    after_answer_s: float = 0.0
+    after_request_s: float = 0.0
+    kind: str = ""
+
+
+def hold_sessions(
+    fleet: VirtualFleet,
+    sessions: Iterable[tuple[str, Iterable[Turn]]],
+    on_end: Callable[[Arrival, Exchange], None],
+    *,
+    at_once: int,
+    ramp_s: float = 0.0,
+    until_s: float = math.inf,
+    send: Callable[[Request, Arrival, Callable[[Exchange], None]], object] | None = None,
+) -> None:
+    """Runs sessions as a closed loop, `at_once` of them at a time, to their end.
+
+    Args:
+        fleet: fresh.
+        sessions: name and turns of each, in the order in which they begin; a session begins when
+            one before it has ended.
+        on_end: called with each request as it ends; refused ones have another status than 200.
+        at_once: sessions at a time.
+        ramp_s: the first `at_once` begin evenly over this time.
+        until_s: no request is sent after this moment.
+        send: sends a request in the fleet's place.
+    """
+    waiting = iter(sessions)
+    numbers = count(1)
+    clock = fleet.clock
+
+    def begin() -> None:
+        for name, turns in waiting:  # one without turns is over at once
+            if goes_on(name, iter(turns), clock.now, clock.now):
+                return
+
+    def goes_on(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> bool:
+        """Plans a session's next request; False where it has none."""
+        turn = next(turns, None)
+        if turn is None:
+            return False
+        due_s = max(answered_s + turn.after_answer_s, sent_s + turn.after_request_s)
+        if due_s <= until_s:
+            clock.at(due_s, go, name, turns, turn)
+        return True
+
+    def go(name: str, turns: Iterator[Turn], turn: Turn) -> None:
+        arrival = Arrival(at_s=clock.now, prompt=turn.prompt, session=name, kind=turn.kind)
+
+        def ended(exchange: Exchange) -> None:
+            on_end(arrival, exchange)
+            if not goes_on(name, turns, clock.now, arrival.at_s):
+                begin()
+
+        request = request_of(next(numbers), arrival)
+        if send is None:
+            fleet.send(request, arrival.prompt, ended)
+        else:
+            send(request, arrival, ended)
+
+    for place in range(at_once):
+        clock.at(ramp_s * place / at_once, begin)
+    clock.run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question of the closed loop.
+
+    Args:
+        request: the request of the first attempt.
+        prompt: the prompt, the same at each attempt.
+        is_correct: whether the answer of a model is right.
+        normals: draws of jitter, one for each attempt.
+    """
+
+    request: Request
+    prompt: Prompt
+    is_correct: Callable[[str], bool]
+    normals: tuple[float, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Answered:
+    """A user's outcome: each attempt's model and latency, and whether the last was right."""
+
+    question: Question
+    models: list[str] = field(default_factory=list)
+    latencies_s: list[float] = field(default_factory=list)
+    correct: bool = False
+
+    @property
+    def ttca_s(self) -> float:
+        """Time to correct answer; a lower bound where there was none."""
+        return sum(self.latencies_s)
+
+
+def ask_until_correct(
+    fleet: VirtualFleet,
+    questions: Iterable[Question],
+    *,
+    concurrency: int,
+    max_attempts: int = MAX_ATTEMPTS,
+    stop_when_exhausted: bool = True,
+    on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
+) -> list[Answered]:
+    """Runs the closed loop to its end; returns the outcome of each question, in their order.
+
+    Args:
+        fleet: a fresh fleet.
+        questions: asked in order, `concurrency` at a time.
+        concurrency: number of users.
+        max_attempts: attempts after which a user gives up.
+        stop_when_exhausted: give up as soon as the picker reports that every model was tried.
+        on_attempt: called after each attempt with the exchange and whether its answer was right.
+    """
+    waiting = iter(questions)
+    answered: list[Answered] = []
+
+    def begin() -> None:
+        question = next(waiting, None)
+        if question is not None:
+            record = Answered(question=question)
+            answered.append(record)
+            ask(record, "")
+
+    def ask(record: Answered, tried: str) -> None:
+        question, number = record.question, len(record.models)
+        request = replace(question.request, id=f"{question.request.id}/{number}", tried=tried)
+        draw = question.normals[number % len(question.normals)]
+        fleet.send(request, question.prompt, lambda ex: judge(record, ex), normal=draw)
+
+    def judge(record: Answered, exchange: Exchange) -> None:
+        decision = exchange.decision
+        record.models.append(decision.model)
+        record.latencies_s.append(exchange.latency_s)
+        record.correct = exchange.status == 200 and record.question.is_correct(decision.model)
+        on_attempt(exchange, record.correct)
+        gone = len(record.models) >= max_attempts or (stop_when_exhausted and decision.exhausted)
+        if record.correct or gone:
+            begin()
+        else:
+            ask(record, ",".join(decision.tried))
+
+    for _ in range(concurrency):
+        begin()
+    fleet.clock.run()
+    return answered

@@ -1,0 +1,109 @@
+"""Collectors of a virtual fleet: pages and probes that travel, and are as old as in service.
+
+Intervals are not jittered as the product's are: phases drawn once spread them as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from laar.core.director import Director
+from laar.core.endpoints import Reading
+from laar_lab.sim.engine import Load
+from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.link import Link, generator
+from laar_lab.sim.fleet.site import EngineHost, Site
+
+__all__ = ["Collectors"]
+
+
+class Collectors:
+    """Scrapes and probes every endpoint, in the background of a run.
+
+    The picker has been up for a while: everything was read once, intervals are out of step.
+
+    Args:
+        clock: clock of the run.
+        sites: the endpoints.
+        hosts: their engines, by name.
+        links: the ways there, by name.
+        directors: get each reading.
+        scrape_interval_s: seconds between two readings of an engine's metrics.
+        probe_interval_s: seconds between two round-trip probes.
+        seed: seed of the run.
+    """
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        sites: Sequence[Site],
+        hosts: Mapping[str, EngineHost],
+        links: Mapping[str, Link],
+        directors: Sequence[Director],
+        *,
+        scrape_interval_s: float,
+        probe_interval_s: float,
+        seed: int,
+    ) -> None:
+        self._clock = clock
+        self._sites = {site.name: site for site in sites}
+        self._hosts = hosts
+        self._links = links
+        self._directors = directors
+        self._scrape_s = scrape_interval_s
+        self._probe_s = probe_interval_s
+        self._starts = dict.fromkeys(self._sites, 0)
+        self._probes = {name: generator(seed, f"probe {name}") for name in self._sites}
+        self.on_reading: Callable[[], None] = lambda: None
+        """Called after each reading."""
+        phases = generator(seed, "phases")
+        for name in self._sites:
+            self._read(name, self._hosts[name].load())
+            self._measured(name, self._round_trip_s(name))
+            self._clock.later(phases.random() * scrape_interval_s, self._scrape, name)
+            self._clock.later(phases.random() * probe_interval_s, self._probe, name)
+
+    def _round_trip_s(self, name: str) -> float:
+        return self._links[name].rtt_s(self._clock.now, self._probes[name].gauss(0.0, 1.0))
+
+    def _scrape(self, name: str) -> None:
+        """The page is made half a round trip from now, and read another half later."""
+        now, half = self._clock.now, 0.5 * self._round_trip_s(name)
+        self._clock.later(now + half, self._page, name, half)
+        self._clock.later(now + self._scrape_s, self._scrape, name)
+
+    def _page(self, name: str, half: float) -> None:
+        if not self._hosts[name].down:
+            self._clock.later(self._clock.now + half, self._read, name, self._hosts[name].load())
+
+    def _read(self, name: str, load: Load) -> None:
+        settings = self._sites[name].engine.settings
+        reading = Reading(
+            waiting=load.waiting,
+            running=load.running,
+            kv_usage=load.kv_usage,
+            capacity_tokens=settings.num_blocks * settings.block_size,
+        )
+        starts, before = self._hosts[name].starts, self._starts[name]
+        self._starts[name] = starts
+        for director in self._directors:
+            slot = director.table.read(name, reading, self._clock.now)
+            if slot < 0:
+                continue
+            if starts > before:
+                director.engines.restarted(slot)
+            if director.prefixes is not None:
+                if starts > before:
+                    director.prefixes.restarted(slot)
+                director.prefixes.set_capacity(slot, reading.capacity_tokens)
+        self.on_reading()
+
+    def _probe(self, name: str) -> None:
+        now, rtt_s = self._clock.now, self._round_trip_s(name)
+        self._clock.later(now + rtt_s, self._measured, name, rtt_s)
+        self._clock.later(now + self._probe_s, self._probe, name)
+
+    def _measured(self, name: str, rtt_s: float) -> None:
+        answered_s = None if self._hosts[name].down else rtt_s
+        for director in self._directors:
+            director.table.round_trip(name, answered_s, self._clock.now)

@@ -1,0 +1,41 @@
+"""One request of a virtual fleet, as its client saw it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from laar.core.decision import Decision
+from laar.core.request import Request
+from laar_lab.sim.fleet.prompts import Prompt
+
+__all__ = ["Exchange"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One request on its way, as a client beside the picker sees it; seconds on the virtual clock.
+
+    `decision.now` is later than `sent_s` where flow control held it.
+    """
+
+    request: Request
+    prompt: Prompt
+    decision: Decision
+    sent_s: float
+    first_s: float = 0.0
+    end_s: float = 0.0
+    cached_tokens: int = 0
+    status: int = 200
+    picker: int = 0
+    cancelled: bool = False
+    failed: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """The address that serves, or served: the first of those named that has not failed."""
+        return (self.decision.address, *self.decision.fallbacks)[len(self.failed)]
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from sending to the last byte."""
+        return self.end_s - self.sent_s

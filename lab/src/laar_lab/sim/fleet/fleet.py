@@ -1,0 +1,376 @@
+"""A fleet in virtual time behind the director that serves.
+
+The picker of the lab is the product's: `laar.core.director.Director` with its table, policies,
+prefix index and learners. Only what surrounds it is simulated: engines, links, and the collectors,
+whose readings travel and are as old here as there. Per request: decide and reserve; half a round
+trip; the engine; half a round trip back, when the picker sees the first byte; and the end.
+
+One generator for each concern (ties, each link, each probe, engines, sampling), all made from the
+run's seed, so that two policies with one seed meet the same network and the same fleet.
+
+It does not model Envoy, the picker's own time, or a client's distance to the picker: clients sit
+beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from laar.core.decision import Completion, Decision
+from laar.core.interfaces import Assessor
+from laar.core.policy import Policy
+from laar.core.request import Request
+from laar.errors import RequestError, SettingError
+from laar.flow.settings import FlowSettings
+from laar.health import Reply
+from laar.policies import build_policies
+from laar.protocol.sampling import Sampler
+from laar_lab.sim.engine import Job
+from laar_lab.sim.fleet.assessor import MeasuredAssessor
+from laar_lab.sim.fleet.channel import Channel
+from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.collectors import Collectors
+from laar_lab.sim.fleet.exchange import Exchange
+from laar_lab.sim.fleet.flow import FlowControl
+from laar_lab.sim.fleet.link import Link, generator
+from laar_lab.sim.fleet.pickers import build_picker, endpoint_of
+from laar_lab.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
+from laar_lab.sim.fleet.settings import FleetSettings
+from laar_lab.sim.fleet.site import EngineHost, Site
+
+__all__ = ["VirtualFleet"]
+
+
+OnEnd = Callable[[Exchange], None]
+OnRefused = Callable[[RequestError], None]
+
+
+class VirtualFleet:
+    """Endpoints, collectors and the director on one virtual clock.
+
+    Args:
+        sites: the endpoints, at least one.
+        settings: settings of the picker.
+        seed: seed of the run.
+        assessor: the picker's estimates for models; None for the engines' measured speeds.
+        policies: policies by name; None for the product's, fresh.
+        flow: settings by which `enqueue` admits requests; None: it holds none.
+
+    Raises:
+        SettingError: no endpoints, two of one name, a block size that is no multiple of 16, an
+            unknown policy or parameter, or flow control at one of several pickers.
+    """
+
+    def __init__(
+        self,
+        sites: Sequence[Site],
+        settings: FleetSettings,
+        *,
+        seed: int,
+        assessor: Assessor | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        flow: FlowSettings | None = None,
+    ) -> None:
+        if not sites:
+            raise SettingError("the fleet has no endpoints; describe at least one")
+        if flow is not None and settings.pickers > 1:
+            raise SettingError("flow control needs a single picker in the lab")
+        for site in sites:
+            if site.engine.settings.block_size % BLOCK_TOKENS:
+                raise SettingError(
+                    f"{site.name}: block_size must be a multiple of {BLOCK_TOKENS} in the lab"
+                )
+        if len({site.name for site in sites}) < len(sites):
+            raise SettingError("two endpoints of the fleet have one name; rename one")
+        self.clock = VirtualClock()
+        self.settings = settings
+        self._sampler = Sampler(
+            settings.sample_answers,
+            every_s=settings.sample_every_s,
+            rng=generator(seed, "samples"),
+        )
+        self._jitter = generator(seed, "jitter")
+        self._sites = {site.name: site for site in sites}
+        self._links = {
+            name: Link(site.link, generator(seed, f"link {name}"))
+            for name, site in self._sites.items()
+        }
+        self._hosts = {
+            name: EngineHost(
+                self.clock,
+                site.engine,
+                seed=generator(seed, f"engine {name}").getrandbits(32),
+            )
+            for name, site in self._sites.items()
+        }
+        self._prefixes = [
+            BlockPrefixes(key=b"lab", max_bytes=settings.prefix_bytes)
+            for _ in range(settings.pickers)
+        ]
+        assessor = assessor or MeasuredAssessor(sites)
+        self.directors = [
+            build_picker(
+                sites,
+                settings,
+                number=number,
+                seed=seed,
+                assessor=assessor,
+                prefixes=prefixes,
+                policies=policies
+                or build_policies(settings.weights, {settings.policy: settings.parameters}),
+            )
+            for number, prefixes in enumerate(self._prefixes)
+        ]
+        self.director = self.directors[0]
+        self.flow: FlowControl | None = None
+        if flow is not None:
+            self.flow = FlowControl(self.director, self._prefixes[0], flow, self.clock)
+        self._comes_to = generator(seed, "pickers")
+        self.channel: Channel | None = None
+        if settings.share_delay_s is not None:
+            self.channel = Channel(self.clock, self.directors, settings.share_delay_s)
+        self._collectors = Collectors(
+            self.clock,
+            sites,
+            self._hosts,
+            self._links,
+            self.directors,
+            scrape_interval_s=settings.scrape_interval_s,
+            probe_interval_s=settings.probe_interval_s,
+            seed=seed,
+        )
+        if self.flow is not None:
+            self._collectors.on_reading = self.flow.dispatch
+
+    def send(
+        self,
+        request: Request,
+        prompt: Prompt,
+        on_end: OnEnd,
+        *,
+        normal: float | None = None,
+    ) -> Exchange:
+        """Sends a request now.
+
+        Args:
+            request: as the picker sees it; its id must be new.
+            prompt: as the engine sees it.
+            on_end: called when its last byte, or its refusal, is here.
+            normal: its draw of jitter; None to draw one.
+
+        Raises:
+            RequestError: the picker has no endpoint for it.
+        """
+        now = self.clock.now
+        self._choose_to_read(request)
+        number = self._comes_to.randrange(len(self.directors)) if len(self.directors) > 1 else 0
+        self._prefixes[number].upcoming = prompt
+        exchange = Exchange(
+            request=request,
+            prompt=prompt,
+            decision=self.directors[number].decide(request, now),
+            sent_s=now,
+            picker=number,
+        )
+        self._forward(exchange, on_end, normal)
+        return exchange
+
+    def enqueue(
+        self, request: Request, prompt: Prompt, on_end: OnEnd, on_refused: OnRefused
+    ) -> None:
+        """Sends a request now, or when flow control has room for it.
+
+        Args:
+            request: as for `send`, like `prompt` and `on_end`.
+            prompt: see there.
+            on_end: see there.
+            on_refused: called instead when the picker refuses it.
+        """
+        sent_s = self.clock.now
+        if self.flow is None:
+            try:
+                self.send(request, prompt, on_end)
+            except RequestError as error:
+                on_refused(error)
+            return
+
+        self._choose_to_read(request)
+
+        def decided(decision: Decision) -> None:
+            exchange = Exchange(request=request, prompt=prompt, decision=decision, sent_s=sent_s)
+            self._forward(exchange, on_end, None)
+
+        self.flow.ask(request, prompt, decided, on_refused)
+
+    def cancel(self, exchange: Exchange) -> None:
+        """The client goes away: the engine drops the request, and its reservation ends.
+
+        The engine and the picker learn of it at once, where a network takes half a round trip.
+        """
+        if exchange.cancelled or exchange.end_s:
+            return
+        now = self.clock.now
+        exchange.cancelled, exchange.end_s = True, now
+        self._hosts[exchange.address].abort(exchange.request.id)
+        if exchange.decision.prefiller is not None:
+            name = exchange.decision.prefiller.address
+            self._hosts[name].abort(_prefill_id(exchange.request.id))
+        end = Completion(status=None, cause="disconnect", latency_s=now - exchange.sent_s)
+        self.directors[exchange.picker].settle(exchange.decision, end)
+        self._touched(exchange.picker)
+
+    def discover(self, names: Iterable[str]) -> None:
+        """Makes these the discovered endpoints; one that leaves ends the requests it has."""
+        specs = [endpoint_of(self._sites[name]) for name in names]
+        for director in self.directors:
+            director.table.replace("lab", specs)
+
+    def host(self, name: str) -> EngineHost:
+        """The engine at an endpoint, to stop and to start."""
+        return self._hosts[name]
+
+    def intrude(self, address: str, name: str, prompt: Prompt) -> None:
+        """Puts a request that the picker knows nothing of into an endpoint now."""
+        self._hosts[address].submit(
+            self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
+        )
+
+    # -- a request's life ----------------------------------------------------------------------
+
+    def _choose_to_read(self, request: Request) -> None:
+        """Chooses whether the answer is read, where its first token would not be seen otherwise."""
+        if self.settings.first_tokens == "sampled":
+            request.first_token_seen = self._sampler.draw(self.clock.now)
+
+    def _forward(self, exchange: Exchange, on_end: OnEnd, normal: float | None) -> None:
+        now = self.clock.now
+        self._touched(exchange.picker)
+        draw = self._jitter.gauss(0.0, 1.0) if normal is None else normal
+        half = 0.5 * self._links[exchange.address].rtt_s(now, draw)
+        self.clock.at(now + half, self._arrive, exchange, half, on_end)
+
+    def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
+        """Takes the request at its endpoint; a prefiller, if it has one, reads the prompt first.
+
+        Between an endpoint and its prefiller there is no way but that of the KV: they are in one
+        place. Where the prefiller refuses, the endpoint reads the prompt.
+        """
+        decision, clock = exchange.decision, self.clock
+        if decision.prefiller is None or exchange.cancelled:
+            self._answer(exchange, half, on_end, fetched=False)
+            return
+
+        def read(refusal: RequestError | None) -> None:
+            if refusal is not None:
+                self._answer(exchange, half, on_end, fetched=False)
+                return
+            name, host = exchange.address, self._hosts[exchange.address]
+            job = self._job(name, exchange.request.id, exchange.prompt, None)
+            missing = job.prompt_tokens - host.cached_tokens(job)
+            there_s = clock.now + missing / self._sites[name].transfer_tokens_per_s
+            clock.at(there_s, self._fetched, exchange, half, on_end)
+
+        other = decision.prefiller.address
+        job = self._job(other, _prefill_id(exchange.request.id), exchange.prompt, None)
+        self._hosts[other].submit(replace(job, output_tokens=1), lambda _cached: None, read)
+
+    def _fetched(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
+        self._answer(exchange, half, on_end, fetched=True)
+
+    def _answer(self, exchange: Exchange, half: float, on_end: OnEnd, *, fetched: bool) -> None:
+        clock, prompt = self.clock, exchange.prompt
+        if exchange.cancelled:
+            return
+
+        def first(cached_tokens: int) -> None:
+            exchange.cached_tokens = cached_tokens
+            exchange.first_s = clock.now + half
+            clock.at(exchange.first_s, self._answering, exchange)
+
+        def end(refusal: RequestError | None) -> None:
+            exchange.status = refusal.status if refusal else 200
+            next_one = self._settle
+            if exchange.status >= 500 and not exchange.first_s:
+                next_one = self._try_next
+            clock.at(clock.now + half, next_one, exchange, on_end)
+
+        address, request = exchange.address, exchange.request
+        job = self._job(address, request.id, prompt, request.ttft_objective_s)
+        self._hosts[address].submit(replace(job, fetched=fetched), first, end)
+
+    def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
+        """Retries as Envoy does beside the picker, which learns of it when an answer begins."""
+        if exchange.cancelled:
+            return
+        if len(exchange.failed) < len(exchange.decision.fallbacks):
+            exchange.failed += (exchange.address,)
+            exchange.status = 200
+            self._forward(exchange, on_end, None)
+            return
+        self._replied(exchange)
+        self._settle(exchange, on_end)
+
+    def _replied(self, exchange: Exchange) -> None:
+        """The endpoint's status is here."""
+        director, decision = self.directors[exchange.picker], exchange.decision
+        if exchange.failed:
+            director.attempted(decision, exchange.failed, self.clock.now)
+            director.served_by(decision, exchange.address, self.clock.now)
+        director.replied(decision, Reply(status=exchange.status), self.clock.now)
+
+    def _job(self, address: str, name: str, prompt: Prompt, objective_s: float | None) -> Job:
+        stride = self._sites[address].engine.settings.block_size // BLOCK_TOKENS
+        return Job(
+            id=name,
+            arrival_s=self.clock.now,
+            prompt_tokens=prompt.prompt_tokens,
+            output_tokens=prompt.output_tokens,
+            blocks=prompt.blocks[stride - 1 :: stride],
+            ttft_objective_s=objective_s,
+        )
+
+    def _answering(self, exchange: Exchange) -> None:
+        if exchange.cancelled or not exchange.request.first_token_seen:
+            return
+        if self.settings.first_tokens == "sampled":
+            self._sampler.read(exchange.prompt.output_tokens, self.clock.now)
+        self._replied(exchange)
+        self.directors[exchange.picker].answering(exchange.decision, exchange.first_s)
+        self._touched(exchange.picker)
+        if self.flow is not None:
+            self.flow.answering(exchange.decision)
+
+    def _touched(self, number: int) -> None:
+        if self.channel is not None:
+            self.channel.touched(number)
+
+    def _settle(self, exchange: Exchange, on_end: OnEnd) -> None:
+        if exchange.cancelled:
+            return
+        now = self.clock.now
+        exchange.end_s = now
+        ok, decided_s = exchange.status == 200, exchange.decision.now
+        seen = ok and exchange.request.first_token_seen
+        sampled = (
+            seen if self.settings.first_tokens == "sampled" else self._sampler.draw(now) and ok
+        )
+        broke_off = not ok and exchange.first_s > 0.0
+        end = Completion(
+            status=200 if broke_off else exchange.status,
+            cause="reset" if broke_off else "complete",
+            latency_s=now - decided_s,
+            ttft_s=exchange.first_s - decided_s if seen else None,
+            prompt_tokens=exchange.prompt.prompt_tokens if sampled else None,
+            completion_tokens=exchange.prompt.output_tokens if sampled else None,
+            cached_tokens=exchange.cached_tokens if sampled else None,
+        )
+        self.directors[exchange.picker].settle(exchange.decision, end)
+        self._touched(exchange.picker)
+        if self.flow is not None:
+            self.flow.ended(exchange.decision)
+        on_end(exchange)
+
+
+def _prefill_id(name: str) -> str:
+    return f"{name} prefill"

@@ -1,0 +1,97 @@
+"""Flow control of a virtual picker: the product's queue, asked when the server asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from laar.core.decision import Decision
+from laar.core.director import Director
+from laar.core.request import Request
+from laar.errors import RequestError
+from laar.flow.admission import Admission
+from laar.flow.settings import FlowSettings
+from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.prompts import BlockPrefixes, Prompt
+
+__all__ = ["FlowControl"]
+
+
+@dataclass(slots=True)
+class _Held:
+    """A request in the queue."""
+
+    request: Request
+    on_decided: Callable[[Decision], None]
+    on_refused: Callable[[RequestError], None]
+
+
+class FlowControl:
+    """Holds requests while every endpoint is full.
+
+    Args:
+        director: decides.
+        prefixes: prefix index of that director.
+        settings: settings of the queue.
+        clock: clock of the run.
+    """
+
+    def __init__(
+        self,
+        director: Director,
+        prefixes: BlockPrefixes,
+        settings: FlowSettings,
+        clock: VirtualClock,
+    ) -> None:
+        self._admission = Admission(director, settings)
+        self._prefixes = prefixes
+        self._clock = clock
+        self._held: dict[Hashable, _Held] = {}
+
+    @property
+    def left(self) -> int:
+        """Requests in the queue, and prompts that endpoints are taken to work on."""
+        return self._admission.queue.waiting + len(self._admission.prefills)
+
+    def ask(
+        self,
+        request: Request,
+        prompt: Prompt,
+        on_decided: Callable[[Decision], None],
+        on_refused: Callable[[RequestError], None],
+    ) -> None:
+        """Decides a request, now or when there is room; one of the two is called."""
+        self._prefixes.upcoming = prompt
+        try:
+            answer = self._admission.ask(request, self._clock.now)
+        except RequestError as error:
+            on_refused(error)
+            return
+        if isinstance(answer, Decision):
+            on_decided(answer)
+            return
+        self._prefixes.held[request.id] = prompt
+        self._held[answer] = _Held(request, on_decided, on_refused)
+        self.dispatch()
+
+    def dispatch(self) -> None:
+        """Sends those whose turn it is: something has changed."""
+        for outcome in self._admission.dispatch(self._clock.now):
+            held = self._held.pop(outcome.ticket)
+            del self._prefixes.held[held.request.id]
+            if isinstance(outcome.verdict, Decision):
+                held.on_decided(outcome.verdict)
+            elif isinstance(outcome.verdict, RequestError):
+                held.on_refused(outcome.verdict)
+            else:
+                raise outcome.verdict
+
+    def answering(self, decision: Decision) -> None:
+        """The first token of an answer was seen."""
+        self._admission.answering(decision, self._clock.now)
+        self.dispatch()
+
+    def ended(self, decision: Decision) -> None:
+        """An answer is over."""
+        self._admission.ended(decision)
+        self.dispatch()

@@ -1,0 +1,105 @@
+"""The operation of a fleet while it serves: endpoints crash, are replaced, join and leave.
+
+* A crash loses an engine's requests and cache. The endpoint stays listed and refuses connections
+  until its process is up again, its cache empty.
+* A deployment replaces one endpoint after the other: one with an empty cache joins, an old one
+  leaves the list, ends its requests within a time of grace, and starts again as the next to join.
+* Scaling adds endpoints with empty caches, or has the last ones leave as above.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from laar.errors import SettingError
+from laar_lab.sim.fleet.fleet import VirtualFleet
+
+__all__ = ["Operation"]
+
+
+class Operation:
+    """Operates a virtual fleet; calls are made ahead of the run.
+
+    Args:
+        fleet: a fresh fleet.
+        names: all endpoints there may be; one more than are ever listed at once, to deploy.
+        listed: number of them that are listed at first.
+        rng: chooses the endpoints that crash.
+
+    Attributes:
+        listed_s: endpoint seconds until `measure` was called last.
+
+    Raises:
+        SettingError: there are fewer names than should be listed.
+    """
+
+    def __init__(
+        self, fleet: VirtualFleet, names: Sequence[str], listed: int, rng: random.Random
+    ) -> None:
+        if not 0 < listed <= len(names):
+            raise SettingError(f"{listed} of {len(names)} endpoints can't be listed")
+        self._fleet, self._rng = fleet, rng
+        self._listed = list(names[:listed])
+        self._spare = list(names[listed:])
+        self.listed_s = 0.0
+        self._measured_at = 0.0
+        fleet.discover(self._listed)
+
+    def crash(self, at_s: float, down_s: float) -> None:
+        """One endpoint by chance is down for so long."""
+        self._fleet.clock.later(at_s, self._crash, down_s)
+
+    def deploy(self, at_s: float, grace_s: float) -> None:
+        """Every endpoint is replaced, one each `grace_s`."""
+        self._fleet.clock.later(at_s, self._deploy, grace_s)
+
+    def scale(self, at_s: float, listed: int, grace_s: float) -> None:
+        """Sets the number of endpoints from a time on."""
+        self._fleet.clock.later(at_s, self._scale, listed, grace_s)
+
+    def measure(self) -> None:
+        """Counts the endpoints until now."""
+        now = self._fleet.clock.now
+        self.listed_s += len(self._listed) * (now - self._measured_at)
+        self._measured_at = now
+
+    def _crash(self, down_s: float) -> None:
+        host = self._fleet.host(self._rng.choice(self._listed))
+        if not host.down:
+            host.stop()
+            self._fleet.clock.later(self._fleet.clock.now + down_s, host.start)
+
+    def _deploy(self, grace_s: float) -> None:
+        for number, old in enumerate(self._listed.copy()):
+            at_s = self._fleet.clock.now + number * grace_s
+            self._fleet.clock.later(at_s, self._replace, old, grace_s)
+
+    def _replace(self, old: str, grace_s: float) -> None:
+        if old in self._listed and self._spare:
+            self._join()
+            self._leave(old, grace_s)
+
+    def _scale(self, listed: int, grace_s: float) -> None:
+        while len(self._listed) < listed and self._spare:
+            self._join()
+        while len(self._listed) > listed:
+            self._leave(self._listed[-1], grace_s)
+
+    def _join(self) -> None:
+        self.measure()
+        self._listed.append(self._spare.pop(0))
+        self._fleet.discover(self._listed)
+
+    def _leave(self, name: str, grace_s: float) -> None:
+        self.measure()
+        self._listed.remove(name)
+        self._fleet.discover(self._listed)
+        # Just before the next one is replaced, so that this one can take its place.
+        self._fleet.clock.later(self._fleet.clock.now + 0.99 * grace_s, self._restart, name)
+
+    def _restart(self, name: str) -> None:
+        host = self._fleet.host(name)
+        host.stop()
+        host.start()
+        self._spare.append(name)

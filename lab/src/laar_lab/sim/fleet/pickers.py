@@ -1,0 +1,76 @@
+"""The pickers of a virtual fleet: the product's director, under the lab's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from laar.core.decision import DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
+from laar.core.interfaces import Assessor
+from laar.core.policy import Policy
+from laar.errors import SettingError, unknown
+from laar.health import Health
+from laar_lab.sim.fleet.link import generator
+from laar_lab.sim.fleet.prompts import BlockPrefixes
+from laar_lab.sim.fleet.settings import FleetSettings
+from laar_lab.sim.fleet.site import Site
+
+__all__ = ["build_picker", "endpoint_of"]
+
+
+def build_picker(
+    sites: Sequence[Site],
+    settings: FleetSettings,
+    *,
+    number: int,
+    seed: int,
+    assessor: Assessor,
+    prefixes: BlockPrefixes,
+    policies: Mapping[str, Policy],
+) -> Director:
+    """One of a fleet's pickers, with a table, chance and health of its own.
+
+    Args:
+        sites: the endpoints.
+        settings: settings of the picker.
+        number: number of the picker: 0, 1, 2 ...
+        seed: seed of the run.
+        assessor: its estimates for models.
+        prefixes: its prefix index.
+        policies: policies by name.
+
+    Raises:
+        SettingError: an unknown policy.
+    """
+    table = EndpointTable()
+    table.replace("lab", [endpoint_of(site) for site in sites])
+    if settings.policy not in policies:
+        raise SettingError(unknown("policy", settings.policy, policies))
+    health = None
+    if settings.health is not None:
+        health = Health(settings.health, rng=generator(seed, f"health {number}"))
+    return Director(
+        table,
+        policies,
+        DirectorSettings(
+            policy=settings.policy,
+            fallbacks=settings.fallbacks,
+            filters=settings.filters,
+            retries=settings.retries,
+            quadratic_tokens=settings.quadratic_tokens,
+            apart=settings.apart,
+            apart_tokens=settings.apart_tokens,
+            transfer_tokens_per_s=min(site.transfer_tokens_per_s for site in sites),
+        ),
+        rng=generator(seed, f"ties {number}" if number else "ties"),
+        assessor=assessor,
+        prefixes=prefixes if settings.use_prefixes else None,
+        health=health,
+    )
+
+
+def endpoint_of(site: Site) -> EndpointSpec:
+    """A site as discovery describes it."""
+    labels = {ROLE_LABEL: site.role} if site.role else {}
+    return EndpointSpec(address=site.name, models=(site.model,), labels=labels)

@@ -1,0 +1,128 @@
+"""Prompts without text: chained block ids instead of bytes.
+
+A simulated prompt is an array of 64-bit ids, one for each block of 16 tokens; an id stands for all
+of the prompt up to and including its block, as the hash ids of a Mooncake trace do. The engine's
+prefix cache is keyed by them, and the picker's prefix index is fed with the same ids cut to its own
+grid: it finds the same matches as hashed text would give, at the same cost as in service.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from laar.core.request import Api, Request
+from laar.prefix import GROWING, Chain
+from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
+from laar.prefix.beliefs import Prompt as Asked
+
+__all__ = ["BLOCK_TOKENS", "Arrival", "BlockPrefixes", "Prompt", "request_of", "spread"]
+
+BLOCK_TOKENS = 16
+"""vLLM's block."""
+
+_BLOCK_BYTES = BLOCK_TOKENS * BYTES_PER_TOKEN
+_PICKS = np.array(GROWING.ends[1:], np.int64) // _BLOCK_BYTES - 1
+_AFFINITY_BLOCKS = 256 // BLOCK_TOKENS  # what affinity baselines hash: the first 256 tokens
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # products wrap at 64 bits
+_MASK = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """A prompt and its answer, in tokens.
+
+    Args:
+        prompt_tokens: length of the prompt.
+        output_tokens: length of the answer, at least 1.
+        blocks: ids of the full blocks of the prompt, then of the answer's.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    blocks: array[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A prompt at its time.
+
+    Args:
+        at_s: when the client means to send it, counted from the run's start.
+        prompt: the prompt.
+        session: session it belongs to; empty when the client names none.
+        kind: class of the request, for tables by class; empty when there is one.
+        ttft_objective_s: objective that the client asks for; None for none.
+        model: name it asks for.
+        tried: models that answered wrongly before, as ``x-laar-tried-models`` lists them.
+        context: hashes of its first documents, as the context hook gives them.
+    """
+
+    at_s: float
+    prompt: Prompt
+    session: str = ""
+    kind: str = ""
+    ttft_objective_s: float | None = None
+    model: str = "auto"
+    tried: str = ""
+    context: tuple[int, ...] = ()
+
+
+def request_of(number: int, arrival: Arrival) -> Request:
+    """The request that the picker sees; four characters a token."""
+    prompt = arrival.prompt
+    full = prompt.prompt_tokens // BLOCK_TOKENS
+    known = min(_AFFINITY_BLOCKS, full, len(prompt.blocks))
+    start = prompt.blocks[known - 1] if known else number
+    return Request(
+        id=str(number),
+        api=Api.CHAT,
+        model=arrival.model,
+        spans=(f"{start:x}",),
+        chars=prompt.prompt_tokens * BYTES_PER_TOKEN,
+        max_tokens=prompt.output_tokens,
+        stream=True,
+        session=arrival.session,
+        tried=arrival.tried,
+        ttft_objective_s=arrival.ttft_objective_s,
+        context=arrival.context,
+    )
+
+
+def spread(start: int, count: int) -> array[int]:
+    """`count` ids that follow each other, spread over 64 bits as hashes are."""
+    numbers = np.arange(count, dtype=np.uint64) + np.uint64(start & _MASK)
+    return array("Q", (numbers * _GOLDEN).tobytes())
+
+
+class BlockPrefixes(PrefixBeliefs):
+    """The product's beliefs about caches, for prompts made of block ids.
+
+    Attributes:
+        upcoming: the prompt of the request that is decided next; a request has no place for it.
+        held: those of the requests in a queue, by request id.
+    """
+
+    upcoming: Prompt | None = None
+
+    @cached_property
+    def held(self) -> dict[str, Prompt]:
+        """See the class."""
+        return {}
+
+    def _read(self, prompt: Asked, weights: str) -> tuple[Chain, bytes | None]:
+        """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
+        assert isinstance(prompt, Request)
+        hashes = array("Q")
+        blocks_of = self.held.get(prompt.id, self.upcoming)
+        if blocks_of is None:
+            return Chain(hashes, 0), None
+        total_bytes = blocks_of.prompt_tokens * BYTES_PER_TOKEN
+        blocks = np.frombuffer(blocks_of.blocks, np.uint64)
+        count = bisect_right(GROWING.ends, min(len(blocks) * _BLOCK_BYTES, total_bytes)) - 1
+        hashes.frombytes(blocks[_PICKS[:count]].tobytes())
+        return Chain(hashes, total_bytes), None

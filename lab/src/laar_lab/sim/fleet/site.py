@@ -1,0 +1,169 @@
+"""One endpoint of the virtual fleet: an engine on the clock's heap.
+
+Stretches of decoding are merged and cut when something arrives, as `laar_lab.sim.engine.drive`
+does; times are those of single iterations, only fewer calls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from laar.errors import RequestError
+from laar_lab.sim.engine import EngineProfile, Job, Load, Step, build_engine
+from laar_lab.sim.fleet.clock import VirtualClock
+from laar_lab.sim.fleet.link import LinkProfile
+
+__all__ = ["EngineHost", "Site"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """An endpoint as an experiment describes it.
+
+    Args:
+        name: its address in the picker's table.
+        model: the model it serves.
+        engine: profile of its engine.
+        link: the network path to it.
+        role: as the label `llm-d.ai/role` has it; empty for an endpoint of the plain kind.
+        transfer_tokens_per_s: tokens whose KV it fetches in a second from one that has read them,
+            however many are fetched at once.
+    """
+
+    name: str
+    model: str
+    engine: EngineProfile
+    link: LinkProfile = field(default_factory=LinkProfile)
+    role: str = ""
+    transfer_tokens_per_s: float = 100_000.0
+
+
+_LOST = RequestError(503, "connection_lost", "no process answers, or it ended meanwhile")
+
+OnFirst = Callable[[int], None]
+OnEnd = Callable[[RequestError | None], None]
+
+
+class EngineHost:
+    """Drives one engine.
+
+    Args:
+        clock: clock of the run.
+        profile: profile of the engine.
+        seed: seed of the engine's jitter.
+
+    Attributes:
+        down: whether connections are refused.
+        starts: number of restarts.
+        busy_s: seconds in which something ran.
+    """
+
+    def __init__(self, clock: VirtualClock, profile: EngineProfile, *, seed: int = 0) -> None:
+        self._clock = clock
+        self._engine = build_engine(profile, seed=seed)
+        self._settings = profile.settings
+        self._intake_free_s = 0.0
+        self._step: Step | None = None
+        self._version = 0
+        self.down = False
+        self.starts = 0
+        self.busy_s = 0.0
+        self._ran_at = 0.0
+        self._waiting: dict[str, tuple[OnFirst, OnEnd]] = {}
+        self._begun: set[str] = set()
+
+    def load(self) -> Load:
+        """The readings of now."""
+        return self._engine.load()
+
+    def cached_tokens(self, job: Job) -> int:
+        """Prompt tokens that the engine would find in its cache now."""
+        return self._engine.cached_tokens(job)
+
+    def stop(self) -> None:
+        """Ends the process: running and waiting jobs are lost, like all that is cached."""
+        if self._step is not None:
+            self.busy_s += self._clock.now - self._ran_at
+        self.down, self._step = True, None
+        self._version += 1
+        self._intake_free_s = 0.0
+        self._engine.restart()
+        self._begun.clear()
+        lost, self._waiting = self._waiting, {}
+        for _, on_end in lost.values():
+            on_end(_LOST)
+
+    def start(self) -> None:
+        """Starts the process again, with nothing cached; does nothing to one that runs."""
+        if self.down:
+            self.down = False
+            self.starts += 1
+
+    def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
+        """Takes a job at this moment.
+
+        Args:
+            job: arrived now.
+            on_first: called with its cached tokens when its first token exists.
+            on_end: called when its last one does, or with the refusal.
+        """
+        intake_s = self._settings.intake_of(job.prompt_tokens)
+        if not intake_s:
+            self._admit(job, on_first, on_end)
+            return
+        self._intake_free_s = max(self._clock.now, self._intake_free_s) + intake_s
+        self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
+
+    def abort(self, job_id: str) -> None:
+        """Drops a job wherever it is; nothing is called for it any more."""
+        shorter = self._engine.cut(self._clock.now)
+        if shorter is not None:
+            self._plan(shorter)
+        self._engine.abort(job_id)
+        self._waiting.pop(job_id, None)
+        self._begun.discard(job_id)
+
+    def _admit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
+        if self.down:
+            on_end(_LOST)
+            return
+        now = self._clock.now
+        shorter = self._engine.cut(now)
+        if shorter is not None:
+            self._plan(shorter)
+        try:
+            self._engine.submit(job)
+        except RequestError as refusal:
+            on_end(refusal)
+            return
+        self._waiting[job.id] = (on_first, on_end)
+        if self._step is None:
+            self._run()
+
+    def _run(self) -> None:
+        self._ran_at = self._clock.now
+        self._step = self._engine.step(self._clock.now, math.inf)
+        if self._step is not None:
+            self._plan(self._step)
+
+    def _plan(self, step: Step) -> None:
+        self._step = step
+        self._version += 1
+        self._clock.at(self._clock.now + step.duration_s, self._ended, self._version)
+
+    def _ended(self, version: int) -> None:
+        if version != self._version or self._step is None:
+            return  # the step was cut since
+        self.busy_s += self._clock.now - self._ran_at
+        for gain in self._step.progress:
+            if gain.job_id not in self._waiting:
+                continue  # it was dropped while the step ran
+            if gain.job_id not in self._begun:
+                self._begun.add(gain.job_id)
+                self._waiting[gain.job_id][0](gain.cached_tokens)
+            if gain.finished:
+                self._begun.discard(gain.job_id)
+                self._waiting.pop(gain.job_id)[1](None)
+        self._run()

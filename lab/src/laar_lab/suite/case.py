@@ -1,0 +1,249 @@
+"""One workload of the suite, and one run of it: a fleet, a load, a policy, a seed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal, NamedTuple
+
+import numpy as np
+import xxhash
+
+from laar.policies import parse_policy
+from laar_lab.sim.fleet import (
+    Arrival,
+    Conversation,
+    Exchange,
+    FleetSettings,
+    Site,
+    Turn,
+    VirtualFleet,
+    converse,
+    generator,
+    hold_sessions,
+    replay_open,
+)
+from laar_lab.suite.fleets import Knowledge, nothing
+
+__all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Pickers", "Together", "run_case"]
+
+Numbers = dict[str, float]
+"""Results of a run, by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
+
+UNCOUNTED_SHARE = 0.2
+"""Share of the time, at its beginning, that does not count: caches fill and sessions begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Requests at their times.
+
+    Args:
+        draw: the requests of a number of seconds.
+        cap: limit of the client's requests in flight.
+        from_dispatch: times count from the moment a request is sent, not from the one at which it
+            was due: for a client that is held back by its cap.
+        strangers: share of the sessions (of the requests, where there are none) that come by
+            another picker, which keeps each where it was first sent.
+    """
+
+    draw: Callable[[Random, float], Iterable[Arrival]]
+    cap: int = 1024
+    from_dispatch: bool = False
+    strangers: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closed:
+    """Sessions that wait for each answer: a policy that is quicker gets further in them.
+
+    Args:
+        draw: the sessions, in the order in which they begin; may never end.
+        at_once: number of sessions at a time.
+        ramp_s: seconds over which the first begin.
+    """
+
+    draw: Callable[[Random], Iterable[tuple[str, Iterable[Turn]]]]
+    at_once: int
+    ramp_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """Sessions that begin together on a cold fleet, several times over; every request counts.
+
+    Args:
+        draw: the sessions of one round.
+        rounds: number of rounds; each has a fresh fleet.
+    """
+
+    draw: Callable[[Random], Sequence[Conversation]]
+    rounds: int = 4
+
+
+Load = Open | Closed | Together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A workload.
+
+    Args:
+        name: unique in the suite.
+        about: the traffic that it stands for, one line.
+        role: `choose` for workloads to look at while a policy is shaped, `judge` for the verdict.
+        fleet: its endpoints.
+        load: the load that is sent.
+        minutes: minutes of virtual time.
+        knowledge: the picker's knowledge of the models.
+        like: another workload, the requests of which it gets for a seed.
+        first_tokens: whether the picker sees all, as in `laar_lab.sim.fleet.FleetSettings`.
+    """
+
+    name: str
+    about: str
+    role: Literal["choose", "judge"]
+    fleet: Callable[[], list[Site]]
+    load: Load
+    minutes: float = 3.0
+    knowledge: Knowledge = nothing
+    like: str = ""
+    first_tokens: Literal["seen", "sampled"] = "seen"
+
+
+class Pickers(NamedTuple):
+    """The number of pickers, and the delay of their sharing; None: each is alone."""
+
+    many: int = 1
+    delay_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Latencies and outcomes that clients saw, request by request."""
+
+    ttft_s: list[float] = field(default_factory=list)
+    e2e_s: list[float] = field(default_factory=list)
+    endpoints: Counter[str] = field(default_factory=Counter)
+    busiest: list[float] = field(default_factory=list)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    failed: int = 0
+
+    def add(self, due_s: float, exchange: Exchange) -> None:
+        """Counts a request that the client meant to send at `due_s`."""
+        self.endpoints[exchange.decision.address] += 1
+        if exchange.status != 200:
+            self.failed += 1
+            return
+        self.ttft_s.append(exchange.first_s - due_s)
+        self.e2e_s.append(exchange.end_s - due_s)
+        self.prompt_tokens += exchange.prompt.prompt_tokens
+        self.cached_tokens += exchange.cached_tokens
+
+    def end_round(self) -> None:
+        """The fleet is done: the next requests are another one's."""
+        if self.endpoints:
+            self.busiest.append(max(self.endpoints.values()) / self.endpoints.total())
+        self.endpoints.clear()
+
+    def numbers(self) -> Numbers:
+        ttft, e2e = np.array(self.ttft_s), np.array(self.e2e_s)
+        total = len(ttft) + self.failed
+        return {
+            "ttft_mean_s": float(ttft.mean()),
+            "ttft_p50_s": float(np.percentile(ttft, 50)),
+            "ttft_p95_s": float(np.percentile(ttft, 95)),
+            "e2e_mean_s": float(e2e.mean()),
+            "e2e_p95_s": float(np.percentile(e2e, 95)),
+            "hit_rate": self.cached_tokens / self.prompt_tokens,
+            "busiest": float(np.mean(self.busiest)),
+            "failed": self.failed / total,
+            "requests": float(total),
+        }
+
+
+def run_case(
+    case: Case, policy: str, seed: int, *, share: float = 1.0, pickers: Pickers | None = None
+) -> Numbers:
+    """Runs a workload once.
+
+    Args:
+        case: the workload.
+        policy: `name` or `name:parameter=value,...`.
+        seed: seed of the load and of the network; the same for every policy.
+        share: share of the minutes to run.
+        pickers: number of pickers, and the delay of their sharing; None for one picker.
+    """
+    seen = _Seen()
+    load, duration_s = case.load, 60.0 * case.minutes * share
+    rng = generator(seed, f"load {case.like or case.name}")
+    from_s = UNCOUNTED_SHARE * duration_s
+
+    from_dispatch = isinstance(load, Open) and load.from_dispatch
+
+    def counted(arrival: Arrival, exchange: Exchange) -> None:
+        if arrival.at_s >= from_s:
+            seen.add(exchange.sent_s if from_dispatch else arrival.at_s, exchange)
+
+    def all_counted(arrival: Arrival, exchange: Exchange) -> None:
+        seen.add(arrival.at_s, exchange)
+
+    match load:
+        case Together():
+            for number in range(max(1, round(load.rounds * share))):
+                converse(
+                    _fleet(case, policy, seed + 7919 * number, pickers), load.draw(rng), all_counted
+                )
+                seen.end_round()
+        case Closed():
+            hold_sessions(
+                _fleet(case, policy, seed, pickers),
+                load.draw(rng),
+                counted,
+                at_once=load.at_once,
+                ramp_s=load.ramp_s,
+                until_s=duration_s,
+            )
+        case Open():
+            fleet = _fleet(case, policy, seed, pickers)
+            arrivals: Iterator[Arrival] = iter(load.draw(rng, duration_s))
+            if load.strangers:
+                arrivals = _ours(fleet, case.fleet(), arrivals, load.strangers)
+            replay_open(fleet, arrivals, counted, max_in_flight=load.cap)
+    seen.end_round()
+    return seen.numbers()
+
+
+def _fleet(case: Case, policy: str, seed: int, pickers: Pickers | None) -> VirtualFleet:
+    name, parameters = parse_policy(policy)
+    sites = case.fleet()
+    many, delay_s = pickers or Pickers()
+    settings = FleetSettings(
+        policy=name,
+        parameters=parameters,
+        first_tokens=case.first_tokens,
+        pickers=many,
+        share_delay_s=delay_s,
+    )
+    return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
+
+
+def _ours(
+    fleet: VirtualFleet, sites: Sequence[Site], arrivals: Iterable[Arrival], share: float
+) -> Iterator[Arrival]:
+    """Sends the strangers' part past the picker; the rest is ours.
+
+    The other part is known ahead: it is on the clock before our first request is drawn.
+    """
+    kept = []
+    for number, arrival in enumerate(arrivals):
+        drawn = xxhash.xxh3_64_intdigest((arrival.session or str(number)).encode())
+        if drawn % 1000 >= 1000 * share:
+            kept.append(arrival)
+            continue
+        address = sites[drawn // 1000 % len(sites)].name
+        fleet.clock.at(arrival.at_s, fleet.intrude, address, f"stranger-{number}", arrival.prompt)
+    return iter(kept)

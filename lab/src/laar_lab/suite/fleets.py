@@ -1,0 +1,179 @@
+"""The fleets of the suite and of some experiments, and the faults of some of its worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from laar.accuracy.assessor import Assessment, PlainAssessor
+from laar.core.interfaces import Assessor
+from laar.core.request import Request
+from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed
+from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
+
+__all__ = [
+    "WrongSpeeds",
+    "changed",
+    "coarse",
+    "decode_bound",
+    "mixed_devices",
+    "mixed_models",
+    "of_one",
+    "parallel",
+    "regions",
+    "superlinear",
+    "two_names",
+    "workers",
+]
+
+BLOCK_TOKENS = 128
+"""Block size of the suite's engines: at most a sixteenth of the work of vLLM's 16, some 60 tokens
+of each prefix lost."""
+
+_REGIONS = {
+    "ashburn": LinkProfile(rtt_s=0.037, jitter=0.05),
+    "frankfurt": LinkProfile(rtt_s=0.279, jitter=0.10),
+    "seoul": LinkProfile(rtt_s=0.456, jitter=0.20, spell_rtt_s=0.85, spell_share=0.05),
+}
+"""GORGO's; see `experiments/gorgo_runs.py`."""
+
+
+def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfile:
+    """The engine with large KV blocks; `kv_tokens` in all, by default as many as it has."""
+    old = profile.settings
+    tokens = kv_tokens or old.num_blocks * old.block_size
+    settings = replace(old, num_blocks=tokens // BLOCK_TOKENS, block_size=BLOCK_TOKENS)
+    return replace(profile, settings=settings)
+
+
+def of_one(
+    profile: str, count: int, *, kv_tokens: int | None = None, slots: int | None = None
+) -> list[Site]:
+    """`count` endpoints of one kind, beside the picker."""
+    engine = coarse(load_profile(profile), kv_tokens)
+    if slots is not None:
+        engine = replace(engine, settings=replace(engine.settings, max_num_seqs=slots))
+    return _sites([engine] * count)
+
+
+def workers(engine: EngineProfile, count: int, name: str = "worker") -> list[Site]:
+    """`count` endpoints of one engine, in the picker's own zone."""
+    link = LinkProfile(rtt_s=0.0004)
+    return [Site(name=f"{name}-{n}", model="model", engine=engine, link=link) for n in range(count)]
+
+
+def _sites(engines: Sequence[EngineProfile]) -> list[Site]:
+    return [
+        Site(name=f"endpoint-{n}", model="model", engine=engine) for n, engine in enumerate(engines)
+    ]
+
+
+def regions(each: int = 1) -> list[Site]:
+    """GORGO's three regions, `each` endpoints in every one."""
+    engine = coarse(load_profile("gorgo-main"))
+    return [
+        Site(name=f"{region}-{n}", model="model", engine=engine, link=link)
+        for region, link in _REGIONS.items()
+        for n in range(each)
+    ]
+
+
+def mixed_devices(profile: str, fast: int, slow: int, factor: float, **given: int) -> list[Site]:
+    """One model on devices of two speeds, and nothing that distinguishes them."""
+    engine = coarse(load_profile(profile), given.get("kv_tokens"))
+    return _sites([engine] * fast + [slowed(engine, factor)] * slow)
+
+
+def parallel(fast: int = 8, slow: int = 0, *, kv_tokens: int | None = None) -> list[Site]:
+    """Engines that prefill side by side, `slow` of them 2.5 times slower."""
+    engine = coarse(load_profile("parallel"), kv_tokens)
+    return _sites([engine] * fast + [slowed(engine, 2.5)] * slow)
+
+
+def mixed_models() -> list[Site]:
+    """A small, a middle and a large model, two endpoints each."""
+    engine = coarse(load_profile("gorgo-main"))
+    speeds = {"small": 0.5, "middle": 1.0, "large": 2.5}
+    return [
+        Site(name=f"{model}-{n}", model=model, engine=slowed(engine, factor))
+        for model, factor in speeds.items()
+        for n in range(2)
+    ]
+
+
+def two_names() -> list[Site]:
+    """One kind of engine under two names of models, for beliefs that are wrong about both."""
+    engine = coarse(load_profile("gorgo-main"))
+    return [
+        Site(name=f"{model}-{n}", model=model, engine=engine)
+        for model in ("one", "other")
+        for n in range(3)
+    ]
+
+
+def changed(sites: Sequence[Site], **constants: float) -> list[Site]:
+    """The same fleet with other constants of its linear cost."""
+    made = []
+    for site in sites:
+        cost = site.engine.cost
+        assert isinstance(cost, LinearCost)
+        engine = replace(site.engine, cost=replace(cost, **constants))
+        made.append(replace(site, engine=engine))
+    return made
+
+
+def superlinear(count: int) -> list[Site]:
+    """Prompts of 16,000 tokens take twice as long as their tokens alone."""
+    return changed(of_one("gorgo-main", count), prefill_s_per_pair=1.25e-8)
+
+
+def decode_bound(count: int) -> list[Site]:
+    """A batch of 32 makes every token three times as slow."""
+    return changed(of_one("gorgo-main", count), decode_s_per_sequence=4.7e-4)
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSpeeds:
+    """Measured speeds, wrong by a factor for each model.
+
+    Args:
+        known: the right speeds.
+        factors: factors by model.
+    """
+
+    known: Assessor
+    factors: dict[str, float]
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Assesses as it would, at other speeds."""
+        found = self.known.assess(request, models, tried, now)
+        factors = np.array([self.factors[model] for model in models])
+        found.seconds_per_token = found.seconds_per_token * factors
+        return found
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Passes the usage on to the known assessor."""
+        self.known.usage(request, model, prompt_tokens)
+
+
+Knowledge = Callable[[Sequence[Site]], Assessor]
+"""Makes the picker's prior knowledge of the models."""
+
+
+def nothing(sites: Sequence[Site]) -> Assessor:
+    """No artifact: every model has the default speed."""
+    return PlainAssessor()
+
+
+def measured(sites: Sequence[Site]) -> Assessor:
+    """An artifact: the speeds of idle engines, by model."""
+    return MeasuredAssessor(sites)
+
+
+def mistaken(sites: Sequence[Site]) -> Assessor:
+    """An artifact that has one model twice as slow as it is, the other twice as fast."""
+    return WrongSpeeds(MeasuredAssessor(sites), {"one": 2.0, "other": 0.5})

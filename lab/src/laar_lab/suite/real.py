@@ -1,0 +1,254 @@
+"""Real traffic as workloads: coding agents and a chat service, from files that are not in laar.
+
+`agent-sessions.jsonl` comes from callanjfox/kv-cache-tester (Apache-2.0),
+`conversation-trace.jsonl` from kvcache-ai/Mooncake (FAST'25, Apache-2.0), both reduced to times,
+lengths and block ids (see `laar_lab.sessions` and `laar_lab.trace`); either may end in ``.gz``. A
+seed means another order of the sessions, or another window of the trace: the requests are real,
+their window is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from laar.errors import SettingError
+from laar_lab.sessions import Recorded, read_sessions
+from laar_lab.sim.fleet import Arrival, Site, Turn
+from laar_lab.suite import fleets
+from laar_lab.suite.case import Case, Closed, Open
+from laar_lab.trace import TRACE_BLOCK_TOKENS, Lengths, lengths, timed
+
+__all__ = [
+    "AGENTS",
+    "CONVERSATIONS",
+    "agent_cases",
+    "conversation_cases",
+    "day_agents",
+    "day_chats",
+]
+
+AGENTS = "agent-sessions.jsonl"
+CONVERSATIONS = "conversation-trace.jsonl"
+
+MAX_PROMPT_TOKENS = 120_000
+"""A session ends before a prompt that an engine of 128K would refuse."""
+
+_OWN_BLOCK = 1
+"""The first of a chat's blocks that others do not have: the first one of all is the service's."""
+
+DAY_TURNS = 25
+"""Turns of a session in a day of 25 minutes: real ones go on for hours."""
+
+MAX_PAUSE_S = 60.0
+"""Longest pause that counts: a later turn is beyond a run of minutes."""
+
+
+def _file(data: Path, name: str) -> Path:
+    for path in (data / name, data / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise SettingError(f"--data {data}: there is no {name} or {name}.gz")
+
+
+@lru_cache(maxsize=2)
+def _sessions(path: Path) -> list[Recorded]:
+    recorded = read_sessions(path)
+    if not any(each.lines[0].lengths.prompt_tokens <= MAX_PROMPT_TOKENS for each in recorded):
+        raise SettingError(f"{path}: no session begins with at most {MAX_PROMPT_TOKENS} tokens")
+    return recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _Agents:
+    path: Path
+
+    def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
+        """The sessions in an order by chance, over and over."""
+        order = list(_sessions(self.path))
+        lap = 0
+        while True:
+            rng.shuffle(order)
+            for each in order:
+                again = replace(each, salt=each.salt + lap)
+                yield f"{each.name}/{lap}", _fitting(again.turns(max_pause_s=MAX_PAUSE_S))
+            lap += 1
+
+
+def _fitting(turns: Iterable[Turn]) -> Iterator[Turn]:
+    for turn in turns:
+        if turn.prompt.prompt_tokens > MAX_PROMPT_TOKENS:
+            return
+        yield turn
+
+
+@lru_cache(maxsize=2)
+def _trace(path: Path) -> list[tuple[float, Lengths]]:
+    found = []
+    for where, entry, at_ms in timed(path):
+        line = lengths(entry, where)
+        if line.prompt_tokens <= MAX_PROMPT_TOKENS:
+            found.append((at_ms / 1e3, line))
+    if not found:
+        raise SettingError(f"{path}: no request of at most {MAX_PROMPT_TOKENS} tokens")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    path: Path
+    speed: float
+
+    def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
+        """The trace from a random moment on, for `duration_s` seconds, played faster."""
+        lines = _trace(self.path)
+        span_s = duration_s * self.speed
+        first_s, last_s = lines[0][0], lines[-1][0]
+        if last_s - first_s < span_s:
+            raise SettingError(f"{self.path}: shorter than {span_s:.0f} s")
+        start_s = rng.uniform(first_s, last_s - span_s)
+        for at_s, line in lines:
+            if start_s <= at_s < start_s + span_s:
+                due_s = (at_s - start_s) / self.speed
+                yield Arrival(at_s=due_s, prompt=line.prompt(TRACE_BLOCK_TOKENS))
+
+
+def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
+    """Sessions of coding agents without end, for a day of operation.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    drawn = _Agents(_file(data, AGENTS))(rng)
+    return ((name, islice(turns, DAY_TURNS)) for name, turns in drawn)
+
+
+def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
+    """The chat trace from a random moment on, over and over, at a given rate of requests.
+
+    Requests have a session by their common prefix beyond the prompt of the service.
+
+    Raises:
+        SettingError: the file is missing, or no time passes in it.
+    """
+    path = _file(data, CONVERSATIONS)
+    lines = _trace(path)
+    span_s = lines[-1][0] - lines[0][0]
+    if not span_s:
+        raise SettingError(f"{path}: all requests have the same `timestamp`")
+    pace = len(lines) / span_s / requests_per_s
+    at = rng.randrange(len(lines))
+    due_s, lap = 0.0, 0
+    while due_s < until_s:
+        line = lines[at][1]
+        yield Arrival(
+            at_s=due_s,
+            prompt=line.prompt(TRACE_BLOCK_TOKENS, lap << 32),
+            session=f"{lap}-{line.ids[min(_OWN_BLOCK, len(line.ids) - 1)]}" if line.ids else "",
+        )
+        at += 1
+        if at == len(lines):
+            at, lap = 0, lap + 1
+        else:
+            due_s += (lines[at][0] - lines[at - 1][0]) * pace
+
+
+_A100 = partial(fleets.of_one, "llama-3-8b-a100")
+
+
+def agent_cases(data: Path) -> tuple[Case, ...]:
+    """Sessions of coding agents as a closed loop.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    draw = _Agents(_file(data, AGENTS))
+    worlds: list[tuple[str, str, Callable[[], list[Site]], int]] = [
+        ("agents", "on 8 A100", partial(_A100, 8), 40),
+        (
+            "agents-parallel",
+            "on 8 engines that prefill side by side, ample caches",
+            partial(fleets.parallel, kv_tokens=2_000_000),
+            40,
+        ),
+        (
+            "agents-parallel-short",
+            "on the same with short caches",
+            partial(fleets.parallel, kv_tokens=600_000),
+            56,
+        ),
+        ("agents-short", "on 8 A100 with short caches", partial(_A100, 8, kv_tokens=250_000), 40),
+    ]
+    return tuple(
+        Case(
+            name=name,
+            about=f"real sessions of coding agents {where}",
+            role="judge",
+            fleet=fleet,
+            load=Closed(draw=draw, at_once=at_once, ramp_s=60.0),
+            minutes=8.0,
+        )
+        for name, where, fleet, at_once in worlds
+    )
+
+
+def conversation_cases(data: Path) -> tuple[Case, ...]:
+    """A chat service's requests at their times.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    path = _file(data, CONVERSATIONS)
+    worlds: list[tuple[str, str, Callable[[], list[Site]], float, int]] = [
+        ("conversations", "on 8 A100", partial(_A100, 8), 1.0, 1024),
+        (
+            "conversations-overload",
+            "on 4 A100, too few; the client sends 64 at a time",
+            partial(_A100, 4),
+            1.0,
+            64,
+        ),
+        (
+            "conversations-parallel",
+            "on 8 engines that prefill side by side",
+            fleets.parallel,
+            2.6,
+            1024,
+        ),
+        (
+            "conversations-parallel-mixed",
+            "on the same, half of them 2.5 times slower",
+            partial(fleets.parallel, 4, 4),
+            1.7,
+            1024,
+        ),
+        (
+            "conversations-short",
+            "on 8 A100 with short caches: few long prompts have room at once",
+            partial(_A100, 8, kv_tokens=120_000),
+            0.9,
+            1024,
+        ),
+        (
+            "conversations-larger",
+            "on 8 A100 with a model of 14B",
+            partial(fleets.of_one, "qwen2.5-14b-a100", 8),
+            0.45,
+            1024,
+        ),
+    ]
+    return tuple(
+        Case(
+            name=name,
+            about=f"a real chat trace {where}",
+            role="judge",
+            fleet=fleet,
+            load=Open(draw=_Window(path, speed), cap=cap, from_dispatch=cap < 1024),
+            minutes=8.0 / speed,
+        )
+        for name, where, fleet, speed, cap in worlds
+    )

@@ -1,0 +1,168 @@
+"""Many independent runs, on all cores or on a cluster.
+
+joblib does the work, so its own backends apply: on this machine processes, and inside
+`joblib.parallel_config(backend="dask")` or `"ray"` a cluster. Results come in the order of the
+cases whatever finishes first, so a sweep's outcome does not depend on where it ran.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import joblib
+import xxhash
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+import laar
+from laar.errors import SettingError, unknown
+
+__all__ = ["BACKENDS", "PACKAGES", "grid", "kept_in", "placed", "sweep"]
+
+BACKENDS = ("loky", "dask", "ray")
+"""Processes of this machine, or a cluster."""
+
+_LINE_EVERY_S = 60.0
+PACKAGES = (Path(laar.__file__).parent, Path(__file__).parent)
+"""The code that a run is of: laar's and the lab's."""
+
+_PACKAGED = {".py", ".yaml", ".json"}
+"""Sources, engines and fleets."""
+
+_T = TypeVar("_T")
+_Key = TypeVar("_Key")
+
+_kept: ContextVar[Path | None] = ContextVar("kept", default=None)
+
+
+def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
+    """Calls `run` with each case; the results are in the order of the cases.
+
+    Args:
+        run: a module's function, so that it can travel to another process.
+        cases: its arguments.
+        label: label of the progress bar, which goes to standard error; where that is no terminal,
+            a line a minute shows the progress and the approximate time left.
+    """
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(
+        *columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bar:
+        kept = joblib.Memory(_kept.get(), verbose=0).cache(run)
+        jobs = (joblib.delayed(kept)(*case) for case in cases)
+        backend, _ = joblib.parallel.get_active_backend()
+        streams = backend.supports_return_generator  # Ray's does not: its bar moves at the end only
+        results = joblib.Parallel(return_as="generator" if streams else "list")(jobs)
+        lines = None if bar.console.is_terminal else _Lines(label, len(cases), bar.console)
+        done = []
+        for result in bar.track(results, total=len(cases), description=label):
+            done.append(result)
+            if lines is not None:
+                lines.tell(len(done))
+        return done
+
+
+def grid(
+    run: Callable[..., _T],
+    cases: Mapping[_Key, tuple[Any, ...]],
+    seeds: Sequence[int],
+    *,
+    label: str,
+) -> dict[_Key, list[_T]]:
+    """Calls `run` with each case and each seed; the results of a case are in the seeds' order.
+
+    Args:
+        run: a module's function, as for `sweep`; the seed is its last argument.
+        cases: its other arguments, by the key of their results.
+        seeds: every case runs on each.
+        label: label of the progress bar.
+    """
+    runs = [(*arguments, seed) for arguments in cases.values() for seed in seeds]
+    results = iter(sweep(run, runs, label=label))
+    return {key: [next(results) for _ in seeds] for key in cases}
+
+
+class _Lines:
+    """Progress as lines, where there is no bar."""
+
+    def __init__(self, label: str, total: int, console: Console) -> None:
+        self._label, self._total, self._console = label, total, console
+        self._began_s = self._told_s = time.monotonic()
+
+    def tell(self, done: int) -> None:
+        """Prints the progress, at most once a minute."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
+            return
+        self._told_s = now_s
+        left_min = (now_s - self._began_s) / done * (self._total - done) / 60.0
+        said = f"{self._label}: {done} of {self._total} runs, about {left_min:.0f} min left"
+        self._console.print(said, highlight=False)
+
+
+@contextmanager
+def placed(backend: str, jobs: int) -> Iterator[None]:
+    """Chooses where sweeps inside run.
+
+    A Dask scheduler is found as Dask finds one (``DASK_SCHEDULER_ADDRESS``), else one is started
+    on this machine; Ray likewise joins the cluster of its own environment.
+
+    Args:
+        backend: one of `BACKENDS`.
+        jobs: runs at a time; -1 for all cores.
+
+    Raises:
+        SettingError: the backend is unknown or not installed.
+    """
+    if backend not in BACKENDS:
+        raise SettingError(f"--backend: {unknown('backend', backend, BACKENDS)}")
+    try:
+        if backend == "dask":
+            client = import_module("distributed").Client
+            with client(), joblib.parallel_config(backend="dask", n_jobs=jobs):
+                yield
+            return
+        if backend == "ray":
+            import_module("ray.util.joblib").register_ray()
+    except ImportError as error:
+        raise SettingError(
+            f"--backend {backend}: {error.name} is not installed; install `{backend}`"
+        ) from None
+    with joblib.parallel_config(backend=backend, n_jobs=jobs):
+        yield
+
+
+@contextmanager
+def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
+    """Keeps the finished runs of sweeps inside, and does not repeat those that are there already.
+
+    Args:
+        directory: runs of other sources, files or cases in it stay untouched; workers on other
+            machines have to share it. None: nothing is kept.
+        read: files, and directories of files, that the runs read.
+    """
+    token = _kept.set(directory / _state(read) if directory else None)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+
+
+def _state(read: Iterable[Path | None]) -> str:
+    """A name for this state of package and files: any change may change the result of a run."""
+    digest = xxhash.xxh3_64()
+    for package in PACKAGES:
+        for path in sorted(package.rglob("*.*")):
+            if path.suffix in _PACKAGED:
+                digest.update(path.read_bytes())
+    for given in sorted(path for path in read if path):
+        for path in sorted(given.iterdir()) if given.is_dir() else [given]:
+            about = path.stat()
+            digest.update(f"{path} {about.st_size} {about.st_mtime_ns}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,220 @@
+"""Traces of requests, one JSON object a line, as Mooncake's and GORGO's are; gzipped or not.
+
+`timestamp` (ms), `input_length`, `output_length` (tokens) and `hash_ids`, one for each block of 512
+prompt tokens, equal ids meaning equal prompts up to there; `session` is read too when it is there,
+anything else (an embedded `request`) is not. Time counts from the first line. Lines are read as
+they fall due: a trace of any length takes the memory of one line.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import orjson
+
+from laar.errors import SettingError
+from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt
+
+__all__ = [
+    "MAX_LENGTH_S",
+    "MAX_TOKENS",
+    "TRACE_BLOCK_TOKENS",
+    "Entry",
+    "Lengths",
+    "check_block",
+    "entries",
+    "field",
+    "lengths",
+    "number",
+    "read_trace",
+    "session_of",
+    "timed",
+    "whole",
+]
+
+Entry: TypeAlias = "dict[str, Any]"
+"""A line's object, unchecked."""
+
+TRACE_BLOCK_TOKENS = 512
+"""Mooncake's."""
+
+MAX_LINE_BYTES = 16 << 20
+"""A request body of the largest context served, and its ids."""
+
+MAX_TOKENS = 1 << 24
+"""Tokens of one prompt or answer at most."""
+
+MAX_LENGTH_S = 366 * 86_400.0
+"""A year. The virtual fleet probes and scrapes through all of it."""
+
+_T = TypeVar("_T")
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MASK = (1 << 64) - 1
+
+
+def read_trace(
+    path: Path, *, time_scale: float = 1.0, block_tokens: int = TRACE_BLOCK_TOKENS
+) -> Iterator[Arrival]:
+    """The requests in order.
+
+    Args:
+        path: the file.
+        time_scale: stretches the time between requests; above 1 is a lighter load.
+        block_tokens: prompt tokens for each of `hash_ids`, a multiple of 16.
+
+    Raises:
+        SettingError: the file can't be read, or a line is wrong; names line and field.
+    """
+    check_block(block_tokens)
+    if not time_scale > 0:
+        raise SettingError(f"time scale {time_scale}: give a number above 0")
+    scale = time_scale / 1e3
+    first_ms = None
+    for where, entry, at_ms in timed(path):
+        first_ms = at_ms if first_ms is None else first_ms
+        yield Arrival(
+            at_s=(at_ms - first_ms) * scale,
+            prompt=lengths(entry, where).prompt(block_tokens),
+            session=session_of(entry) or "",
+        )
+
+
+def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
+    """The file's objects as `entries` gives them, each with its time in milliseconds.
+
+    Raises:
+        SettingError: as `entries`; a time is missing, goes back, or is far from the first.
+    """
+    first_ms, last_ms = None, 0.0
+    for where, entry in entries(path):
+        if "timestamp" not in entry and session_of(entry) is not None:
+            raise SettingError(
+                f"{where}: a session's request without `timestamp`; `laar lab replay "
+                "--closed-loop` sends recorded sessions"
+            )
+        at_ms = number(entry, "timestamp", where)
+        if at_ms < last_ms:
+            raise SettingError(f"{where}: `timestamp` goes back; sort the trace")
+        first_ms = at_ms if first_ms is None else first_ms
+        if at_ms - first_ms > 1e3 * MAX_LENGTH_S:
+            raise SettingError(
+                f"{where}: `timestamp` is more than a year after the first; it counts milliseconds"
+            )
+        last_ms = at_ms
+        yield where, entry, at_ms
+
+
+def entries(path: Path) -> Iterator[tuple[str, Entry]]:
+    """The file's objects, each with the text of its place in the file.
+
+    Raises:
+        SettingError: the file can't be read, or a line is too long or no JSON object.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            line_number = 0
+            while line := file.readline(MAX_LINE_BYTES):
+                line_number += 1
+                if line.strip():
+                    where = f"{path}, line {line_number}"
+                    yield where, _entry(line, where)
+    except (EOFError, zlib.error) as error:
+        raise SettingError(f"{path}: not a whole gzip file: {error}") from None
+    except OSError as error:
+        raise SettingError(f"{path}: {error.strerror or error}") from None
+
+
+def _entry(line: bytes, where: str) -> Entry:
+    if len(line) == MAX_LINE_BYTES:
+        raise SettingError(f"{where}: longer than {MAX_LINE_BYTES >> 20} MiB")
+    try:
+        entry = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise SettingError(f"{where}: not JSON: {error}") from None
+    if not isinstance(entry, dict):
+        raise SettingError(f"{where}: not a JSON object")
+    return entry
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """A line's lengths in tokens and its ids of long blocks: small, until a prompt is made of it.
+
+    Args:
+        prompt_tokens: `input_length`.
+        output_tokens: `output_length`, at least 1.
+        ids: `hash_ids`, modulo 2^64.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    ids: array[int]
+
+    def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
+        """The prompt to send; the same ids under another salt share nothing."""
+        # An id of a long block becomes ids of its short ones; of a last, partial block those that
+        # are full.
+        stride = block_tokens // BLOCK_TOKENS
+        long = np.frombuffer(self.ids, np.uint64) + np.uint64(salt & _MASK)
+        short = (long[:, None] * np.uint64(stride) + np.arange(stride, dtype=np.uint64)) * _GOLDEN
+        blocks = array("Q")
+        blocks.frombytes(short.reshape(-1)[: self.prompt_tokens // BLOCK_TOKENS].tobytes())
+        return Prompt(
+            prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens, blocks=blocks
+        )
+
+
+def lengths(entry: Entry, where: str) -> Lengths:
+    """The lengths and ids of a line; SettingError if one is missing or wrong."""
+    tokens = whole(entry, "input_length", where, least=1)
+    output = whole(entry, "output_length", where, least=0)
+    ids = entry.get("hash_ids")
+    if not isinstance(ids, list) or not all(type(item) is int for item in ids):
+        raise SettingError(f"{where}: `hash_ids` must be a list of whole numbers")
+    return Lengths(tokens, max(1, output), array("Q", [item & _MASK for item in ids]))
+
+
+def check_block(block_tokens: int) -> None:
+    """Refuses a size of blocks that can't be cut into the lab's; SettingError."""
+    if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
+        raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
+
+
+def session_of(entry: Entry) -> str | None:
+    """The name of a line's session, a text or a whole number; None if it has none."""
+    name = entry.get("session")
+    return str(name) if isinstance(name, str) or type(name) is int else None
+
+
+def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
+    """A number of a line, from 0 to `most`; SettingError if it is none."""
+    value = entry.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise SettingError(f"{where}: `{name}` must be a number, 0 to {most:g}")
+    return value
+
+
+def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
+    """A whole number of a line, from `least` to `MAX_TOKENS`; SettingError if it is none."""
+    value = entry.get(name)
+    if type(value) is not int or not least <= value <= MAX_TOKENS:
+        raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
+    return value
+
+
+_KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
+
+
+def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
+    """A text, list or object of a line; SettingError if it is none."""
+    value = entry.get(name)
+    if not isinstance(value, kind):
+        raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")
+    return value

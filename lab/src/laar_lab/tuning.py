@@ -1,0 +1,138 @@
+"""The hill-climb in the lab: a trace is replayed against a fleet until the tuner freezes.
+
+The director is the one that serves and has the tuner in it, exactly as in `laar serve`. When the
+trace ends it begins again, with other prompts of the same shape: a second pass over the very same
+ones would find them all cached.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from laar.core.policy import Policy
+from laar.errors import SettingError
+from laar.tuning import Tuner, TunerSettings
+from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    Prompt,
+    Site,
+    VirtualFleet,
+    replay_open,
+)
+from laar_lab.statistics import Estimate
+
+__all__ = ["tune", "tuning_report"]
+
+_OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier that ids are spread with
+_PASS_GAP_S = 1.0
+MAX_PASSES = 1000
+"""A trace of a handful of requests must not be replayed for ever."""
+
+
+def tune(
+    trace: Callable[[], Iterable[Arrival]],
+    sites: Sequence[Site],
+    picker: FleetSettings,
+    settings: TunerSettings,
+    initial: Mapping[str, float],
+    *,
+    seed: int,
+    policies: Mapping[str, Policy] | None = None,
+    on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
+) -> Tuner:
+    """Climbs until the tuner freezes; returns it.
+
+    Args:
+        trace: begins the schedule again.
+        sites: the fleet.
+        picker: its policy is the one that is tuned.
+        settings: settings of the climb.
+        initial: weights to start from, by the names in the bounds.
+        seed: seed of the network and of ties.
+        policies: policies by name; None for the product's.
+        on_end: called with each request as it ends.
+
+    Raises:
+        SettingError: the trace has no requests, or something is wrong with trace or fleet.
+    """
+    tuner = Tuner(settings, initial)
+    fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
+    fleet.director.use_tuner(tuner)
+    replay_open(fleet, _again_and_again(trace, tuner), on_end)
+    tuner.freeze()
+    return tuner
+
+
+def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> Iterator[Arrival]:
+    begin_s = 0.0
+    for number in range(MAX_PASSES):
+        last_s = -1.0
+        for arrival in trace():
+            if tuner.frozen:
+                return
+            last_s = begin_s + arrival.at_s
+            yield replace(arrival, at_s=last_s, prompt=_other(arrival, number))
+        if last_s < 0.0:
+            raise SettingError("the trace has no requests; there is nothing to tune on")
+        begin_s = last_s + _PASS_GAP_S
+
+
+def _other(arrival: Arrival, number: int) -> Prompt:
+    """The same prompt in other words: two prompts of a pass still share their common prefix."""
+    if not number:
+        return arrival.prompt
+    mask = np.uint64(number * _OTHER_WORDS % (1 << 64))
+    blocks = array("Q")
+    blocks.frombytes((np.frombuffer(arrival.prompt.blocks, np.uint64) ^ mask).tobytes())
+    return replace(arrival.prompt, blocks=blocks)
+
+
+def tuning_report(export: Mapping[str, object], title: str) -> Report:
+    """The windows of a climb as a table, and its path as charts: weights, and the objective."""
+    windows = cast("Sequence[Mapping[str, object]]", export["windows"])
+    best = cast("Mapping[str, float]", export["weights"])
+    names = tuple(best)
+
+    def number(window: Mapping[str, object], name: str) -> float:
+        value = window[name]
+        return float("nan") if value is None else cast("float", value)
+
+    def weight(window: Mapping[str, object], name: str) -> float:
+        return cast("Mapping[str, float]", window["weights"])[name]
+
+    rows: list[tuple[Value, ...]] = [
+        (
+            cast("int", window["version"]),
+            f"{window['role']}, {window['outcome']}",
+            *(weight(window, name) for name in names),
+            *(number(window, name) for name in ("cost_s", "ttft_p95_s", "e2e_p95_s")),
+            number(window, "failure_share") * 100,
+        )
+        for window in windows
+    ]
+    rows.append(("best", "exported", *best.values(), "", "", "", ""))
+    numbers = [cast("int", window["version"]) for window in windows]
+    table = Table(
+        title=f"{title}: windows, objective {export['objective']}",
+        columns=("window", "was", *names, "objective s", "TTFT p95", "E2E p95", "failed %"),
+        rows=rows,
+        digits=3,
+    )
+    series = {n: [Estimate(weight(w, n), float("nan")) for w in windows] for n in names}
+    costs = {"objective": [Estimate(number(w, "cost_s"), float("nan")) for w in windows]}
+    return Report(
+        tables=[table],
+        checks=[],
+        charts=[
+            Chart(title="weights", x_label="window", y_label="", x=numbers, series=series),
+            Chart(title="objective", x_label="window", y_label="s", x=numbers, series=costs),
+        ],
+    )

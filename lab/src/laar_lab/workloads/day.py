@@ -1,0 +1,166 @@
+"""A day's traffic of a fleet: chats, coding agents, questions on documents, batch jobs at night.
+
+Each hour of the day is represented by a minute at that hour's rate, so caches, sessions and
+restarts keep their own seconds while the day passes faster. A chat that lasts six minutes
+therefore sees the rates of six hours. The hours change the number of chats awake: each chat has
+a draw of its own and speaks while it is below the hour's share; agents begin as a Poisson process.
+
+Real agents and chats can take the place of the generated ones; the rest stays.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import xxhash
+
+from laar_lab.sim.fleet import Arrival, Turn
+from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
+from laar_lab.workloads.shared_prompts import (
+    AgentShape,
+    BatchShape,
+    Questions,
+    agents,
+    batches,
+    questions,
+)
+
+__all__ = ["HOURS", "KINDS", "Day", "Visit", "visits"]
+
+HOURS = 24
+KINDS = ("chat", "agent", "document", "batch")
+
+Curve = tuple[int, ...]
+"""Per cent of the busiest hour's rate, by hour."""
+
+_EVENING: Curve = (
+    *(35, 25, 20, 20, 20, 25, 35, 50, 70, 85, 95, 100),
+    *(100, 95, 95, 95, 90, 90, 90, 95, 100, 95, 75, 50),
+)
+_OFFICE: Curve = (
+    *(5, 5, 5, 5, 5, 10, 20, 40, 75, 95, 100, 100),
+    *(80, 90, 100, 100, 100, 85, 60, 40, 30, 20, 15, 10),
+)
+_NIGHT: Curve = (100,) * 6 + (0,) * 18
+
+_CHAT = replace(GORGO_CHATS, requests_per_s=4.0, output_log=(5.0, 0.7), max_output_tokens=800)
+_AGENT = AgentShape(mean_turns=15.0)
+_DOCUMENT = Questions(requests_per_s=3.0, texts=300, text_log=(9.0, 0.5))
+_BATCH = BatchShape(every_s=12.0, over_s=2.0, background=Questions(requests_per_s=1e-6))
+
+Sessions = Iterable[tuple[str, Iterable[Turn]]]
+Chats = Callable[[random.Random, float], Iterable[Arrival]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Day:
+    """The traffic's constants.
+
+    Args:
+        hour_s: seconds that represent an hour.
+        only_hour: every hour is like this one; None for the day.
+        hours: number of hours, without the one ahead of them.
+        chat: chats at the busiest hour.
+        agent: one agent's session.
+        agents_per_s: agents that begin each second at the busiest hour.
+        document: questions at the busiest hour.
+        batch: jobs at night.
+        real_chats: chats in place of the generated ones, at the busiest hour's rate; their sessions
+            show which of them are awake together, and are not sent.
+        real_agents: agents' sessions in place of the generated ones.
+    """
+
+    hour_s: float = 60.0
+    only_hour: int | None = None
+    hours: int = HOURS
+    chat: ChatShape = _CHAT
+    agent: AgentShape = _AGENT
+    agents_per_s: float = 0.22
+    document: Questions = _DOCUMENT
+    batch: BatchShape = _BATCH
+    real_chats: Chats | None = None
+    real_agents: Callable[[random.Random], Sessions] | None = None
+
+    @property
+    def ends_s(self) -> float:
+        """The time after which nothing new begins: an hour ahead of the day fills the caches."""
+        return self.hour_s * (self.hours + 1)
+
+    def hour(self, at_s: float) -> int:
+        """The hour of the day; below 0 for the one ahead of it, which does not count."""
+        return int(at_s // self.hour_s) - 1
+
+    def share(self, curve: Curve, at_s: float) -> float:
+        """The rate as a share of the busiest hour's."""
+        hour = max(0, self.hour(at_s)) if self.only_hour is None else self.only_hour
+        return curve[min(hour, HOURS - 1)] / 100.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visit:
+    """A session that begins, or a lone request: each turn waits for the answer before it.
+
+    Args:
+        at_s: when it begins.
+        kind: one of `KINDS`.
+        session: its name; empty for none.
+        turns: its requests.
+    """
+
+    at_s: float
+    kind: str
+    session: str
+    turns: Iterator[Turn]
+
+
+def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
+    """All that comes, in order of time."""
+    parts = [random.Random(rng.getrandbits(64)) for _ in range(4)]
+    made = day.real_chats or (lambda draw, until_s: chats(day.chat, draw, until_s))
+    return heapq.merge(
+        _open(day, "chat", _EVENING, made(parts[0], day.ends_s)),
+        _begun(day, parts[1]),
+        _open(day, "document", _OFFICE, questions(day.document, parts[2], day.ends_s)),
+        _open(day, "batch", _NIGHT, batches(day.batch, parts[3], day.ends_s)),
+        key=lambda visit: visit.at_s,
+    )
+
+
+def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
+    """The arrivals whose session is awake at their time."""
+    for number, arrival in enumerate(arrivals):
+        drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
+        if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):
+            yield Visit(
+                at_s=arrival.at_s,
+                kind=kind,
+                session="" if day.real_chats else arrival.session,
+                turns=_apart(kind, [Turn(prompt=arrival.prompt)]),
+            )
+
+
+def _begun(day: Day, rng: random.Random) -> Iterator[Visit]:
+    drawn = random.Random(rng.getrandbits(64))
+    sessions = day.real_agents(drawn) if day.real_agents else agents(day.agent, drawn)
+    at_s = 0.0
+    for name, turns in sessions:
+        at_s += rng.expovariate(day.agents_per_s)
+        while rng.random() >= day.share(_OFFICE, at_s):
+            at_s += rng.expovariate(day.agents_per_s)
+        if at_s >= day.ends_s:
+            return
+        yield Visit(at_s=at_s, kind="agent", session=name, turns=_apart("agent", turns))
+
+
+def _apart(kind: str, turns: Iterable[Turn]) -> Iterator[Turn]:
+    """The same prompts under ids that no other kind's have: each kind numbers its texts from 1."""
+    salt = np.uint64(xxhash.xxh3_64_intdigest(kind.encode()))
+    for turn in turns:
+        blocks = array("Q")
+        blocks.frombytes((np.frombuffer(turn.prompt.blocks, np.uint64) + salt).tobytes())
+        yield replace(turn, prompt=replace(turn.prompt, blocks=blocks))

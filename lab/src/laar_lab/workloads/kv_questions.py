@@ -1,0 +1,79 @@
+"""KV look-ups for the virtual fleet: the same queries, without building half a megabyte of text.
+
+The picker gets the parts that it would read from the text (the words around the data, the length),
+the engine gets block ids, and the answer's truth comes from the fleet's accuracy surface, as it
+does in the simulated endpoint. That these are the same is tested against the text.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from laar.core.request import Request
+from laar.measuring.kv_lookup import Query
+from laar.measuring.tokens import count_tokens
+from laar_lab.sim.answers import AccuracySurface
+from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
+
+__all__ = ["as_questions", "request_for"]
+
+_DRAWS = 10  # of jitter, one for each attempt
+_SKELETON_TOKENS = 200  # of the text whose head and tail the picker reads
+
+
+@lru_cache(maxsize=256)  # cells; the length of the text is the same for each query of one
+def _size(language: str, length_tokens: int) -> tuple[int, int]:
+    """Characters and tokens of a cell's prompts."""
+    zero = "00000000-0000-4000-a000-000000000000"
+    query = Query(id="", language=language, length_tokens=length_tokens, key=zero, answer=zero)
+    text = query.prompt
+    return len(text), count_tokens(text)
+
+
+def as_questions(
+    asked: Sequence[Query], surface: AccuracySurface, *, seed: int, shared: int = 1
+) -> list[Question]:
+    """The queries as the closed loop asks them.
+
+    Args:
+        asked: queries of any cells.
+        surface: the accuracies of the models.
+        seed: seed of the prompts' blocks and of the draws of jitter.
+        shared: number of queries in a row that ask about the same data (the paper: 1, none shared).
+    """
+    draws = random.Random(f"{seed}/questions")
+    questions = []
+    for index, query in enumerate(asked):
+        tokens = _size(query.language, query.length_tokens)[1]
+        document = index // shared
+        # The last block holds the question, so it is never shared.
+        blocks = spread((seed << 32) + document << 16, tokens // BLOCK_TOKENS - 1)
+        blocks.extend(spread(-index - 1, 1))
+        prompt = Prompt(
+            prompt_tokens=tokens, output_tokens=surface.answer_tokens, blocks=array("Q", blocks)
+        )
+        questions.append(
+            Question(
+                request=request_for(query, prompt),
+                prompt=prompt,
+                is_correct=_judge(surface, query, tokens),
+                normals=tuple(draws.gauss(0.0, 1.0) for _ in range(_DRAWS)),
+            )
+        )
+    return questions
+
+
+def request_for(query: Query, prompt: Prompt) -> Request:
+    """The request of a query as the picker sees it; each is a session of its own."""
+    skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
+    request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
+    chars = _size(query.language, query.length_tokens)[0]
+    return replace(request, id=query.id, question=skeleton, chars=chars)
+
+
+def _judge(surface: AccuracySurface, query: Query, tokens: int) -> Callable[[str], bool]:
+    return lambda model: surface.is_correct(model, query.key, query.language, tokens)

@@ -1,0 +1,86 @@
+"""Medha's mixed load: conversations, and a few prompts as long as a repository (section 6.1).
+
+Short requests are like the paper's ShareGPT4 trace: lognormal prompts with median 1,730 and 90 %
+at 5,696 tokens (as published for that trace), cut at 8K, and answers with median 415 and 90 % at
+834. Long ones are like its MEDHA-SWE: prompts with median 393K and 90 % at 839K between 128K and
+1M, answers with median 518 and 90 % at 808. Arrivals are Poisson.
+
+The traces themselves are not public. What falls outside is drawn again, which leaves long prompts
+with 384K and 726K for the two points and short ones with 1,625 and 4,650; a long prompt alone is
+26 s of work on 16 A100 on average, so that 0.75 requests a second with 5 % long are about what the
+engine can do.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from laar_lab.sim.engine import Job
+
+__all__ = ["LONG_FROM_TOKENS", "Mix", "jobs"]
+
+LONG_FROM_TOKENS = 128_000
+_LONGEST_TOKENS = 1_000_000
+_SHORTEST_TOKENS = 16
+_LONGEST_SHORT_TOKENS = 8192
+_LONGEST_ANSWER_TOKENS = 2048
+_Z90 = 1.2815515655446004
+"""The normal distribution's 90 % point."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """One load.
+
+    Args:
+        rate: requests a second.
+        duration_s: seconds for which they come.
+        long_share: share of long requests, 0 to 1.
+        long_scale: factor on the long prompts' lengths.
+    """
+
+    rate: float
+    duration_s: float
+    long_share: float = 0.05
+    long_scale: float = 1.0
+
+
+def jobs(mix: Mix, seed: int) -> Iterator[Job]:
+    """The requests in order of arrival; ids of long ones begin with `long`.
+
+    Loads of one seed that differ in rate alone have the same prompts, only closer together.
+    """
+    times, kinds = random.Random(f"{seed}/times"), random.Random(f"{seed}/kinds")
+    sizes = random.Random(f"{seed}/sizes")
+    now, number = 0.0, 0
+    while True:
+        now += times.expovariate(mix.rate)
+        if now >= mix.duration_s:
+            return
+        number += 1
+        is_long = kinds.random() < mix.long_share
+        if is_long:
+            prompt = mix.long_scale * _between(
+                sizes, 393_000, 839_000, LONG_FROM_TOKENS, _LONGEST_TOKENS
+            )
+            answer = _between(sizes, 518, 808, 1, _LONGEST_ANSWER_TOKENS)
+        else:
+            prompt = _between(sizes, 1730, 5696, _SHORTEST_TOKENS, _LONGEST_SHORT_TOKENS)
+            answer = _between(sizes, 415, 834, 1, _LONGEST_ANSWER_TOKENS)
+        yield Job(
+            id=f"{'long' if is_long else 'short'}-{number}",
+            arrival_s=now,
+            prompt_tokens=int(prompt),
+            output_tokens=int(answer),
+        )
+
+
+def _between(rng: random.Random, median: float, p90: float, low: float, high: float) -> float:
+    """A lognormal draw, again until it lies inside."""
+    while True:
+        value = rng.lognormvariate(math.log(median), math.log(p90 / median) / _Z90)
+        if low <= value <= high:
+            return value

@@ -1,0 +1,164 @@
+"""The load that overfills a small fleet: conversations, and documents that hold them up.
+
+For four endpoints of one A100 with an 8B model under vLLM's own scheduler. 9 in 10 requests are
+conversations of up to 8K tokens, 1 in 10 documents of 24K to 64K; two tenants; arrivals are Poisson
+and wait for no answer. Objectives are those that the picker's settings give by default: a second
+and five times the prefill alone. Nothing is shared between prompts.
+
+`medha-picker` serves it in virtual time and `laar overload` through a real Envoy.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from laar.core.request import Api, Request
+from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
+from laar_lab.sim.engine import load_profile
+from laar_lab.sim.fleet import MeasuredAssessor, Site
+
+__all__ = [
+    "CLASSES",
+    "LOAD",
+    "MODEL",
+    "PROBE_POLICY",
+    "PROFILE",
+    "QUADRATIC_TOKENS",
+    "QUEUES",
+    "USUAL_ANSWER_TOKENS",
+    "Ask",
+    "asks",
+    "assessor",
+    "overload",
+    "sites",
+    "weight",
+]
+
+LOAD = 1.2
+"""Load as a multiple of the fleet's capacity."""
+
+CLASSES = ("conversation", "document")
+PROFILE = "llama-3-8b-a100"
+MODEL = "m"
+USUAL_ANSWER_TOKENS = 200
+"""Median length of an answer."""
+
+QUADRATIC_TOKENS = 60_000.0
+"""Llama 3 8B: parameters / (layers * hidden)."""
+
+PROBE_POLICY = "laar-paper"
+"""Policy under which the fleet's capacity is measured, with all prompts there at once: it spreads
+their tokens evenly."""
+
+_NONE_IS_LONG = 1 << 30
+QUEUES: Mapping[str, FlowSettings | None] = {
+    "slack": FlowSettings(limits=Limits(order="lars")),
+    "arrival, kept apart": FlowSettings(limits=Limits(order="fcfs")),
+    "arrival": FlowSettings(limits=Limits(order="fcfs"), long_tokens=_NONE_IS_LONG),
+    "no queue": None,
+}
+"""The picker's queues that are compared: by slack, by arrival with and without the rules for long
+prompts that slack order comes with, and none."""
+
+_ENDPOINTS = 4
+_DOCUMENTS = 0.1
+_LIGHT_TOKENS = 2000.0
+"""A fifth of a request's average weight."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One request.
+
+    Args:
+        number: its number, in order of arrival.
+        at_s: time of arrival.
+        kind: one of `CLASSES`.
+        tenant: tenant that its tokens are charged to.
+        prompt_tokens: all of them new to every cache.
+        output_tokens: tokens of the answer.
+        objective_s: seconds from arrival to first token.
+    """
+
+    number: int
+    at_s: float
+    kind: str
+    tenant: str
+    prompt_tokens: int
+    output_tokens: int
+    objective_s: float
+
+
+@lru_cache(maxsize=1)
+def sites() -> tuple[Site, ...]:
+    """The fleet."""
+    engine = load_profile(PROFILE)
+    return tuple(Site(name=f"e{i}", model=MODEL, engine=engine) for i in range(_ENDPOINTS))
+
+
+@lru_cache(maxsize=1)
+def assessor() -> MeasuredAssessor:
+    """The assessor that measuring the fleet gives."""
+    return MeasuredAssessor(sites())
+
+
+def weight(ask: Ask) -> float:
+    """The weight of a prompt, in tokens of a short one: attention makes long ones dearer."""
+    return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
+
+
+def overload(carried_per_s: float, seconds: float, seed: int) -> list[Ask]:
+    """`LOAD` times the capacity of a fleet, for `seconds`.
+
+    By weight and not by count, since a document more or less in a minute is two in a hundred of it.
+
+    Args:
+        carried_per_s: `weight` that the fleet carries each second.
+        seconds: duration of the load, nearly: arrivals are random.
+        seed: seed of the load.
+    """
+    most_weight = LOAD * carried_per_s * seconds
+    total, count = 0.0, 0
+    for ask in asks(math.inf, 10 + int(most_weight / _LIGHT_TOKENS), seed):
+        if total >= most_weight:
+            break
+        total, count = total + weight(ask), count + 1
+    return asks(count / seconds, count, seed)
+
+
+def asks(rate: float, count: int, seed: int) -> list[Ask]:
+    """`count` requests at a rate, requests/s; all at once at an infinite one.
+
+    Loads of one seed that differ in rate alone have the same requests.
+    """
+    rng = random.Random(f"{seed}/picker")
+    known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
+    per_token_s = float(known.seconds_per_token[0])
+    drawn, now = [], 0.0
+    for number in range(count):
+        now += rng.expovariate(1.0) / rate
+        kind = CLASSES[rng.random() < _DOCUMENTS]
+        if kind == "document":
+            tokens = rng.randint(24_000, 64_000)
+        else:
+            tokens = min(8192, max(16, int(rng.lognormvariate(math.log(1730), 0.93))))
+        alone_s = per_token_s * tokens * (1.0 + tokens / QUADRATIC_TOKENS)
+        drawn.append(
+            Ask(
+                number=number,
+                at_s=now,
+                kind=kind,
+                tenant=rng.choice(("a", "b")),
+                prompt_tokens=tokens,
+                output_tokens=min(
+                    2048, max(1, int(rng.lognormvariate(math.log(USUAL_ANSWER_TOKENS), 0.55)))
+                ),
+                objective_s=1.0 + 5.0 * alone_s,
+            )
+        )
+    return drawn

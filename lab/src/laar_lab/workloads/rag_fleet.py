@@ -1,0 +1,119 @@
+"""Retrieval loads on the virtual fleet, with the hook that serves before it.
+
+A prompt is a short system message, the documents, the hook's note when it moved any, and a question
+of its own. Its blocks are those an engine would hash: two prompts share them up to the end of the
+last document they share, rounded down to whole blocks. The hook is the product's and reads real
+bodies; only its answer, a permutation, is carried over to the simulated prompt.
+
+Not modelled: documents of unequal length, the picker's own time (see `python -m bench context`).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+
+import orjson
+import xxhash
+
+from laar.context import ContextHook, ContextSettings, Receipt
+from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
+
+__all__ = ["DOC_TOKENS", "RagClient", "prompt_of"]
+
+DOC_TOKENS = 512
+_SYSTEM_TOKENS = 40  # no multiple of a block, so that sharing is rounded down
+_QUESTION_TOKENS = 48
+_BYTES_PER_TOKEN = 4
+
+
+def prompt_of(
+    docs: Sequence[int], number: int, *, note_tokens: int = 0, output_tokens: int = 1
+) -> Prompt:
+    """The prompt that holds the documents in this order, and shares nothing behind them."""
+    blocks = spread(1, _SYSTEM_TOKENS // BLOCK_TOKENS)
+    tokens, prefix = _SYSTEM_TOKENS, 0
+    for doc in docs:
+        tokens += DOC_TOKENS
+        prefix = _hash(prefix, doc)
+        blocks += spread(prefix, tokens // BLOCK_TOKENS - len(blocks))
+    tokens += note_tokens + _QUESTION_TOKENS
+    blocks += spread(_hash(number, -1), (tokens + output_tokens) // BLOCK_TOKENS - len(blocks))
+    return Prompt(prompt_tokens=tokens, output_tokens=output_tokens, blocks=array("Q", blocks))
+
+
+def _hash(a: int, b: int) -> int:
+    return xxhash.xxh3_64_intdigest(b"%d/%d" % (a, b))
+
+
+class RagClient:
+    """Makes a load's requests, through the hook or not, and reports accepted ones to the hook.
+
+    Args:
+        load: document ids of each request.
+        hooked: whether the hook orders them.
+        output_tokens: tokens of each answer.
+        objective_s: seconds to the first token that each asks for; None for none.
+    """
+
+    def __init__(
+        self,
+        load: Sequence[Sequence[int]],
+        *,
+        hooked: bool,
+        output_tokens: int = 1,
+        objective_s: float | None = None,
+    ) -> None:
+        self._objective_s = objective_s
+        self._load = load
+        self._output_tokens = output_tokens
+        self._hook = ContextHook(ContextSettings(holdout_share=0.0)) if hooked else None
+        self._receipts: dict[int, Receipt | None] = {}
+        self._texts: dict[int, str] = {}
+
+    def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
+        """The requests as they fall due: the hook sees those accepted until then."""
+        for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
+            prompt, context = self._prompt(number, docs, fleet.clock.now)
+            yield Arrival(
+                at_s=at_s,
+                prompt=prompt,
+                kind=str(number),
+                context=context,
+                ttft_objective_s=self._objective_s,
+            )
+
+    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
+        """Commits a request that an endpoint accepted."""
+        receipt = self._receipts.pop(int(arrival.kind), None)
+        if self._hook is not None and exchange.status == 200:
+            self._hook.commit(receipt, exchange.end_s, request=arrival.kind, noted=True)
+
+    def _prompt(
+        self, number: int, docs: Sequence[int], now: float
+    ) -> tuple[Prompt, tuple[int, ...]]:
+        if self._hook is None:
+            return prompt_of(docs, number, output_tokens=self._output_tokens), ()
+        text = "\n".join(self._text(doc) for doc in docs) + f"\n\nQuestion {number}?"
+        messages = [
+            {"role": "system", "content": "Answer from the documents."},
+            {"role": "user", "content": text},
+        ]
+        body = orjson.dumps({"model": "model", "messages": messages})
+        result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")
+        self._receipts[number] = result.receipt
+        self._hook.note(result.receipt, now, request=str(number))
+        note_tokens = -(-(len(result.body) - len(body)) // _BYTES_PER_TOKEN)
+        ordered = [docs[place] for place in result.permutation or range(len(docs))]
+        prompt = prompt_of(
+            ordered, number, note_tokens=note_tokens, output_tokens=self._output_tokens
+        )
+        return prompt, result.context
+
+    def _text(self, doc: int) -> str:
+        text = self._texts.get(doc)
+        if text is None:
+            words = f"passage {doc} says so; " * (DOC_TOKENS * _BYTES_PER_TOKEN // 20)
+            text = self._texts[doc] = f'<document id="d{doc}">{words}</document>'
+        return text

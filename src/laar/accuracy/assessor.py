@@ -1,0 +1,257 @@
+"""The estimates of models on one request: P(correct), prompt length, speed.
+
+`CapabilityAssessor` makes them by an artifact and by reported outcomes. `PlainAssessor` stands in
+where nothing was measured, or where the other one fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from laar.accuracy.artifact import parse_artifact
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import (
+    Features,
+    bucket_of_estimate,
+    detected_task,
+    language_of,
+    sample_of,
+    script_of,
+    task_name,
+)
+from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.success import SuccessModel
+from laar.accuracy.tasks import TaskNames
+from laar.accuracy.text import Said
+from laar.accuracy.tokens import TokenEstimator
+from laar.errors import SettingError
+
+__all__ = [
+    "Assessment",
+    "CapabilityAssessor",
+    "Cell",
+    "PlainAssessor",
+    "RequestText",
+    "read_capability",
+]
+
+MAX_CELLS = 4096
+"""Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
+Beyond it the table starts again, which costs microseconds a cell."""
+
+MAX_LISTS = 16
+"""Lists of models whose constants are kept: that of the fleet, and one for each virtual name that
+stands for adapters."""
+
+Floats = npt.NDArray[np.float64]
+
+Cell = tuple[str, int, str]
+"""Language, length bucket in tokens, task."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Assessment:
+    """The estimates of each model on one request; arrays over the models that were asked for.
+
+    Args:
+        tokens: length of the prompt in the model's tokens.
+        probability: P(correct), given the models already tried.
+        evidence: number of outcomes behind that probability.
+        seconds_per_token: c(m), seconds of prefill for a token.
+        base_s: seconds that do not grow with the prompt.
+        cell: language, length bucket and task the numbers were looked up by.
+        unknown: the probability of some model is a stand-in, since nothing was measured for it.
+        timed_answers: `base_s` counts to the end of a usual answer, as an artifact's does. Without
+            it `base_s` counts to the first token at most.
+        unlike: the request is unlike anything measured: the probabilities are base rates.
+        published: the artifact's P(correct) for the request's class, without regard to failed
+            models and reported outcomes: Q as in LAAR. None where only `probability` is known.
+        reported: reported outcomes that still weigh on the request's class; None where none are
+            reported at all.
+    """
+
+    tokens: Floats
+    probability: Floats
+    evidence: Floats
+    seconds_per_token: Floats
+    base_s: Floats
+    cell: Cell
+    unknown: bool
+    timed_answers: bool = False
+    unlike: bool = False
+    published: Floats | None = None
+    reported: Floats | None = None
+
+
+class RequestText(Protocol):
+    """The parts of a request that estimates are made from."""
+
+    @property
+    def question(self) -> str:
+        """The last user message."""
+        ...
+
+    @property
+    def system(self) -> str:
+        """Head of the system prompt."""
+        ...
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Marks of the body's shape."""
+        ...
+
+    @property
+    def chars(self) -> int:
+        """Characters of the whole prompt."""
+        ...
+
+    @property
+    def task(self) -> str:
+        """The client's name for the task; empty to detect."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """The tenant, among whom task names are shared out."""
+        ...
+
+
+class PlainAssessor:
+    """Assumes that every model is right, reads at one speed, and has tokens of four characters."""
+
+    CHARS_PER_TOKEN = 4.0
+    SECONDS_PER_TOKEN = 1e-4  # an 8B model on an A100 prefills about 10,000 tokens a second
+
+    def assess(
+        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Returns the same estimates for every model."""
+        n = len(models)
+        return Assessment(
+            tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
+            probability=np.ones(n),
+            evidence=np.zeros(n),
+            seconds_per_token=np.full(n, self.SECONDS_PER_TOKEN),
+            base_s=np.zeros(n),
+            cell=("", 0, ""),
+            unknown=True,
+        )
+
+    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
+        """Learns nothing."""
+
+
+def read_capability(path: Path) -> CapabilityModel:
+    """Reads an artifact of `laar fit`.
+
+    Raises:
+        SettingError: the file cannot be read, or is not a usable artifact; the text gives the
+            reason.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SettingError(f"{path}: can't be read: {error.strerror}; run `laar fit`") from None
+    digest = blake2b(data, digest_size=16).hexdigest()
+    return CapabilityModel(parse_artifact(data, source=str(path)), digest)
+
+
+@dataclass(slots=True)
+class _Constants:
+    """Constants of one list of models, the same for every request."""
+
+    seconds_per_token: Floats
+    base_s: Floats
+    evidence: dict[Features, Floats]
+
+
+class CapabilityAssessor:
+    """Estimates models by an artifact, and prompt lengths by the lengths that engines report.
+
+    Args:
+        capability: the model read from the artifact.
+        online: outcomes reported meanwhile; None to use the artifact alone.
+        tasks: names that every client may use, besides the artifact's.
+    """
+
+    def __init__(
+        self,
+        capability: CapabilityModel,
+        online: OnlineOutcomes | None = None,
+        tasks: Iterable[str] = (),
+    ) -> None:
+        self.capability = capability
+        self._tasks = frozenset(tasks)
+        self.task_names = TaskNames(self._tasks | set(capability.tasks))
+        self.success = SuccessModel(capability, online)
+        self.tokens = TokenEstimator(capability.chars_per_token)
+        self._constants: dict[tuple[str, ...], _Constants] = {}
+
+    def use(self, capability: CapabilityModel) -> None:
+        """Replaces the artifact. The online evidence stays, now around the new prior."""
+        self.capability = self.success.capability = capability
+        self.task_names.known = self._tasks | set(capability.tasks)
+        self.tokens.begin(capability.chars_per_token)
+        self._constants.clear()
+
+    def assess(
+        self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """Look every model up for this request's features."""
+        key = tuple(models)
+        constants = self._constants.get(key) or self._learn_models(key)
+        sample = sample_of(request.question)
+        language = script_of(sample)
+        tokens = self.tokens.estimate_each(request.chars, language, key)
+        task = task_name(request.task) if request.task else ""
+        if task and not self.task_names.taken(request.tenant, task, now):
+            task = ""
+        bucket = bucket_of_estimate(self.tokens.estimate(request.chars, language))
+        asked = Features(language, bucket, task or detected_task(sample))
+        published = self.capability.probabilities(key, asked)
+        said = Said(request.question, request.system, request.marks)
+        features, shares, unlike = self.capability.guess(asked, said)
+        evidence = constants.evidence.get(features)
+        if evidence is None:
+            if len(constants.evidence) >= MAX_CELLS:
+                constants.evidence.clear()
+            evidence = constants.evidence[features] = np.array(
+                [self.capability.evidence(model, features).outcomes for model in key], np.float64
+            )
+        prior = published
+        if shares is not None or features is not asked:
+            prior = self.capability.probabilities(key, features, shares=shares)
+        online = self.success.online
+        return Assessment(
+            tokens=tokens,
+            probability=self.success.given(prior, key, features, tried, now),
+            evidence=evidence,
+            seconds_per_token=constants.seconds_per_token,
+            base_s=constants.base_s,
+            cell=features,
+            unknown=not self.capability.models,
+            timed_answers=self.capability.timed,
+            unlike=unlike,
+            published=published,
+            reported=np.array(online.outcomes(key, features, now)) if online else None,
+        )
+
+    def _learn_models(self, models: tuple[str, ...]) -> _Constants:
+        if len(self._constants) >= MAX_LISTS:
+            self._constants.clear()
+        made = self._constants[models] = _Constants(
+            self.capability.seconds_per_token(models), self.capability.fixed_s(models), {}
+        )
+        return made
+
+    def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
+        """Learns characters per token."""
+        self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)

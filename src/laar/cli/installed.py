@@ -1,0 +1,92 @@
+"""Commands of installed packages, such as laar-lab: entry points of the group ``laar.commands``.
+
+An entry point is named as its command is typed, with dots between the words: ``up``, or
+``context.plan``. It names a function as Typer takes them, or a `typer.Typer`. A package is imported
+only when one of its commands runs or is listed, so no other command pays for it.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from laar.cli.terminal import FAULT
+from laar.errors import install
+
+__all__ = ["OF_LAB", "ContextGroup", "RootGroup", "installed"]
+
+GROUP = "laar.commands"
+
+OF_LAB = ("context.plan", "lab", "overload", "sim-endpoint", "ttca", "tune", "up")
+"""Commands of laar-lab: where it is missing they name it."""
+
+
+class RootGroup(TyperGroup):
+    """laar's own commands, then those of installed packages."""
+
+    path = ""
+    """Beginning of the names of their entry points."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names in the order of `--help`."""
+        return [*super().list_commands(ctx), *installed(self.path)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name; no package can replace one of laar's."""
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        point = installed(self.path).get(cmd_name)
+        if point is not None:
+            return _load(point, cmd_name)
+        if f"{self.path}{cmd_name}" in OF_LAB:
+            return _failing(cmd_name, f"this needs the package laar-lab; {install('lab')}")
+        return None
+
+
+class ContextGroup(RootGroup):
+    """The commands of `laar context`."""
+
+    path = "context."
+
+
+def installed(path: str) -> dict[str, EntryPoint]:
+    """The entry points of the commands directly below a path, by name."""
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    names = {point: point.name.removeprefix(path) for point in points}
+    return {
+        name: point
+        for point, name in names.items()
+        if point.name.startswith(path) and "." not in name
+    }
+
+
+def _load(point: EntryPoint, name: str) -> Any:
+    package = point.dist.name if point.dist else "an unnamed package"
+    try:
+        found = point.load()
+        if not isinstance(found, typer.Typer):
+            function, found = found, typer.Typer(add_completion=False)
+            found.command(name)(function)
+        command = typer.main.get_command(found)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 another package's fault, named below
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
+        return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
+    command.name = name
+    return command
+
+
+def _failing(name: str, text: str) -> Any:
+    """A command that prints why there is none, whatever its arguments."""
+    app = typer.Typer(add_completion=False)
+    lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
+
+    @app.command(name, help=text, hidden=True, add_help_option=False, context_settings=lenient)
+    def fail() -> None:
+        typer.echo(f"laar: {text}", err=True)
+        raise typer.Exit(FAULT)
+
+    return typer.main.get_command(app)

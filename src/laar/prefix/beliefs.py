@@ -1,0 +1,324 @@
+"""The estimate of which endpoint holds which prefix: the index, and what is learned around it.
+
+A decision asks once (`PrefixBeliefs.look_up`): the prompt is joined and encoded once, for its
+hashes and for its length in tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from laar.prefix.blocks import GROWING, Chain, PromptHasher
+from laar.prefix.demand import PrefixDemand
+from laar.prefix.density import Density
+from laar.prefix.evictions import Evictions
+from laar.prefix.index import PrefixIndex, Receipt
+from laar.prefix.lengths import PromptLengths
+from laar.prefix.tokens import Stored, TokenBlocks
+
+__all__ = ["BYTES_PER_TOKEN", "Demand", "PrefixBeliefs", "PrefixMatch", "Prompt"]
+
+MAX_ROOTS = 10_000
+"""First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
+
+_ROOT_MARGIN = 1.25
+"""Text is longer in some first blocks than in a mean one. Too long is harmless: prompts that share
+the engine's block count as several, of which one is forgotten."""
+
+BYTES_PER_TOKEN = 4
+"""Bytes per token of English prose, assumed for prompts until engines report lengths."""
+
+Floats = npt.NDArray[np.float64]
+
+Demand = tuple[Floats, Floats]
+"""Places in a prompt, as ascending shares of it, and the requests expected to share up to each."""
+
+
+class Prompt(Protocol):
+    """The parts of a request that make its prefix."""
+
+    @property
+    def spans(self) -> Sequence[str]:
+        """The prompt's text in the order the engine will see it."""
+        ...
+
+    @property
+    def salt(self) -> str:
+        """Separates prompts that must share nothing."""
+        ...
+
+
+class PrefixMatch(NamedTuple):
+    """A prompt against the caches of the fleet.
+
+    Args:
+        chain: the prompt.
+        tokens: its length for each model.
+        shares: share of it, in 0..1, that each slot holds.
+        demand: how many requests share how much of it; None when nothing is known.
+        again: share by slot of the text evicted by it that is requested again, as a share of its
+            uncached part; None where every cache has room.
+    """
+
+    chain: Chain
+    tokens: Floats
+    shares: Floats
+    demand: Demand | None
+    again: Floats | None
+
+
+class PrefixWatcher(Protocol):
+    """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
+
+    def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
+        """A prompt was entered here."""
+        ...
+
+    def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
+        """Its request ended; also called for entries of other pickers."""
+        ...
+
+    def cleared(self, slot: int) -> bool:
+        """A slot's cache was emptied; False where that is known already."""
+        ...
+
+
+class PrefixBeliefs:
+    """Estimates which endpoint holds which prefix.
+
+    Args:
+        key: secret of the hashes.
+        max_bytes: memory for the index.
+    """
+
+    def __init__(self, *, key: bytes, max_bytes: int) -> None:
+        self._hasher = PromptHasher(key)
+        self.index = PrefixIndex(0, max_bytes)
+        self.popular = PrefixDemand()
+        self.evictions = Evictions()
+        self.blocks_held = TokenBlocks()
+        self._roots: dict[int, dict[int | bytes, int]] = {}
+        self._density = Density(BYTES_PER_TOKEN)
+        self._slots = 0
+        self._lengths = PromptLengths()
+        self.watcher: PrefixWatcher | None = None
+
+    def look_up(
+        self,
+        prompt: Prompt,
+        weights: str,
+        models: Sequence[str],
+        guess: Floats,
+        capacity: int,
+        now: float,
+    ) -> PrefixMatch:
+        """Match a prompt against every cache, and estimate its length.
+
+        Args:
+            prompt: the request.
+            weights: the adapter that serves it; empty for the endpoints' own models.
+            models: the models to estimate tokens for.
+            guess: tokens by another estimate; shape ``(len(models),)``.
+            capacity: number of slots.
+            now: monotonic seconds.
+        """
+        chain, text = self._read(prompt, weights)
+        tokens = guess if text is None else self._lengths.estimate(chain, text, models, guess)
+        shares = self.match(chain, capacity)
+        demand = self.popular.expected(chain, now)
+        return PrefixMatch(chain, tokens, shares, demand, self.again(chain, shares, now))
+
+    def chain(self, prompt: Prompt, weights: str = "") -> Chain:
+        """Hash the prompt; other salts and other weights share nothing."""
+        return self._read(prompt, weights)[0]
+
+    def _read(self, prompt: Prompt, weights: str) -> tuple[Chain, bytes | None]:
+        """Return the prompt's hashes, and its text where there is one."""
+        text = "".join(prompt.spans).encode("utf-8", "surrogatepass")
+        salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
+        return self._hasher.chain_of(text, salt), text
+
+    def match(self, chain: Chain, capacity: int) -> Floats:
+        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
+        if capacity > self._slots:
+            self.make_room(capacity)
+        shares = self.index.shares(chain)
+        if self.blocks_held.texts:
+            self.blocks_held.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
+        return shares
+
+    def make_room(self, capacity: int) -> None:
+        """Takes slots below `capacity`."""
+        if capacity > self._slots:
+            self._slots = capacity
+            self.index.resize(capacity)
+
+    def blocks(self, total_bytes: int) -> int:
+        """Most blocks that a prompt of this length can have."""
+        return GROWING.blocks(total_bytes)
+
+    def rekey(self, key: bytes) -> None:
+        """Hashes by another secret from now on; all entries made by the old one are gone."""
+        self._hasher = PromptHasher(key)
+        for slot in range(self._slots):
+            self.index.drop(slot)
+        self.popular = PrefixDemand()
+        self.evictions = Evictions()
+
+    def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
+        """Notes that the slot will hold the prompt."""
+        receipt = self.heard(slot, chain, now)
+        if self.watcher is not None:
+            self.watcher.entered(slot, chain, receipt)
+        return receipt
+
+    def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
+        """The same as `insert`, for a decision of another picker."""
+        self.popular.note(chain, now)
+        self.evictions.note(chain, now)
+        return self.index.insert(slot, chain, now)
+
+    def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
+        """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""
+        index, slots = self.index, len(shares)
+        room = index.room_bytes[:slots] - index.held_bytes[:slots]
+        if np.minimum.reduce(room) >= max(chain.total_bytes, 1):  # for long so, or not
+            return None
+        fresh = np.maximum(chain.total_bytes * (1.0 - shares), 1.0)
+        over = fresh - room
+        full = (over > 0.0).nonzero()[0]
+        if not len(full):
+            return None
+        again = np.zeros(slots)
+        pushed_out = np.minimum(over[full] / fresh[full], 1.0)
+        again[full] = self.evictions.again(now - index.oldest_at[full]) * pushed_out
+        return again
+
+    def retract(self, receipt: Receipt) -> None:
+        """Takes an entry back: the request failed."""
+        self.index.retract(receipt)
+        if self.watcher is not None:
+            self.watcher.ended(receipt, ok=False, share=None)
+
+    def settle(
+        self, receipt: Receipt, share: float | None, prompt_tokens: int = 0, model: str = ""
+    ) -> None:
+        """Learn from a request that ended well.
+
+        Args:
+            receipt: the receipt of `insert`.
+            share: share of the prompt that the engine reported as cached; None without a report.
+            prompt_tokens: the reported length; 0 without a report.
+            model: the model that reported it; empty for a report that teaches no length.
+        """
+        if prompt_tokens > 0 and model:
+            self._lengths.learn(receipt.chain, model, prompt_tokens)
+        if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
+            self._density.learn(receipt.slot, receipt.chain.total_bytes, prompt_tokens)
+        if self.watcher is not None:
+            self.watcher.ended(receipt, ok=True, share=share)
+
+    def drop(self, slot: int) -> None:
+        """Forgets a slot."""
+        self.blocks_held.drop(slot)
+        self._roots.pop(slot, None)
+        self._density.drop(slot)
+        if slot < self._slots:
+            self.index.drop(slot)
+
+    def bytes_per_token(self) -> float:
+        """Bytes of prompts in a token, over all slots."""
+        return self._density.mean
+
+    def clear(self, slot: int, *, late: bool = False) -> None:
+        """Forgets the slot's cached prompts; requests in flight still count.
+
+        `late`: it was empty some time ago. If another picker has reported it meanwhile, the prompts
+        since then stay.
+        """
+        first = self.watcher is None or self.watcher.cleared(slot)
+        if first or not late:
+            self.heard_clear(slot)
+
+    def heard_clear(self, slot: int) -> None:
+        """The same as `clear`, for an event that another picker saw."""
+        if slot < self._slots:
+            self.index.clear(slot)
+
+    # -- the engines' own events ---------------------------------------------------------------
+
+    def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
+        """Blocks entered a slot's cache.
+
+        Where a prompt begins there whose first block is new to the slot, the text index learns
+        the engine's name of it, if that can only be the one request in flight. Events of the past
+        are of requests that may have ended, and name none.
+        """
+        self.blocks_held.stored(slot, model, event)
+        begins = event.parent is None and event.hashes and not event.host
+        if begins and not past and slot < self._slots:
+            known = self._roots.setdefault(slot, {})
+            if not self.index.knows_first_block(slot):
+                first_bytes = _ROOT_MARGIN * event.block_size * self._density.of(slot)
+                self.index.set_first_block(slot, first_bytes)
+            begun = self.index.new_roots(slot).difference(known.values())
+            if len(begun) == 1 and len(known) < MAX_ROOTS:
+                known[event.hashes[0]] = begun.pop()
+
+    def removed(self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False) -> None:
+        """Blocks left a slot's cache, or the host's; with a prompt's first one, all of it is gone.
+
+        Not while there is a copy in the other.
+        """
+        known = self._roots.get(slot, {})
+        for name in self.blocks_held.removed(slot, hashes, host=host):
+            first = known.pop(name, None)
+            if first is not None:
+                self.index.forget_root(slot, first)
+
+    def emptied(self, slot: int, model: str, *, past: bool = False) -> None:
+        """A slot's cache is empty; its events are followed from here on.
+
+        In the past it was so before this picker listened: what requests have taught since, or a
+        snapshot has brought, stays.
+        """
+        self.blocks_held.emptied(slot, model)
+        self._roots.pop(slot, None)
+        if not past:
+            self.clear(slot)
+
+    def restarted(self, slot: int) -> None:
+        """A slot's engine was seen to have restarted."""
+        if self.blocks_held.restarted(slot):
+            return  # what was sent since then stays
+        self._roots.pop(slot, None)
+        self.clear(slot, late=True)
+
+    def ran_on(self, slot: int) -> None:
+        """A slot's engine was seen not to have restarted."""
+        self.blocks_held.ran_on(slot)
+
+    def lost(self, slot: int) -> None:
+        """Events of a slot were lost. The text index stays: its misses correct it."""
+        self.blocks_held.lost(slot)
+        self._roots.pop(slot, None)
+
+    def oldest_at(self, slot: int) -> float:
+        """The last use, in seconds, of the prompt that a slot's cache would lose first."""
+        return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
+
+    def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
+        """Restores what was known of sizes, by slot, until engines report: prompts fit into it."""
+        self._density = Density(bytes_per_token)
+        for slot, room_bytes in rooms_bytes.items():
+            self.index.set_capacity(slot, room_bytes)
+
+    def set_capacity(self, slot: int, tokens: float) -> None:
+        """Takes the engine's report of how many tokens its cache holds."""
+        if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
+            self.index.set_capacity(slot, int(tokens * self._density.of(slot)))
