@@ -406,7 +406,7 @@ def in_force(runner):
         "baselines": baseline._saturation,
         "policies": sorted(picker.director.policies),
         "models": picker.learning.assessor.success.capability.models,
-        "speeds": dict(picker.learning.latency.measured),
+        "speeds": picker.director.engines._speed("m"),
         "streams": (processor._settings, picker.held.limit_bytes),
         "enforced": picker.enforced.share,
         "explained": watched.explainer.settings,

@@ -207,7 +207,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     trusted = options.trust_gateway_headers
     if trusted is None:
         trusted = shape == "sidecar"
-    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.PREFILL_HEADERS}
+    never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
     if trusted:
         return frozenset(never)
     tenant = {options.tenant_header.lower()} - names.CREDENTIALS

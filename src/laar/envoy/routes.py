@@ -61,6 +61,7 @@ from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.events import Patience
 from laar.protocol.openai import SUFFIXES
+from laar.protocol.stream.sending import ONCE
 
 EXT_PROC = "envoy.filters.http.ext_proc"
 BUFFER = "envoy.filters.http.buffer"
@@ -82,12 +83,10 @@ def routes(*entries: Route) -> RouteConfiguration:
         # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
         request_headers_to_add=[
             HeaderValueOption(
-                header=HeaderValue(
-                    key=names.PREFILLER,
-                    value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PREFILLER})%",
-                ),
+                header=HeaderValue(key=name, value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%"),
                 append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
             )
+            for name in names.SET_BY_ROUTES
         ],
     )
 
@@ -100,13 +99,14 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
     also one whose body has no length: were it empty, there would be no message at all.
     """
     allowed = (
+        ONCE,
         *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
         *(Patience(silence_s) for silence_s in names.SILENCES_S),
         Patience(),
     )
     found = []
     for patience in allowed:
-        if (patience.silence_s or 0) >= options.idle_timeout_s:
+        if (patience.silence_s or 0) >= options.idle_timeout_s and not patience.once:
             continue
         if body_mode != "full-duplex":
             generation = RouteMatch(
@@ -117,6 +117,8 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                         name="content-length",
                         string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
                     ),
+                    # The body of an upgrade has no end, whatever its length is said to be.
+                    HeaderMatcher(name="upgrade", present_match=True, invert_match=True),
                 ],
             )
             kept = _route(generation, options, patience, ExtProcOverrides())
@@ -155,8 +157,11 @@ def _route(
     match: RouteMatch, options: BootstrapOptions, patience: Patience, picking: ExtProcOverrides
 ) -> Route:
     named = {names.SILENCE: patience.silence_s, names.BEGIN: patience.begin_s}
+    if patience.once:
+        named = {names.ONCE: 1}
     match.dynamic_metadata = [_named(key, str(s)) for key, s in named.items() if s is not None]
-    idle = timedelta(seconds=patience.silence_s or options.idle_timeout_s)
+    silence_s = min(patience.silence_s or options.idle_timeout_s, options.idle_timeout_s)
+    idle = timedelta(seconds=silence_s)
     begin = None if patience.begin_s is None else timedelta(seconds=patience.begin_s)
     return Route(
         match=match,
@@ -174,7 +179,7 @@ def _route(
             retry_policy=RetryPolicy(
                 retry_on=RETRY_ON,
                 retriable_status_codes=list(RETRIED),
-                num_retries=options.retries,
+                num_retries=0 if patience.once else options.retries,
                 per_try_timeout=begin,
                 per_try_idle_timeout=idle,
                 host_selection_retry_max_attempts=_HOST_ATTEMPTS,

@@ -72,7 +72,7 @@ class AnswerHalf:
             self._shared.rework.accepted(event.served or known[0], known[1], now, decision=decided)
             self._shared.taken = True
         if decision is None:
-            self._shared.dialect.answer_headers([], out, read=False)
+            self._shared.dialect.answer_headers([], event.forged, out, read=False)
             return self._after_headers(event, now, out)
         if event.served and (
             self._shared.shadow or event.attempts > 1 or event.served != decision.address
@@ -95,6 +95,7 @@ class AnswerHalf:
         if shared.dialect.reads_by_server and not event.end:
             shared.read_answer = shared.read_answer or decision.flight.read or event.status == 503
         read = shared.sees_answer and not event.end
+        self._answer.names = (shared.asked, shared.target or "", decision.model)
         if (
             replied := self._answer.replied(
                 decision, event, read=read, stored=shared.api is Api.RESPONSES
@@ -114,7 +115,7 @@ class AnswerHalf:
                 told.append((names.TEST_SELECTED, decision.flight.address))
                 if event.served:
                     told.append((names.TEST_SERVED, event.served))
-        shared.dialect.answer_headers(told, out, read=shared.read_answer)
+        shared.dialect.answer_headers(told, event.forged, out, read=shared.read_answer)
         if shared.target is not None and shared.asked and shared.dialect.shows_answers:
             self._answer.restorer = NameRestorer(
                 served=shared.target,
@@ -141,13 +142,10 @@ class AnswerHalf:
 
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self._shared.decision, self._answer, event.data
-        if decision is not None and data:
-            if (replied := answer.look_for_error(decision, data)) is not None:
-                out.append(replied)
-            if (answering := answer.first_byte(decision, now)) is not None:
+        if decision is not None:
+            out += answer.read(decision, data, end=event.end)
+            if data and (answering := answer.first_byte(decision, now)) is not None:
                 out.append(answering)
-            if (stored := answer.read(decision, data)) is not None:
-                out.append(stored)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
         restorer = answer.restorer
         if restorer is None:
@@ -168,6 +166,8 @@ class AnswerHalf:
     def _response_trailers(
         self, event: ResponseTrailers, now: float, out: list[Action]
     ) -> ResponsePhase:
+        if self._shared.decision is not None:
+            out += self._answer.read(self._shared.decision, b"", end=True)
         phase = self._complete(now, out)
         if self._held_pieces and self._answer.restorer is not None:
             self._held += self._answer.restorer.feed(b"", end=True)

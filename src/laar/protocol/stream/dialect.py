@@ -64,9 +64,14 @@ class Dialect(Protocol):
         ...
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        """Passes the answer's headers, with some added; `read` asks for its body."""
+        """Passes the answer's headers, with some added and others off; `read` asks for its body."""
         ...
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
@@ -107,7 +112,7 @@ class _Native:
                     sending.destination,
                     skip_body=not sending.whole,
                     patience=sending.patience,
-                    prefiller=sending.prefiller,
+                    engine_headers=sending.engine_headers,
                 )
             )
             return
@@ -122,9 +127,14 @@ class _Native:
             out.append(AnswerBody(_REQUEST, None, True, []))
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers, read_answer=read))
+        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers), read_answer=read))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         out.append(AnswerBody(_REQUEST, None, end, []))
@@ -174,7 +184,7 @@ class _Gateway:
                 remove,
                 sending.destination,
                 patience=sending.patience,
-                prefiller=sending.prefiller,
+                engine_headers=sending.engine_headers,
             )
         )
         if sending.body is not None:
@@ -187,9 +197,14 @@ class _Gateway:
             _send_all(data, out, whole=body.whole, trailers=body.trailers)
 
     def answer_headers(
-        self, headers: list[tuple[str, str]], out: list[Action], *, read: bool
+        self,
+        headers: list[tuple[str, str]],
+        forged: tuple[str, ...],
+        out: list[Action],
+        *,
+        read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers))
+        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers)))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         send_pieces(_REQUEST, data, end=end, out=out)
@@ -198,6 +213,14 @@ class _Gateway:
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
         send_pieces(_RESPONSE, data, end=end, out=out)
+
+
+def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
+    """The forged headers that none of laar's own replaces."""
+    if not forged:
+        return forged
+    own = {name for name, _ in headers}
+    return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
 
 def _decided_body(
@@ -211,7 +234,7 @@ def _decided_body(
         remove,
         sending.destination,
         sending.patience,
-        sending.prefiller,
+        sending.engine_headers,
     )
 
 
