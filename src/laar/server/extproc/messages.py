@@ -38,6 +38,7 @@ _Given = Mapping[str, pb.Value]
 _STATUSES = {str(status): status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+_STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
 """More than any Envoy makes; anything else is no number of attempts."""
 
@@ -70,7 +71,12 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
             given = _given(message)
             headers = _headers(given)
             return WholeRequest(
-                headers, _pool(given), body.body, _subset(message), _attempts(given)
+                headers,
+                _pool(given),
+                body.body,
+                _subset(message),
+                _attempts(given),
+                _shape(message) or Shape.NATIVE,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -105,8 +111,10 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
     """The shape, by a stream's first message, whichever that is."""
     if not message.HasField("protocol_config"):
         return None
-    full = message.protocol_config.request_body_mode == _FULL_DUPLEX
-    return Shape.GATEWAY if full else Shape.NATIVE
+    modes = message.protocol_config
+    if modes.request_body_mode == _FULL_DUPLEX:
+        return Shape.GATEWAY
+    return Shape.STREAMED if modes.response_body_mode == _STREAMED else Shape.NATIVE
 
 
 def _given(message: pb.ProcessingRequest) -> _Given:
@@ -257,6 +265,8 @@ def _body_answer(action: AnswerBody) -> bytes:
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
+    elif action.data is not None and action.replaces:
+        common.body_mutation.body = action.data
     elif action.data is not None:
         streamed = common.body_mutation.streamed_response
         streamed.body = action.data
