@@ -13,7 +13,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
-LIMITS = {"lines": 63_750, "statements": 36_150, "modules": 345, "lines loaded": 52_450}
+LIMITS = {"lines": 63_900, "statements": 36_250, "modules": 345, "lines loaded": 52_600}
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
 
 _GENERATED = {"v1", "wire"}

@@ -232,7 +232,7 @@ def told(answer):
     return status, headers.get("content-type"), body
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:

@@ -18,7 +18,7 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 # One request fills an endpoint; no probe or scrape in between.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 

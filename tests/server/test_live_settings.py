@@ -64,7 +64,7 @@ class Traffic:
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "small"), (b.address, "m", "large"))

@@ -33,6 +33,8 @@ class Answer:
         """The model's names, as the client and the decision have them."""
         self.complete = False
         """Whether the answer passed to its end."""
+        self.let_go = False
+        """Whether its end will not be seen."""
         self._unanswered = False
         self._error = False
         self._answered_at: float | None = None
@@ -118,10 +120,6 @@ class Answer:
         self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
 
-    def restored(self, data: bytes, *, end: bool) -> bytes:
-        """A piece as the client gets it."""
-        return data if self.restorer is None else self.restorer.feed(data, end=end)
-
     def fail(self) -> None:
         """There is none: the status was Envoy's."""
         self.status, self._unanswered = None, True
@@ -155,7 +153,7 @@ class Answer:
         """
         if self._unanswered:
             return "error"
-        if self.status is None:
+        if self.status is None or (self.let_go and not self.complete):
             return "disconnect"
         if self._answered_at is not None and not self.complete:
             return "reset"
