@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from laar.context import ContextSettings, Delimiters
+from laar.context.settings import ContextSettings, Delimiters
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement

@@ -17,7 +17,7 @@ from laar.cli.terminal import report_errors
 from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
-    from laar.context import ContextSettings
+    from laar.context.settings import ContextSettings
 
 __all__ = ["app"]
 
