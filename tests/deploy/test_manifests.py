@@ -15,8 +15,8 @@ import yaml
 from kustomized import render
 from manifest_schemas import VERSIONS, faults
 
-from laar.datalayer.kubernetes import PERMISSIONS
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
+from laar.datalayer.kubernetes.resources import PERMISSIONS
 from laar.envoy import validate
 from laar.settings import load_settings
 

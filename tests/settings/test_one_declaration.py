@@ -17,7 +17,7 @@ from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings import ContextRoute, Settings
-from laar.tuning import TunerSettings
+from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
 

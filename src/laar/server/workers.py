@@ -26,7 +26,7 @@ from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
 __all__ = ["Worker", "run_workers"]
