@@ -17,7 +17,7 @@ from manifest_schemas import VERSIONS, faults
 
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
 from laar.datalayer.kubernetes.resources import PERMISSIONS
-from laar.envoy import validate
+from laar.envoy.process import validate
 from laar.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

@@ -25,6 +25,7 @@ app = typer.Typer(
     cls=ContextGroup,
     help="Order the documents in prompts so that endpoints find more of them in their caches.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

@@ -7,7 +7,6 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
-from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
 from laar.server.garbage import collect_at_rest, keep_young
 from laar.server.memory import keep_freed
@@ -17,6 +16,7 @@ from laar.server.tasks import cancel
 from laar.settings import Loaded
 
 if TYPE_CHECKING:
+    from laar.envoy.process import EnvoyProcess
     from laar.server.workers import Worker
 
 __all__ = ["serve"]

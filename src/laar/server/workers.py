@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laar.envoy import dying_with_us
+from laar.envoy.process import dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
