@@ -13,12 +13,12 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
-LIMITS = {"lines": 63_900, "statements": 36_250, "modules": 345, "lines loaded": 52_600}
+LIMITS = {"lines": 63_800, "statements": 36_200, "modules": 260, "lines loaded": 37_200}
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
 
 _GENERATED = {"v1", "wire"}
 _LOADED = """
-import sys, laar.cli.app, laar.server.serving
+import sys, laar.cli.serve, laar.server.serving
 print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar"), sep="\\n")
 """
 

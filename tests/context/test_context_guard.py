@@ -8,8 +8,9 @@ import random
 import orjson
 import pytest
 
-from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.guard import GainGuard
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 
 conversations = itertools.count()
 

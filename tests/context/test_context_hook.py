@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextHook, ContextSettings, Reason
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 from laar.errors import SettingError
 
 

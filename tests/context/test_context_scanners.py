@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextSettings, Reason
 from laar.context.blocks import Refused
 from laar.context.chunks import chunks, shorten
 from laar.context.formats import scan
 from laar.context.rewrite import Change, rewrite, verified
+from laar.context.settings import ContextSettings, Reason
 
 DEFAULT = ContextSettings()
 FREE_LABELS = ContextSettings(relabel=True)

@@ -18,7 +18,9 @@ import pytest
 import yaml
 from docs_pages import DOCS, commands, fences
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load_settings
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laar.errors import SettingError
-from laar.flow import Loads, Saturation
+from laar.flow.saturation import Loads, Saturation
 
 NAN = float("nan")
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import RecordingUpstream, free_port

@@ -10,7 +10,7 @@ from io import BytesIO
 import orjson
 import pytest
 
-from laar.context import order_note
+from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
 from laar.server.context_hooks import ContextHooks

@@ -23,8 +23,8 @@ from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
 from laar.sharing.records import Entered
+from laar.sharing.settings import SharingSettings
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs

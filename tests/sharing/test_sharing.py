@@ -15,10 +15,12 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
-from laar.sharing import SharingSettings
 from laar.sharing.records import Entered
+from laar.sharing.settings import SharingSettings
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
-from laar.tuning import Observed, Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
+from laar.tuning.windows import Observed
 from support.pickers import Network, all_batches, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"

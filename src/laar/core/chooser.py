@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,9 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning import Weights
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
 
 __all__ = ["Chooser", "Priority"]
 

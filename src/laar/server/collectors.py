@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec
 from laar.core.membership import EVENTS_LABEL
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
-from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
 from laar.health import Kind
@@ -21,6 +22,9 @@ from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
 from laar.settings import Settings
+
+if TYPE_CHECKING:
+    from laar.datalayer.kubernetes.api import ApiAccess
 
 __all__ = ["Collectors", "must_exist"]
 
@@ -101,6 +105,8 @@ class Collectors:
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
+        from laar.datalayer.kubernetes.collector import KubernetesEndpoints
+
         names: Counter[str] = Counter()
         for source, access in self._clusters:
             cluster = KubernetesEndpoints(

@@ -20,7 +20,7 @@ from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared, part
-from laar.tuning import TunerSettings
+from laar.tuning.settings import TunerSettings
 
 __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 

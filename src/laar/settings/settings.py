@@ -13,7 +13,7 @@ from pydantic import field_validator, model_validator
 
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
-from laar.datalayer.kubernetes import KubernetesSource
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError

@@ -25,7 +25,7 @@ from laar.server.admin.answers import as_json
 from laar.server.state_file import StateFile
 from laar.settings import Tuning
 from laar.telemetry.problems import Problems
-from laar.tuning import Tuner
+from laar.tuning.tuner import Tuner
 
 __all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
 

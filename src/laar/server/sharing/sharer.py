@@ -26,7 +26,8 @@ from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import Champion, Sharing, SharingSettings
+from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Champion, Sharing
 from laar.sharing.snapshot import (
     MAX_SNAPSHOT_BYTES,
     SnapshotFault,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from laar.errors import SettingError, install
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
 if TYPE_CHECKING:
