@@ -23,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from laar.context import Reordered, Reorderer
+from laar.context.guard import MIN_GAIN, MIN_REQUESTS
 from laar.errors import RequestError, SettingError, unknown
 from laar.server.admin.answers import as_json, first_fault
 from laar.server.browsers import body_of
@@ -147,8 +148,8 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "guard": {
             "state": _guard_state(ordering),
             "holdout_share": rule.hook.holdout_share,
-            "min_gain": rule.hook.min_gain,
-            "requests_needed": rule.hook.guard_requests,
+            "min_gain": MIN_GAIN,
+            "requests_needed": MIN_REQUESTS,
             **_measured(ordering),
         },
         "requests": tally.reasons,
