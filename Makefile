@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports size unit coverage test-all test-vllm fuzz bench chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test check lint format types imports size unit coverage test-all test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,10 +79,13 @@ results: $(STAMP)  ## run the experiments that docs/results has no run of, and m
 bench: $(STAMP)  ## the hot path beside the no-op picker, as ratios in one run
 	$(BIN)/python -m bench
 
+attack: $(STAMP)  ## hostile clients, engines, stores and files, each with its answer; 20 minutes
+	$(BIN)/pytest -q tests/attack --attack-table
+
 chaos: $(STAMP)  ## 15 minutes of faults on endpoints, pickers, Envoy, files; a seed repeats them
 	$(BIN)/python -m bench chaos
 
-failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 30 minutes
+failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picker does; 90 minutes
 	$(BIN)/python -m bench failing
 
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes

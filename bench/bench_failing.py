@@ -1,12 +1,14 @@
 """One of five equal endpoints fails, or the picker does: what is lost, and what it does to p95.
 
-1,500 requests for each row, 24 at a time, through a real Envoy in both shapes, all settings as they
-come. The fault begins after a short warm-up with a fresh picker. p95 is held against the same
-fleet's without the fault, in the same run. Beside laar stand two of its policies that go by load
-or by chance, and the whole proxies SMG and vLLM router where they are installed.
+1,500 requests for each row through a real Envoy in both shapes, all settings as they come. They
+come by a clock, 30 a second at random moments, whether or not earlier ones have ended: a fleet
+that hangs is not spared. The fault begins after a short warm-up with a fresh picker. p95 is held
+against the same fleet's without the fault, in the same run. Beside laar stand two of its policies
+that go by load or by chance, and the whole proxies SMG and vLLM router where they are installed.
 
     python -m bench failing
     python -m bench failing --subjects laar --shapes standalone --rows 503,hang --json failing.json
+    python -m bench failing --subjects laar --rate 100 --rows html,empty
 
 Install the proxies apart, since they bring old libraries: ``pip install 'smg>=1.13'
 'vllm-router>=0.1.17'`` into a virtual environment of their own, named by ``--proxies``. Exit
@@ -24,8 +26,9 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -33,8 +36,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.chaos.asking import Ended, Names, Question, draw
-from bench.chaos.load import Load, percentile
-from bench.chaos.rows import GOOD, ROWS, Row, Run
+from bench.chaos.load import OpenLoad, percentile
+from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 from laar.envoy import Shape
 from laar_lab.live.processes import free_ports
@@ -43,11 +46,8 @@ MODEL = "m"
 ENDPOINTS = 5
 WARM_UP = 72
 PATIENCE_S = 15.0
-STOPPED_S = 20.0
 FAIR = 1 / ENDPOINTS
 HEALED_WITHIN_S = 60.0
-SICK_S = 12.0
-WINDOW_S = 10.0
 MISSED = 3
 LAAR_SUBJECTS = ("laar", "least-loaded", "random")
 PROXIES = ("smg", "vllm-router")
@@ -89,7 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench failing", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--requests", type=int, default=1500, help="for each row")
-    parser.add_argument("--at-once", type=int, default=24)
+    parser.add_argument("--rate", type=float, default=30.0, help="requests a second")
+    parser.add_argument(
+        "--without-health",
+        action="store_true",
+        help="switch off what laar learns of failures, which has to miss targets",
+    )
     parser.add_argument("--rows", default="", help="comma list; all by default")
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--subjects", default=",".join((*LAAR_SUBJECTS, *PROXIES)))
@@ -122,23 +127,22 @@ async def _subject(
         endpoints=(one,) * ENDPOINTS,
         pickers=1 if binary is None else 0,
         shape=SHAPES[1] if shape == "gateway" else SHAPES[0],
+        settings={"health": {"enabled": False}} if options.without_health else None,
     )
     deadline_s = 240.0 * (len(rows) + 2)
     async with standing(plan, deadline_s=deadline_s) as stand:
         bench = _Bench(stand, options, subject, shape, binary)
         results = []
-        baseline = await bench.baseline()
         for row in rows:
             if row.signal is not None and subject != "laar":
                 continue  # a whole proxy has no picker, and a policy is no other picker
             run = await bench.row(row)
-            run.baseline_p95_s = percentile([e.took_s for e in baseline.ended], 0.95)
-            run.baseline_max_s = max(e.took_s for e in baseline.ended)
             results.append(_result(row, subject, shape, run))
             told = results[-1]
             console.print(
                 f"{subject} {shape} {row.name}: lost {told['lost']} of {told['requests']}, "
-                f"p95 x {told['p95_ratio']:.2f}, {told['ends']}",
+                f"{told['lost_after_2_s']} after 2 s, p95 x {told['p95_ratio']:.2f}, "
+                f"{told['ends']}",
                 highlight=False,
             )
         return results
@@ -161,6 +165,7 @@ class _Bench:
         self._subject = subject
         self._proxy_url = ""
         self._policy = {} if subject in ("laar", *PROXIES) else {"x-laar-policy": subject}
+        self._baselines: dict[float, Run] = {}
         self._names = Names(
             model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
         )
@@ -194,7 +199,12 @@ class _Bench:
         question = self._question(random.Random(0), 0)
         got: list[Ended] = []
         while time.monotonic() < deadline:
-            await self._load(lambda n: question if n == 0 else None, got.append, at_once=1)
+            await self._load(
+                lambda number: question if number == 0 else None,
+                got.append,
+                rate_per_s=100.0,
+                seed="ready",
+            )
             if got[-1].end in GOOD:
                 return
             await asyncio.sleep(0.5)
@@ -216,92 +226,121 @@ class _Bench:
         next_question: Callable[[int], Question | None],
         keep: Callable[[Ended], None],
         *,
-        at_once: int,
+        rate_per_s: float,
+        seed: str,
     ) -> None:
-        await Load(
+        await OpenLoad(
             url=self._url,
             next_question=next_question,
             names=self._names,
-            at_once=at_once,
+            rate_per_s=rate_per_s,
+            seed=f"{self._options.seed} {seed}",
             limit_s=PATIENCE_S,
             keep=keep,
         ).run()
 
-    def _counted(self, rng: random.Random, count: int) -> Callable[[int], Question | None]:
-        return lambda number: self._question(rng, number) if number < count else None
-
-    async def baseline(self) -> Run:
-        """The fleet without a fault."""
+    async def _baseline(self, rate_per_s: float) -> Run:
+        """The fleet without a fault, once for each rate."""
+        if (known := self._baselines.get(rate_per_s)) is not None:
+            return known
         run, rng = Run(), random.Random(self._options.seed)
         await self._fresh()
-        at_once = self._options.at_once
-        await self._load(self._counted(rng, WARM_UP), lambda _: None, at_once=at_once)
+        await self._warm_up(rng, rate_per_s)
+        run.fault_s = time.monotonic()
         await self._load(
-            self._counted(rng, self._options.requests), run.ended.append, at_once=at_once
+            lambda number: self._question(rng, number) if number < self._options.requests else None,
+            run.ended.append,
+            rate_per_s=rate_per_s,
+            seed="baseline",
         )
-        if run.lost:
-            raise RuntimeError(f"requests were lost without any fault: {run.lost[0]}")
+        run.baseline_p95_s = percentile([e.took_s for e in run.ended], 0.95)
+        run.baseline_max_s = max(e.took_s for e in run.ended)
+        run.seen = [(await self._stand.faults_seen(index))[0] for index in range(ENDPOINTS)]
+        self._baselines[rate_per_s] = run
         return run
+
+    async def _warm_up(self, rng: random.Random, rate_per_s: float) -> None:
+        await self._load(
+            lambda number: self._question(rng, number) if number < WARM_UP else None,
+            lambda _: None,
+            rate_per_s=rate_per_s,
+            seed="warm-up",
+        )
 
     async def row(self, row: Row) -> Run:
         """One row."""
+        if row.name == "none":
+            return await self._baseline(self._options.rate)
+        rate_per_s = row.rate_per_s or self._options.rate
+        baseline = await self._baseline(rate_per_s)
         run, rng = Run(), random.Random(f"{self._options.seed} {row.name}")
+        run.baseline_p95_s, run.baseline_max_s = baseline.baseline_p95_s, baseline.baseline_max_s
         await self._fresh()
-        at_once = self._options.at_once
-        await self._load(self._counted(rng, WARM_UP), lambda _: None, at_once=at_once)
-        for index in range(ENDPOINTS if row.everywhere else 1):
-            await self._stand.set_faults(index, *row.faults)
+        await self._warm_up(rng, rate_per_s)
+        poison = (f"{row.poison}@with={POISON}",) if row.poison else ()
+        for index in range(ENDPOINTS):
+            own = row.faults if index == 0 or row.everywhere else ()
+            await self._stand.set_faults(index, *own, *poison)
         run.fault_s = time.monotonic()
         over = False
-        count = self._options.requests
-        lasting = row.heals or row.signal is not None
+        lasting = row.heals is not None or row.signal is not None
 
         def next_question(number: int) -> Question | None:
-            if over if lasting else number >= count:
+            if over if lasting else number >= self._options.requests:
                 return None
-            return self._question(rng, number)
+            question = self._question(rng, number)
+            if row.poison and number % 2:
+                return replace(question, headers={**question.headers, POISON: "1"})
+            return question
 
-        load = asyncio.create_task(self._load(next_question, run.ended.append, at_once=at_once))
+        def keep(ended: Ended) -> None:
+            (run.poison if POISON in ended.question.headers else run.ended).append(ended)
+
+        load = asyncio.create_task(
+            self._load(next_question, keep, rate_per_s=rate_per_s, seed=row.name)
+        )
         with _ended_in_the_end(load):
-            if row.heals:
-                await self._heal(run)
+            if row.heals is not None:
+                await self._heal(row.heals, run)
             elif row.signal is not None:
-                await self._strike(row.signal, run)
+                await self._strike(row, run)
             over = True
             await load
-        if row.heals:
-            run.ended = [e for e in run.ended if e.began_s < run.fault_s + SICK_S]
-        run.seen = await self._each(self._stand.requests_seen)
+        if row.heals is not None:
+            run.ended = [e for e in run.ended if e.began_s < run.fault_s + row.heals.after_s]
+        counts = [await self._stand.faults_seen(index) for index in range(ENDPOINTS)]
+        run.seen = [requests for requests, _ in counts]
+        if row.poison:
+            sound = counts if not row.faults else counts[1:]
+            run.poison_attempts = sum(hit for _, hit in sound)
         return run
 
-    async def _each(self, read: Callable[[int], Awaitable[int]]) -> list[int]:
-        return [await read(index) for index in range(ENDPOINTS)]
-
-    async def _heal(self, run: Run) -> None:
+    async def _heal(self, heals: Healing, run: Run) -> None:
         """Heals the endpoint, and waits until it has its share of a window of the load."""
-        await asyncio.sleep(SICK_S)
-        run.failed_trials = await self._stand.requests_seen(0)
+        await asyncio.sleep(heals.after_s)
+        run.failed_trials, _ = await self._stand.faults_seen(0)
         await self._stand.set_faults(0)
         healed_s = time.monotonic()
         address = self._stand.addresses[0]
         while time.monotonic() < healed_s + HEALED_WITHIN_S:
             await asyncio.sleep(0.5)
             now = time.monotonic()
-            since_s = max(healed_s, now - WINDOW_S)
+            since_s = max(healed_s, now - heals.window_s)
             window = [e for e in run.ended if e.began_s >= since_s and e.end in GOOD]
             own = sum(e.endpoint == address for e in window)
-            if len(window) >= 100 and own >= 0.8 * FAIR * len(window):
+            if now - healed_s >= heals.window_s and own >= heals.share * FAIR * len(window):
                 run.healed_after_s = now - healed_s
                 return
 
-    async def _strike(self, number: int, run: Run) -> None:
+    async def _strike(self, row: Row, run: Run) -> None:
         """Signals the picker amid the load, and lets the load feel it for a while."""
+        assert row.signal is not None
         picker = self._stand.pickers[0]
         await asyncio.sleep(2.0)
         run.fault_s = time.monotonic()
-        picker.send(number)
-        await asyncio.sleep(STOPPED_S if number == signal.SIGSTOP else 8.0)
-        if number == signal.SIGSTOP:
+        picker.send(row.signal)
+        await asyncio.sleep(row.stopped_s)
+        if row.signal == signal.SIGSTOP:
             picker.send(signal.SIGCONT)
         else:
             await self._stand.restart_picker(0)
@@ -318,7 +357,6 @@ def _ended_in_the_end(task: asyncio.Task[None]) -> Iterator[None]:
 
 def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
     words, holds = row.gateway if shape == "gateway" and row.gateway else row.target
-    first = sum(e.began_s <= run.fault_s + 2 for e in run.lost)
     return {
         "subject": subject,
         "shape": shape,
@@ -326,13 +364,15 @@ def _result(row: Row, subject: str, shape: str, run: Run) -> dict[str, object]:
         "requests": len(run.ended),
         "lost": len(run.lost),
         "lost_share": run.lost_share,
-        "lost_after_2_s": len(run.lost) - first,
+        "lost_after_2_s": len(run.lost_late),
+        "lost_share_after_2_s": run.lost_late_share,
         "p95_ratio": run.p95_ratio,
         "longest_extra_wait_s": run.longest_wait_s,
         "sent_to_failing": run.seen[0],
         "seen": run.seen,
         "healed_after_s": run.healed_after_s,
         "failed_trials": run.failed_trials if row.heals else None,
+        "attempts_per_poison": run.attempts_per_poison if row.poison else None,
         "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
         "examples": sorted({e.detail for e in run.lost if e.detail})[:3],
         "target": words,
@@ -344,22 +384,23 @@ def _show(console: Console, results: Sequence[dict[str, object]]) -> None:
     table = Table(title="One endpoint of five fails, or the picker does")
     for name in ("subject", "shape", "fault"):
         table.add_column(name)
-    for name in ("lost", "share", "after 2 s", "p95 x", "extra wait", "healed after"):
+    for name in ("lost", "after 2 s", "share", "p95 x", "extra wait", "healed", "attempts"):
         table.add_column(name, justify="right")
     table.add_column("target")
     table.add_column("verdict")
     for r in results:
-        healed = r["healed_after_s"]
+        healed, attempts = r["healed_after_s"], r["attempts_per_poison"]
         table.add_row(
             str(r["subject"]),
             str(r["shape"]),
             str(r["row"]),
             f"{r['lost']} of {r['requests']}",
-            f"{r['lost_share']:.1%}",
             str(r["lost_after_2_s"]),
+            f"{r['lost_share_after_2_s']:.1%}",
             "-" if math.isnan(p95 := float(str(r["p95_ratio"]))) else f"{p95:.2f}",
             f"{r['longest_extra_wait_s']:.1f} s",
-            f"{healed:.0f} s" if healed is not None else "never" if r["row"] == "heals" else "",
+            f"{healed:.0f} s" if healed else "never" if r["failed_trials"] is not None else "",
+            f"{attempts:.2f}" if attempts is not None else "",
             str(r["target"]),
             {True: "met", False: "MISSED", None: "-"}[r["met"]],
         )

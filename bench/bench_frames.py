@@ -10,6 +10,7 @@ back all it got as the gateway shape does. By turns, so the ratios stand on a bu
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from typing import Any, cast
@@ -82,6 +83,7 @@ class _Side:
         server = H2Server(longest_bytes=1 << 20)
         server.add_method("bench.Bench", "Process", _Answers)
         self.connection = Connection(server)
+        self.connection.turn_s = math.inf
         h2: Any = self.connection.h2
         if not around:
             by_the_library(self.connection)

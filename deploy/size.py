@@ -15,11 +15,11 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 62_500,
-    "statements": 35_500,
+    "lines": 63_900,
+    "statements": 36_250,
     "modules": 345,
-    "lines loaded": 51_500,
-    "settings": 150,
+    "lines loaded": 52_600,
+    "settings": 158,
 }
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
 

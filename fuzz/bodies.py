@@ -11,7 +11,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import set_priority, splice_model, try_read
+from laar.protocol.openai import splice_model, try_read
 
 __all__ = ["bodies", "context", "scanner"]
 
@@ -77,7 +77,6 @@ def _check(api: Api, body: bytes, name: str) -> None:
     spliced = splice_model(body, name, read.model_span)
     assert isinstance(pairs, list)
     assert _pairs(spliced) == _with(pairs, "model", name)
-    assert _pairs(set_priority(body, -7)) == [*pairs, ("priority", "-7")]
     if isinstance(model, str):
         _check_bytes(body, spliced, model, name)
 

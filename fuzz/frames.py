@@ -6,6 +6,7 @@ A second connection has the library read and write all frames: both are to hear 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, cast
 
 from jh2.hpack import Decoder, Encoder
@@ -84,6 +85,7 @@ class _Side:
         self.faults: list[str] = []
         self.socket = Written()
         self.connection = Connection(self.server)
+        self.connection.turn_s = math.inf
         fail = self.connection._fail
         self.connection._fail = _noting(fail, self.faults)  # type: ignore[method-assign]
         self.connection.connection_made(cast(asyncio.Transport, self.socket))

@@ -29,14 +29,25 @@ from laar.datalayer.kv_batches import Groups, decode_batch
 from laar.datalayer.metrics_page import ENGINES, read_page
 from laar.errors import SettingError
 from laar.protocol import headers as names
-from laar.protocol.answers import NameRestorer, UsageReader
+from laar.protocol.answers import AnswerReader, NameRestorer
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
+from laar.sharing.batches import Unreadable, read_batch
 from laar.tuning import Tuner, TunerSettings
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["answers", "artifact", "events", "files", "headers", "messages", "metrics", "state"]
+__all__ = [
+    "answers",
+    "artifact",
+    "batches",
+    "events",
+    "files",
+    "headers",
+    "messages",
+    "metrics",
+    "state",
+]
 
 _SSE = (
     b"data: ",
@@ -67,9 +78,9 @@ def answers(data: bytes) -> None:
         choices.one(_SSE) if choices.number(4) else choices.some(8)
         for _ in range(choices.number(40))
     )
-    whole = UsageReader(events=events)
+    whole = AnswerReader(events=events)
     whole.feed(text)
-    reader, restorer = UsageReader(events=events), NameRestorer(served="served", asked="auto")
+    reader, restorer = AnswerReader(events=events), NameRestorer(served="served", asked="auto")
     got, at, turn = b"", 0, 0
     while at < len(text):
         piece = text[at : at + cuts[turn % 4]]
@@ -77,7 +88,9 @@ def answers(data: bytes) -> None:
         reader.feed(piece)
         got += restorer.feed(piece, end=False)
     got += restorer.feed(b"", end=True)
-    assert reader.end() == whole.end()
+    reader.end()
+    whole.end()
+    assert reader.usage == whole.usage
     assert got == re.sub(rb'("model": ?)"served"', rb'\1"auto"', text)
 
 
@@ -340,6 +353,39 @@ def state(data: bytes) -> None:
         floor, cap = _TUNER.bounds[name]
         assert floor <= weight <= cap
     orjson.dumps(climb.export())
+
+
+_BATCH = orjson.dumps(
+    {
+        "schema": 3,
+        "namespace": "laar",
+        "origin": "p/1",
+        "seq": 1,
+        "key_id": "k",
+        "sent_at_s": 1.0,
+        "oldest_open": 0,
+        "full": True,
+        "loads": {"a:1": [1.0] * 9, "b:1": [2.0] * 9},
+        "records": [
+            ["p", 1, "a:1", 5, 0, 0, "AAAAAAAAAAA="],
+            ["s", 1, True, None],
+            ["c", "a:1"],
+            ["a", "r", "a:1", "s"],
+        ],
+    }
+)
+
+
+def batches(data: bytes) -> None:
+    """A batch of another picker is read as far as it is valid, or is Unreadable."""
+    choices = Choices(data)
+    text = choices.rest() if choices.number(4) == 3 else _mutated(choices, _BATCH)
+    try:
+        batch, bad = read_batch("laar", text)
+    except Unreadable:
+        return
+    assert bad >= 0
+    assert all(record.makes_sense() for record in batch.records)
 
 
 _HEADERS = (

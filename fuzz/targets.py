@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from fuzz.bodies import bodies, context, scanner
 from fuzz.frames import frames
-from fuzz.pages import answers, artifact, events, files, headers, messages, metrics, state
+from fuzz.pages import answers, artifact, batches, events, files, headers, messages, metrics, state
 from fuzz.streams import streams
 
 __all__ = ["TARGETS", "Target"]
@@ -18,6 +18,7 @@ TARGETS: dict[str, Target] = {
     for target in (
         answers,
         artifact,
+        batches,
         bodies,
         context,
         events,

@@ -40,6 +40,7 @@ class End(StrEnum):
     TIMEOUT = "client's deadline"
     NAMELESS = "error without a reason"
     NO_CONNECTION = "no connection to Envoy"
+    UNSENT = "not sent: too many in flight"
     WRONG = "WRONG answer"
 
 

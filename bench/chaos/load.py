@@ -1,4 +1,8 @@
-"""A closed loop of clients: each asks, waits for the end, thinks, and asks again."""
+"""Load on one Envoy: clients that wait for each answer, or requests that come by a clock.
+
+Clients that wait (`Load`) ask less of a fleet that hangs, so they bound their own losses. Requests
+that come by a clock (`OpenLoad`) do not: what a fault costs grows with the rate.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +14,9 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from bench.chaos.asking import Ended, Names, Question, ask
+from bench.chaos.asking import End, Ended, Names, Question, ask
 
-__all__ = ["Load", "client_session", "percentile"]
+__all__ = ["Load", "OpenLoad", "client_session", "percentile"]
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -33,7 +37,7 @@ async def client_session() -> AsyncIterator[aiohttp.ClientSession]:
 
 
 class Load:
-    """Clients of one Envoy.
+    """A closed loop: each client asks, waits for the end, thinks, and asks again.
 
     Args:
         url: returns Envoy's present URL, which may change.
@@ -91,3 +95,63 @@ class Load:
             self._keep(ended)
             if self._think_s:
                 await asyncio.sleep(self._rng.uniform(0, self._think_s))
+
+
+class OpenLoad:
+    """An open loop: requests are due at random moments, whether or not earlier ones have ended.
+
+    A request's time counts from the moment at which it was due. One that is due while `at_most` are
+    in flight is lost without being sent.
+
+    Args:
+        url: returns Envoy's present URL, which may change.
+        next_question: makes a question of its number; None ends the load.
+        names: to judge answers by.
+        rate_per_s: requests a second, on average.
+        seed: seed of the moments.
+        limit_s: seconds of a client's patience.
+        keep: takes each request that has ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        url: Callable[[], str],
+        next_question: Callable[[int], Question | None],
+        names: Names,
+        rate_per_s: float,
+        seed: int | str,
+        limit_s: float,
+        keep: Callable[[Ended], None],
+    ) -> None:
+        self._url = url
+        self._next = next_question
+        self._names = names
+        self._rate_per_s = rate_per_s
+        self._rng = random.Random(seed)
+        self._limit_s = limit_s
+        self._keep = keep
+        self.at_most = int(2 * rate_per_s * limit_s) + 100
+        self.in_flight = 0
+
+    async def run(self) -> None:
+        """Returns when every request has ended."""
+        due_s, number = time.monotonic(), 0
+        async with client_session() as http, asyncio.TaskGroup() as group:
+            while (question := self._next(number)) is not None:
+                number += 1
+                due_s += self._rng.expovariate(self._rate_per_s)
+                await asyncio.sleep(due_s - time.monotonic())
+                if self.in_flight >= self.at_most:
+                    now_s = time.monotonic()
+                    lost = Ended(question=question, began_s=due_s, ended_s=now_s, end=End.UNSENT)
+                    self._keep(lost)
+                    continue
+                self.in_flight += 1
+                group.create_task(self._one(http, question, due_s))
+
+    async def _one(self, http: aiohttp.ClientSession, question: Question, due_s: float) -> None:
+        ended = await ask(http, self._url(), question, self._names, limit_s=self._limit_s)
+        ended.began_s = due_s
+        self.in_flight -= 1
+        self._keep(ended)

@@ -12,7 +12,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.resources import files
@@ -24,7 +24,7 @@ import orjson
 import yaml
 
 from bench.chaos.guard import Child, Guard
-from laar.envoy import BootstrapOptions, Shape, find_binary, render
+from laar.envoy import BodyMode, BootstrapOptions, Shape, find_binary, render
 from laar_lab.live.processes import free_ports
 
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]
@@ -57,11 +57,15 @@ class Plan:
     Args:
         endpoints: the endpoints, in order.
         shape: shape of Envoy's bootstrap.
+        body_mode: how bodies go through the picker; None takes the shape's own.
         pickers: number of pickers, 0 to 2.
         time_scale: real seconds for each of the engines'.
         settings: settings of the pickers, by section, besides addresses and files.
         all_files: give the pickers an artifact, weights and a decision log too.
-        engines: module that runs the endpoints.
+        engines: module that runs the endpoints; None where the caller runs them itself, at the
+            stand's addresses and before it starts.
+        labels: labels of each endpoint, in order; none without.
+        change: alters Envoy's bootstrap.
         clock: library (libfaketime) that lets the pickers' clock be set; None for the real one.
         workers: processes of each picker.
         store: server of Redis or Valkey that the pickers share by; None for pickers alone.
@@ -69,11 +73,14 @@ class Plan:
 
     endpoints: tuple[Endpoint, ...]
     shape: Shape = "standalone"
+    body_mode: BodyMode | None = None
     pickers: int = 1
     time_scale: float = 1.0
     settings: Mapping[str, Mapping[str, object]] | None = None
     all_files: bool = False
-    engines: str = "bench.chaos.engines"
+    engines: str | None = "bench.chaos.engines"
+    labels: tuple[Mapping[str, str], ...] = ()
+    change: Callable[[dict[str, Any]], None] | None = None
     clock: Path | None = None
     workers: int = 1
     store: Path | None = None
@@ -150,8 +157,9 @@ class Stand:
 
     def members(self, *, without: Sequence[int] = ()) -> str:
         """The endpoints file's text, with some endpoints left out."""
+        labels = self.plan.labels or ({},) * len(self.by_address)
         told = [
-            {"address": address, "models": list(endpoint.told)}
+            {"address": address, "models": list(endpoint.told), "labels": dict(labels[index])}
             for index, (address, endpoint) in enumerate(self.by_address.items())
             if index not in without
         ]
@@ -183,10 +191,11 @@ class Stand:
         path.write_bytes(orjson.dumps(spec))
         self.write_files()
         self.clock_file.write_text("+0")
-        command = [sys.executable, "-m", self.plan.engines, str(path)]
-        self.engines = await self.guard.start("engines", command)
-        for address in self.addresses:
-            await self._ready(f"http://{address}/health", self.engines)
+        if self.plan.engines is not None:
+            command = [sys.executable, "-m", self.plan.engines, str(path)]
+            self.engines = await self.guard.start("engines", command)
+            for address in self.addresses:
+                await self._ready(f"http://{address}/health", self.engines)
         await self.start_store()
         for index in range(self.plan.pickers):
             self.pickers.append(await self._picker(index))
@@ -239,6 +248,11 @@ class Stand:
         """The admin URL of one picker."""
         return f"http://{_PICKER_HOSTS[index]}:{self._admin}"
 
+    @property
+    def ext_proc_port(self) -> int:
+        """The port that Envoy asks the pickers on."""
+        return self._ext_proc
+
     async def start_envoy(self) -> None:
         """Starts an Envoy; requests go there from now on, and the one before is the caller's."""
         listen, ready, admin = free_ports(3)
@@ -248,9 +262,12 @@ class Stand:
             ready_port=ready,
             admin_port=admin,
             eds_path=str(self.eds_directory / "endpoints.json"),
+            body_mode=self.plan.body_mode,
         )
         bootstrap = render(self.plan.shape, options)
         _spread_over(bootstrap, _PICKER_HOSTS[: self.plan.pickers])
+        if self.plan.change is not None:
+            self.plan.change(bootstrap)
         self._envoys += 1
         name = f"envoy-{self._envoys}"
         path = self.directory / f"{name}.json"
@@ -330,8 +347,13 @@ class Stand:
 
     async def requests_seen(self, index: int) -> int:
         """Generation requests that reached one endpoint since its faults were last set."""
+        return (await self.faults_seen(index))[0]
+
+    async def faults_seen(self, index: int) -> tuple[int, int]:
+        """As `requests_seen`, and how many of them a fault has hit."""
         async with self.http.get(f"http://{self.addresses[index]}/sim/faults") as answer:
-            return int((await answer.json())["requests"])
+            book = await answer.json()
+            return int(book["requests"]), int(book["hit"])
 
     async def metrics(self, index: int) -> dict[str, float]:
         """One picker's metrics, added up over labels."""
@@ -346,12 +368,18 @@ class Stand:
 
 
 @asynccontextmanager
-async def standing(plan: Plan, *, deadline_s: float) -> AsyncIterator[Stand]:
+async def standing(
+    plan: Plan,
+    *,
+    deadline_s: float,
+    before: Callable[[Stand], Awaitable[None]] | None = None,
+) -> AsyncIterator[Stand]:
     """A running stand; nothing of it is left afterwards.
 
     Args:
         plan: what to start.
         deadline_s: after which its processes are killed even if this process hangs.
+        before: runs before anything starts, when the addresses are known.
 
     The environment's LAAR_STAND_LOGS names a folder that keeps the processes' logs.
 
@@ -365,6 +393,8 @@ async def standing(plan: Plan, *, deadline_s: float) -> AsyncIterator[Stand]:
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
                 try:
                     stand = Stand(plan, guard, http)
+                    if before is not None:
+                        await before(stand)
                     await stand.start()
                     yield stand
                 finally:

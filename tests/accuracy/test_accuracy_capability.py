@@ -153,6 +153,18 @@ def test_an_unknown_model_takes_the_fleet_s_mean_and_is_told() -> None:
     assert capability.fixed_s(("a", "new")) == pytest.approx([1.0, 1.0])
 
 
+def test_a_speed_whose_spread_is_more_than_half_of_it_is_not_used() -> None:
+    wild = model(1.0, c=2.8e-3)
+    assert wild.speed is not None
+    speed = wild.speed.model_copy(update={"spread_s_per_token": 2.7e-3})
+    wild = wild.model_copy(update={"speed": speed})
+    capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "wild": wild}))
+    assert capability.unsure == ("wild",)
+    assert capability.seconds_per_token(("a", "wild")) == pytest.approx([1e-4, 1e-4])
+    assert dict(capability.measured_s_per_token) == {"a": 1e-4}
+    assert capability.speed("wild").error > capability.speed("a").error
+
+
 @pytest.mark.parametrize(("fixed_s", "timed"), [((0.0, 0.01), True), ((0.0, 0.0), False)])
 def test_one_model_s_measured_answers_make_all_of_them_measured(
     fixed_s: tuple[float, float], timed: bool

@@ -1,4 +1,4 @@
-"""D9: tasks and cells that tenants may begin."""
+"""Tasks and cells that tenants may begin."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.tasks import IDLE_S, MAX_TASKS, TaskNames
 
 
-def test_d9_of_a_tenants_tasks_the_first_count_and_known_ones_always_do():
+def test_of_a_tenants_tasks_the_first_count_and_known_ones_always_do():
     names = TaskNames(["code"])
     taken = [names.taken("a", f"task-{n}", 0.0) for n in range(2 * MAX_TASKS)]
     assert taken == [True] * MAX_TASKS + [False] * MAX_TASKS
@@ -35,7 +35,7 @@ def test_the_tenants_are_bounded(monkeypatch):
     assert len(names._named) == 3
 
 
-def test_d9_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
+def test_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
     monkeypatch.setattr("laar.accuracy.online.MAX_CELLS_OF_TENANT", 10)
     online = OnlineOutcomes()
 
@@ -49,7 +49,7 @@ def test_d9_a_tenant_that_fills_its_cells_leaves_room_for_others(monkeypatch):
     assert online.refused == 5
 
 
-def test_d9_forgotten_cells_give_their_tenant_room_again(monkeypatch):
+def test_forgotten_cells_give_their_tenant_room_again(monkeypatch):
     monkeypatch.setattr("laar.accuracy.online.MAX_CELLS_OF_TENANT", 2)
     online = OnlineOutcomes(half_life_s=60.0)
     for n in range(2):

@@ -1,12 +1,15 @@
 """Targets that can be missed, and slopes that are distinguished from noise."""
 
+import asyncio
 import random
+from collections import Counter
 
 import pytest
 from bench.bench_failing import MISSED
 from bench.bench_failing import main as failing
 from bench.bench_soak import Soak, slope_of
-from bench.chaos.asking import End, Ended, Question
+from bench.chaos.asking import End, Ended, Names, Question
+from bench.chaos.load import OpenLoad
 from bench.chaos.rows import ROWS, Run
 
 QUESTION = Question(asked="m", text="Why?", tokens=4, stream=False)
@@ -17,7 +20,8 @@ def ended(end=End.RIGHT, *, began_s=5.0, took_s=0.2):
 
 
 def run_of(*others, right=1000, seen=(3, 300, 300, 300, 300), **fields):
-    run = Run(ended=[*(ended() for _ in range(right)), *others], seen=list(seen), fault_s=4.0)
+    good = [ended(began_s=7.0) for _ in range(right)]
+    run = Run(ended=[*good, *others], seen=list(seen), fault_s=4.0)
     run.baseline_p95_s = run.baseline_max_s = 0.2
     for name, value in fields.items():
         setattr(run, name, value)
@@ -28,6 +32,10 @@ def holds(name, run, *, gateway=False):
     row = next(row for row in ROWS if row.name == name)
     _, test = row.gateway if gateway and row.gateway else row.target
     return test(run)
+
+
+def poison(attempts):
+    return {"poison": [LOST] * 20, "poison_attempts": attempts}
 
 
 LOST = ended(End.ENGINE)
@@ -44,6 +52,10 @@ LOST = ended(End.ENGINE)
         ("heals", run_of(healed_after_s=12.0), run_of(healed_after_s=12.0, failed_trials=31)),
         ("all fail", run_of(*[LOST] * 99, right=1), run_of(*[LOST] * 90, right=10)),
         ("all fail", run_of(*[LOST] * 99, right=1), run_of(*[LOST] * 99, right=1, seen=[0] * 5)),
+        ("html", run_of(*[ended(End.CUT)] * 10), run_of(*[ended(End.CUT, began_s=7.0)] * 11)),
+        ("full for 5 s", run_of(healed_after_s=8.0), run_of(healed_after_s=8.5)),
+        ("poison 500", run_of(**poison(24)), run_of(**poison(25))),
+        ("poison 500", run_of(**poison(20)), run_of(LOST, **poison(20))),
         ("picker SIGSTOP", run_of(ended(took_s=2.0)), run_of(ended(took_s=2.3))),
     ],
 )
@@ -52,10 +64,15 @@ def test_a_target_is_met_or_missed(name, met, missed):
     assert not holds(name, missed)
 
 
-def test_in_the_gateway_shape_a_killed_picker_costs_what_passed_through_it():
-    cut = run_of(*[ended(End.CUT)] * 24)
-    assert not holds("picker SIGKILL", cut)
-    assert holds("picker SIGKILL", cut, gateway=True)
+@pytest.mark.parametrize("name", ["picker SIGKILL", "picker SIGSTOP"])
+def test_in_the_gateway_shape_what_passes_through_a_picker_may_end_with_it(name):
+    passing = run_of(*[ended(End.CUT, began_s=3.9)] * 24)
+    assert not holds(name, passing)
+    assert holds(name, passing, gateway=True)
+    assert not holds(name, run_of(ended(End.CUT, began_s=4.5)), gateway=True)
+    refused = ended(End.REFUSED, began_s=3.9)
+    refused.status = 503
+    assert not holds(name, run_of(refused), gateway=True)
 
 
 def test_an_answer_without_laar_is_no_loss():
@@ -93,3 +110,41 @@ def test_a_slow_end_is_seen_in_p99():
     soak.keep(ended(End.CUT))
     soak.keep(ended(End.LEFT))
     assert soak.lost == 1
+
+
+async def test_an_open_load_asks_by_the_clock_while_nothing_answers():
+    """As many requests in ten seconds' worth as are due, and no more than it may hold."""
+    done = []
+
+    async def swallow(reader, writer):
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    load = OpenLoad(
+        url=lambda: f"http://127.0.0.1:{port}",
+        next_question=lambda number: QUESTION if number < 60 else None,
+        names=Names(model_at={}, allowed={}),
+        rate_per_s=400.0,
+        seed=1,
+        limit_s=0.5,
+        keep=done.append,
+    )
+    load.at_most = 50
+    await load.run()
+    server.close()
+    ends = Counter(e.end for e in done)
+    assert ends == {End.TIMEOUT: 50, End.UNSENT: 10}
+    assert load.in_flight == 0
+    begun = sorted(e.began_s for e in done)
+    assert 0.05 < begun[-1] - begun[0] < 0.5  # due within 60 / 400 s on average, whenever sent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_rows_are_missed_where_nothing_is_learned_of_failures(envoy_binary):
+    """The negative control: a row that could not fail would be met here too."""
+    del envoy_binary
+    rows = ["--rows", "html,error event", "--requests", "400"]
+    assert failing(["--subjects", "laar", "--without-health", *rows]) == MISSED

@@ -13,7 +13,7 @@ from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import explained
-from laar.health import Health, HealthSettings, Kind, Reply, Word
+from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.published_cost import expected_time
 
@@ -132,7 +132,7 @@ def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
     assert {o.reason for o in others} == {"laar"}
     d.replied(first, Reply(status=200), due + 0.1, read=True)
     assert d.health.of(first.slot).breaker.is_out  # the head alone proves nothing where it is read
-    d.answering(first, due + 0.2)
+    d.replied(first, Reply(status=200, found=GOOD), due + 0.2, read=True)
     assert not d.health.of(first.slot).breaker.is_out
     d.settle(first, end())
 
@@ -452,34 +452,98 @@ def test_two_errors_in_answers_are_enough_where_a_question_tells_nothing():
     assert d.health.of(slot).breaker.openings == 1
 
 
-def test_empty_answers_count_where_siblings_have_something_to_say():
+def answer(d, address, found, now, model="", tokens=None):
+    """One read answer of an endpoint, of which this was found."""
+    decision = d.decide(request(subset=frozenset({address})), now)
+    d.replied(decision, Reply(status=200), now, read=True)
+    d.answering(decision, now)
+    d.replied(decision, Reply(status=200, found=found, model=model), now + 0.1, read=True)
+    d.settle(decision, Completion(status=200, cause="complete", latency_s=0.1))
+
+
+@pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
+def test_useless_answers_count_where_siblings_have_something_to_say(kind):
     d = fleet(A, B)
     for n in range(12):
-        for address, tokens in ((A, 0), (B, 7)):
-            decision = d.decide(request(subset=frozenset({address})), 1.0 + n)
-            d.replied(decision, Reply(status=200), 1.1 + n, read=True)
-            d.answering(decision, 1.1 + n)
-            d.settle(
-                decision,
-                Completion(status=200, cause="complete", latency_s=0.1, completion_tokens=tokens),
-            )
-    assert d.health.of(d.table.slot(A)).failures[Kind.EMPTY] >= 3
+        answer(d, A, kind, 1.0 + n)
+        answer(d, B, GOOD, 1.0 + n)
+    assert d.health.of(d.table.slot(A)).failures[kind] >= 1
     assert d.health.of(d.table.slot(A)).breaker.is_out
     assert not d.health.of(d.table.slot(B)).failures
 
 
-def test_empty_answers_that_all_give_are_asked_for():
+@pytest.mark.parametrize("kind", sorted(USELESS - {Kind.MODEL}))
+def test_useless_answers_that_all_give_are_asked_for(kind):
     d = fleet(A, B)
     for n in range(12):
         for address in (A, B):
-            decision = d.decide(request(subset=frozenset({address})), 1.0 + n)
-            d.replied(decision, Reply(status=200), 1.1 + n, read=True)
-            d.answering(decision, 1.1 + n)
-            d.settle(
-                decision,
-                Completion(status=200, cause="complete", latency_s=0.1, completion_tokens=0),
-            )
+            answer(d, address, kind, 1.0 + n)
     assert not d.health.of(d.table.slot(A)).failures
+
+
+def test_an_answer_in_a_foreign_models_name_counts_where_siblings_name_another():
+    d = fleet(A, B, C)
+    for n in range(12):
+        answer(d, A, GOOD, 1.0 + n, model="foreign")
+        answer(d, B, GOOD, 1.0 + n)
+        answer(d, C, GOOD, 1.0 + n)
+    assert d.health.of(d.table.slot(A)).breaker.is_out
+    (why,) = d.health.standing(d.table.active, ["m"] * 3, 13.0).left_out.values()
+    assert "answers name another model: foreign" in why
+
+
+def test_an_alias_that_siblings_answer_with_too_is_no_foreign_name():
+    d = fleet(A, B, C)
+    for n in range(12):
+        for address in (A, B, C):
+            answer(d, address, GOOD, 1.0 + n, model="/data/weights")
+        assert not d.health.of(d.table.slot(A)).failures
+
+
+def test_a_dated_name_or_a_path_of_the_requested_model_is_its_name():
+    d = fleet(A, B, C)
+    for n in range(12):
+        answer(d, A, GOOD, 1.0 + n, model="/models/M" if n % 2 else "m-2026-08-06")
+        answer(d, B, GOOD, 1.0 + n)
+    assert not d.health.of(d.table.slot(A)).failures
+
+
+def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_out():
+    d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
+    slot = d.table.slot(A)
+    assert d.health.of(slot).breaker.is_out  # a suspect
+    asked = d.health.questions.due(1.1, 16)
+    assert slot in asked
+    assert len(asked) == 2  # and a sibling, to compare with
+    html = Reply(status=200, found=Kind.TYPE, detail="text/html")
+    d.health.questions.told(slot, html, 1.2, None)
+    (other,) = set(asked) - {slot}
+    d.health.questions.told(other, Reply(status=200, found=GOOD), 1.3, None)
+    assert d.health.of(slot).breaker.openings == 1
+    d.health.questions.due(3.0, 16)
+    d.health.questions.told(slot, html, 3.1, None)
+    assert d.health.of(slot).breaker.trial_at > 4.0
+    assert not d.health.of(slot).breaker.probed
+
+
+def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():
+    d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
+    html = Reply(status=200, found=Kind.TYPE, detail="text/html")
+    for slot in d.health.questions.due(1.1, 16):
+        d.health.questions.told(slot, html, 1.2, None)
+    assert not d.health.of(d.table.slot(A)).breaker.is_out
+
+
+def test_a_useless_answer_teaches_no_speed():
+    d = fleet(A, B)
+    for n in range(8):
+        answer(d, B, GOOD, 1.0 + n)
+    answer(d, A, GOOD, 9.0)
+    speed, before = d.health.of(d.table.slot(A)).speed.n, d.engines.state()
+    for n in range(2):
+        answer(d, A, Kind.EMPTY, 10.0 + n)
+    assert d.health.of(d.table.slot(A)).speed.n == speed
+    assert d.engines.state() == before
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,12 @@ import math
 import random
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
 from laar.core.engine_model import Sample
 from laar.core.engines import Engines
@@ -379,3 +381,53 @@ def test_a_pace_of_fewer_samples_than_none_is_left_out():
     constants = of(table, engines)
     assert np.isfinite(constants.read).all()
     assert np.isfinite(constants.answer_s).all()
+
+
+def test_a_new_artifact_does_not_undo_what_answers_taught():
+    """A picker learned 53 us a token for what it took for 100; then `laar calibrate` measured."""
+    true_s = 53e-6
+    table, engines = fleet("a:1")
+
+    def answer(seconds_per_token, tokens, count):
+        for at in range(count):
+            one = engines.began(
+                0, 10.0 * at, plain_s=seconds_per_token * tokens, others=0.0, rtt_s=0.0,
+                base_s=0.0, shown=True,
+            )  # fmt: skip
+            engines.ended(
+                one, 10.0 * at + 5, ttft_s=true_s * tokens, latency_s=5.0, answer_tokens=9
+            )
+
+    def predicted_s_per_token(seconds_per_token):
+        return seconds_per_token * of(table, engines).read[0]
+
+    for tokens in (500, 2000, 6000) * 20:
+        answer(1e-4, tokens, 1)
+    assert predicted_s_per_token(1e-4) == pytest.approx(true_s, rel=0.1)
+    state = engines.state()
+    for measured, error in ((53e-6, 0.1), (30e-6, 0.5), (53e-6, 0.02)):
+        speed = SpeedPrior(measured, error)
+        engines.reassess(lambda _model, speed=speed: speed)
+        assert predicted_s_per_token(measured) == pytest.approx(true_s, rel=0.1)
+        seen = engines.seen()["m"]
+        assert seen.seconds_per_token == pytest.approx(true_s, rel=0.1)
+        assert 0.0 < seen.error_s_per_token < 0.1 * true_s
+    fresh = Engines(table)
+    fresh.reassess(lambda _model: SpeedPrior(30e-6))
+    fresh.restore(orjson.loads(orjson.dumps(state)))
+    assert 30e-6 * of(table, fresh).read[0] == pytest.approx(true_s, rel=0.1)
+
+
+def test_a_measured_speed_weighs_by_its_own_error():
+    """Three short first tokens of 3 times the time: they move a doubtful c(m), not a sure one."""
+    found = []
+    for error in (0.1, 0.5):
+        table, engines = fleet("a:1")
+        engines.reassess(lambda _model, error=error: SpeedPrior(1e-4, error))
+        for at in range(3):
+            one = engines.began(
+                0, 10.0 * at, plain_s=0.05, others=0.0, rtt_s=0.0, base_s=0.0, shown=True
+            )
+            engines.ended(one, 10.0 * at + 5, ttft_s=0.15, latency_s=5.0, answer_tokens=9)
+        found.append(float(of(table, engines).read[0]))
+    assert found[0] < 1.1 < 1.3 < found[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ class Recorder:
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
     kv_past: list[bool] = field(default_factory=list)
     """Of each that stores or clears, whether it was of the past."""
+    kv_emptied_s: list[float] = field(default_factory=list)
     names: list[tuple[str, Served]] = field(default_factory=list)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
@@ -61,9 +63,10 @@ class Recorder:
             ("removed", address, tuple(block_hashes), *(["host"] if host else []))
         )
 
-    def cleared(self, address: str, *, past: bool = False) -> None:
+    def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         self.kv_events.append(("cleared", address))
         self.kv_past.append(past)
+        self.kv_emptied_s.append(at_s)
 
     def lost(self, address: str) -> None:
         self.kv_events.append(("lost", address))

@@ -46,6 +46,20 @@ def says(body, status=200, **headers):
     [
         (says(b'data: {"choices":[{"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'), GOOD),
         (says(b'data: {"error": {"message": "dead", "code": 500}}\n\n'), Kind.EVENT),
+        (
+            says(
+                b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
+                b'data: {"choices":[{"delta":{"reasoning":"1"}}]}\n\n'
+            ),
+            GOOD,
+        ),
+        (
+            says(b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'),
+            Kind.EMPTY,
+        ),
+        (says(b"<html>It works</html>", **{"content-type": "text/html"}), Kind.TYPE),
+        (says(b"<html>It works</html>"), Kind.UNREADABLE),
+        (says(b""), Kind.EMPTY),
         (says(b"no", 503), Kind.STATUS),
         (says(b"no", 503, **{"retry-after": "3"}), Kind.FULL),
         (says(b"no", 503, **{"retry-after": formatdate(time.time() + 9, usegmt=True)}), Kind.FULL),
@@ -53,12 +67,12 @@ def says(body, status=200, **headers):
         (says(b"no", 400), None),
     ],
 )
-async def test_an_answer_is_judged_by_its_first_event(handler, verdict):
+async def test_an_answer_is_judged_by_the_first_that_it_says(handler, verdict):
     asked, sent = await answer_of(handler)
     assert judge(asked.reply) == verdict
     path, body = sent[0]
     assert path == "/v1/chat/completions"
-    assert (body["model"], body["max_tokens"], body["stream"]) == ("m", 1, True)
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("m", 8, True)
 
 
 async def test_silence_and_a_cut_are_failures_of_the_endpoint():

@@ -1,4 +1,4 @@
-"""D12: YAML that is small and stands for much."""
+"""YAML that is small and stands for much."""
 
 import time
 from pathlib import Path
@@ -39,7 +39,7 @@ READERS = [load_endpoints, read_fleet, AccuracySurface.load, lambda path: load_p
         "x: !!float ''",
     ],
 )
-def test_d12_a_file_that_stands_for_too_much_is_refused_at_once(
+def test_a_file_that_stands_for_too_much_is_refused_at_once(
     read, text: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "file.yaml"

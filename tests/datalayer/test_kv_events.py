@@ -65,7 +65,7 @@ def test_both_forms_of_events_are_read() -> None:
     expected = [
         ([HASH, 17941534128146751913], None, list(range(256)), 128, "", ()),
         ([HASH], False),
-        (),
+        (1_780_000_000.0,),
     ]
     assert [plain(event) for event in decoded(maps)] == expected
     assert [plain(event) for event in decoded(arrays)] == expected
@@ -282,6 +282,7 @@ async def test_events_reach_the_sink_in_order(
         ("removed", "127.0.0.1:8000", (HASH,)),
         ("cleared", "127.0.0.1:8000"),
     ]
+    assert recorder.kv_emptied_s == [1_780_000_000.0] * 2
     assert recorder.past_problems == []
 
 

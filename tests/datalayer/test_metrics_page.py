@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from pydantic import TypeAdapter, ValidationError
 
+from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.kubernetes import KubernetesSource
+from laar.datalayer.kubernetes.objects import ENGINE_NAMES
 from laar.datalayer.metrics_page import ENGINES, PageReader, read_page
 
 LABELS = 'engine="0",model_name="tiny"'
@@ -196,6 +200,7 @@ def test_a_restart_shows_in_counters_or_in_the_time_they_began(old: str, new: st
     assert changed != VLLM
     reading, before = read_page(changed.encode(), "vllm", before)
     assert reading.restarted
+    assert reading.started_s == max(1.7e9, float(new.split()[-1]))
     assert not read_page(changed.encode(), "vllm", before)[0].restarted
 
 
@@ -359,4 +364,26 @@ def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
         )
 
 
-_LABELS = (b"running_lora_adapters", b"max_lora")
+_LABELS = (b"running_lora_adapters", b"max_lora", b'reason="max_num_queued_')
+
+
+def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() -> None:
+    for engine, names in ENGINES.items():
+        assert Endpoint(address="10.0.0.1:1", model="m", engine=engine).spec().engine == engine
+        of_pods = TypeAdapter(KubernetesSource.model_fields["engine"].annotation)
+        assert of_pods.validate_python(engine) == engine
+        assert {ENGINE_NAMES[name] for name in (engine, *names.aliases)} == {engine}
+    with pytest.raises(ValidationError):
+        Endpoint(address="10.0.0.1:1", model="m", engine="lmdeploy")
+
+
+def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
+    page = "vllm:prompt_tokens_total 5.0\n"
+    line = 'vllm:admission_rejections_total{engine="0",reason="%s"} %d\n'
+    reader, seen = PageReader(), []
+    for full, other in ((None, 0), (14, 0), (14, 0), (20, 90), (3, 90), (4, 90)):
+        text = page
+        if full is not None:
+            text += line % ("max_num_queued_reqs", full) + line % ("other", other)
+        seen.append(reader.read(text.encode(), "vllm").refused)
+    assert seen == [0, 14, 0, 6, 0, 1]

@@ -8,6 +8,7 @@ import random
 import time
 from collections import Counter, defaultdict
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from laar.datalayer import Scraper
 from laar.datalayer.discovery import look_at
 from laar.datalayer.visits import Visits
 
+QUIET = SimpleNamespace(problem=lambda *_: None)
 PAGE = b"vllm:num_requests_waiting 2.0\nvllm:prompt_tokens_total 9\n"
 
 
@@ -176,7 +178,7 @@ class Busy:
 
 def visits(busy: Busy, specs: list[EndpointSpec], left: list[str], interval_s: float) -> Visits:
     return Visits(
-        lambda: specs, busy.visit, left.append,
+        lambda: specs, busy.visit, left.append, kind="visit", problems=QUIET,
         interval_s=interval_s, clock=time.monotonic, rng=random.Random(1),
     )  # fmt: skip
 
@@ -206,16 +208,24 @@ async def test_an_endpoint_that_leaves_is_dropped_with_its_visit(start: Any, unt
     await until(lambda: busy.now == 2)
 
 
-async def test_a_defect_in_a_visit_ends_the_collector_loudly() -> None:
-    async def broken(_: EndpointSpec) -> None:
-        raise ZeroDivisionError
+async def test_a_defect_in_a_visit_fails_that_visit_alone(
+    recorder: Any, start: Any, until: Any, caplog: Any
+) -> None:
+    seen: Counter[str] = Counter()
+
+    async def visit(one: EndpointSpec) -> None:
+        seen[one.address] += 1
+        if one.address == "a:1":
+            raise ZeroDivisionError
 
     under_test = Visits(
-        lambda: [spec("a:1")], broken, lambda _: None,
+        lambda: [spec("a:1"), spec("b:1")], visit, lambda _: None, kind="scrape", problems=recorder,
         interval_s=0.01, clock=time.monotonic, rng=random.Random(1),
     )  # fmt: skip
-    with pytest.raises(ZeroDivisionError):
-        await asyncio.wait_for(under_test.run(), 20)
+    start(under_test.run())
+    await until(lambda: min(seen["a:1"], seen["b:1"]) >= 3)
+    assert recorder.problems == {"scrape a:1": "failed with ZeroDivisionError; see the log"}
+    assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
 async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> None:
@@ -225,7 +235,7 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
     now = 0.0
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(1000)]
     under_test = Visits(
-        lambda: specs, busy.visit, lambda _: None,
+        lambda: specs, busy.visit, lambda _: None, kind="visit", problems=QUIET,
         interval_s=0.01, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     start(under_test.run())
@@ -266,7 +276,7 @@ async def test_visits_start_together_a_few_at_a_time_and_none_comes_late(
 
     specs = [spec(f"10.0.{i // 250}.{i % 250}:1") for i in range(count)]
     under_test = Visits(
-        lambda: specs, visit, lambda _: None,
+        lambda: specs, visit, lambda _: None, kind="visit", problems=QUIET,
         interval_s=interval_s, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     monkeypatch.setattr(asyncio, "sleep", sleep)

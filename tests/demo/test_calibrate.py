@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import orjson
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from laar_command import MODELS, laar
 
 from laar.accuracy import parse_artifact
@@ -70,6 +76,45 @@ async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
         by_task = {cell.task: cell.correct / cell.outcomes for cell in model.cells}
         assert by_task["kv-lookup"] > 0.5
         assert any(share == 0 for task, share in by_task.items() if task != "kv-lookup")
+
+
+@asynccontextmanager
+async def jittery(url: str, mean_s: float) -> AsyncIterator[str]:
+    """The endpoint behind a network, or a machine, that holds each request up for a while."""
+    rng = random.Random(3)
+
+    async def forward(request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        await asyncio.sleep(rng.expovariate(1 / mean_s))
+        async with session.request(request.method, url + request.path, data=body) as answer:
+            reply = web.StreamResponse(status=answer.status)
+            reply.content_type = answer.content_type
+            await reply.prepare(request)
+            async for chunk in answer.content.iter_any():
+                await reply.write(chunk)
+            return reply
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", forward)
+    async with aiohttp.ClientSession() as session, TestServer(app) as server:
+        yield str(server.make_url("")).rstrip("/")
+
+
+@pytest.mark.slow
+async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter(
+    sim_endpoints: Endpoints, tmp_path: Path
+) -> None:
+    urls = await sim_endpoints(time_scale=0.3)
+    async with jittery(urls[0], 0.005) as url:
+        ran = await laar(
+            *("calibrate", url, "-o", tmp_path / "c.json", "--outcomes", tmp_path / "o.jsonl"),
+            *("--seconds", 20, "--max-tokens", 4),
+        )
+    assert ran.status == 0, ran.text
+    held_out = ran.text.partition("Predicted / seen time to first token")[2]
+    found = [float(each) for each in re.findall(r"(\d+\.\d\d)\s*\(\d+\)", held_out)]
+    assert len(found) == 5, ran.text
+    assert all(0.8 <= each <= 1.25 for each in found), ran.text
 
 
 async def test_nothing_to_ask_is_an_error_with_a_remedy(tmp_path: Path) -> None:

@@ -276,7 +276,7 @@ def test_each_overlay_has_a_readme_of_one_screen(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
-def test_d8_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -> None:
+def test_the_admin_port_asks_for_tokens_that_the_installation_makes(name: str) -> None:
     settings = load_settings(DEPLOY / "overlays" / name / "laar.yaml")
     assert settings.listen.admin.startswith("0.0.0.0:")
     files = {settings.decisions.viewers_token_file, settings.accuracy.outcomes_token_file}

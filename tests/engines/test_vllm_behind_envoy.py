@@ -21,7 +21,7 @@ import pytest
 import yaml
 
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
-from vllm_server import NEEDS_VLLM, Engine, running, started, write_model
+from vllm_server import NEEDS_VLLM, QUESTION, Engine, running, started, write_model
 
 from laar.envoy import BootstrapOptions, EnvoyProcess
 from laar.server.runner import Runner
@@ -126,7 +126,8 @@ async def gateway(request, tmp_path, envoy_binary):
             behind = Gateway(envoy.url(), runner, http)
 
             async def ready():
-                status, _, _ = await behind.ask("/v1/completions", {"model": "tiny", "prompt": "a"})
+                body = {"model": "tiny", "prompt": QUESTION}
+                status, _, _ = await behind.ask("/v1/completions", body)
                 return status == 200
 
             await eventually(ready, what="an answer through Envoy")
@@ -231,7 +232,7 @@ def told(answer):
     return status, headers.get("content-type"), body
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:

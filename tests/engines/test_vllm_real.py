@@ -28,7 +28,7 @@ from laar_lab.fit_engine import FitSettings, fit_engine, write_profile
 from laar_lab.report import show
 from laar_lab.sim.engine import load_profile
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(360)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,7 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 600
         while process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
                 break

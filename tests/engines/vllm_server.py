@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,11 @@ _TEMPLATE = (
     "{% else %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}\n"
     "{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
-_READY_S = 240.0
+_READY_S = 600.0
+"""A machine that is busy with other engines takes minutes; one that died is seen at once."""
+
+QUESTION = "Tell me in a sentence what a cache is for."
+"""The first prompt of an engine. On some CPUs vLLM dies of one with a single token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +102,20 @@ def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequ
 @contextlib.contextmanager
 def started(engines: Sequence[Engine], model: Path, logs: Path, *options: str) -> Iterator[None]:
     """The same at ports of one's own, to start some again."""
+    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         for engine in engines:
-            stack.enter_context(_process(engine, model, logs / f"{engine.port}.log", options))
-        for engine in engines:
-            _wait(engine, logs / f"{engine.port}.log")
+            log = logs / f"{engine.port}.log"
+            processes.append(stack.enter_context(_process(engine, model, log, options)))
+        for engine, process in zip(engines, processes, strict=True):
+            _wait(engine, process, logs / f"{engine.port}.log")
         yield
 
 
 @contextlib.contextmanager
-def _process(engine: Engine, model: Path, log: Path, options: Sequence[str]) -> Iterator[None]:
+def _process(
+    engine: Engine, model: Path, log: Path, options: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
     events = {  # a publisher without a star connects to its endpoint
         "enable_kv_cache_events": True,
         "publisher": "zmq",
@@ -129,7 +138,7 @@ def _process(engine: Engine, model: Path, log: Path, options: Sequence[str]) -> 
             command, env=os.environ | environment, stdout=said, stderr=said, cwd=log.parent
         )
     try:
-        yield
+        yield process
     finally:
         process.terminate()
         try:
@@ -139,11 +148,23 @@ def _process(engine: Engine, model: Path, log: Path, options: Sequence[str]) -> 
             process.wait(10)
 
 
-def _wait(engine: Engine, log: Path) -> None:
+def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Waits until an engine answers; shows its log where it does not start, or fails."""
+    asked = json.dumps({"model": "tiny", "prompt": QUESTION, "max_tokens": 2}).encode()
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{engine.url}/v1/completions", asked, headers)
     deadline = time.monotonic() + _READY_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{engine.url}/health") as answer:
-            assert answer.status == 200
-            return
+    fault: object = "it did not start"
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(request, timeout=120):
+                return
+        except urllib.error.HTTPError as error:
+            if error.code != 500:  # it is no engine for this question
+                return
+            fault = error
+            break
+        except OSError:
+            pass  # not yet
         time.sleep(0.5)
-    raise AssertionError(f"vLLM did not start:\n{log.read_text()[-3000:]}")
+    raise AssertionError(f"vLLM: {fault}:\n{log.read_text(errors='replace')[-3000:]}")

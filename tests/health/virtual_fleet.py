@@ -227,6 +227,7 @@ class VirtualFleet:
             self.director.replied(job.decision, told, now, read=True)
 
     def _answering(self, now, job):
+        self.director.replied(job.decision, Reply(status=200, found=GOOD), now, read=True)
         self.director.answering(job.decision, now)
 
     def _end(self, now, job, index, answer, cause, good):

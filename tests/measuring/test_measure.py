@@ -57,7 +57,7 @@ async def test_writes_one_outcome_for_each_model_and_question(
         Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
         progress=seen.append,
     )
-    assert summary == Summary(asked=10, resumed=0, unjudged=0, failed=0, mended_bytes=0)
+    assert summary == Summary(asked=10, resumed=0, too_long=0, unjudged=0, failed=0, mended_bytes=0)
     rows = outcomes_of(out)
     assert Counter((r.model, r.correct) for r in rows) == {("good", True): 5, ("bad", False): 5}
     for row in rows:
@@ -256,6 +256,45 @@ async def test_faults_of_settings_are_named(serve: Any, tmp_path: Path) -> None:
     empty = await serve(echo, models=())
     with pytest.raises(SettingError, match="is one loaded"):
         await discover([empty.url])
+
+
+async def test_an_engine_is_asked_one_at_a_time_and_nothing_that_is_too_long(
+    tmp_path: Path,
+) -> None:
+    """As vLLM lists a base and its adapters, which share one queue."""
+    card = {"id": "m", "root": "./m", "parent": None, "max_model_len": 1000}
+    adapters = [{"id": x, "root": x, "parent": "m", "max_model_len": None} for x in ("l1", "l2")]
+    in_flight, most, longest = 0, 0, 0
+
+    async def models(_request: web.Request) -> web.Response:
+        return web.json_response({"data": [card, *adapters]})
+
+    async def chat(request: web.Request) -> web.Response:
+        nonlocal in_flight, most, longest
+        chars = len((await request.json())["messages"][0]["content"])
+        in_flight, most = in_flight + 1, max(most, in_flight + 1)
+        longest = max(longest, chars)
+        await asyncio.sleep(0.001)
+        in_flight -= 1
+        return completion("yes", prompt_tokens=chars // 2)
+
+    def asked(number: int, chars: int) -> Question:
+        content = [{"role": "user", "content": "x" * chars}]
+        return Question(id=f"{number}", ask=lambda: content, check=CheckSpec(contains="yes"))
+
+    app, out = web.Application(), tmp_path / "o.jsonl"
+    app.router.add_get("/v1/models", models)
+    app.router.add_post("/v1/chat/completions", chat)
+    async with TestServer(app) as server:
+        targets = await discover([str(server.make_url(""))])
+        questions = [asked(n, chars) for n, chars in enumerate((500, 1900, 2100, 30_000))]
+        summary = await measure(targets, questions, out, Asking(stream=False))
+    assert {(t.model, t.base, t.window_tokens) for t in targets} == {
+        ("m", None, 1000), ("l1", "m", 1000), ("l2", "m", 1000)
+    }  # fmt: skip
+    assert most == 1
+    assert (longest, summary.asked, summary.too_long, summary.failed) == (1900, 6, 6, 0)
+    assert {each.base for each in outcomes_of(out) if each.model != "m"} == {"m"}
 
 
 async def test_a_list_of_models_that_comes_in_pieces_is_read_whole() -> None:

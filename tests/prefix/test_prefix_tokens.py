@@ -351,30 +351,29 @@ def test_a_request_that_waits_as_the_first_block_is_removed_counts_once() -> Non
 
 def test_a_restart_that_the_page_shows_first_empties_the_cache() -> None:
     """The first event of an engine comes with its first request, which is chosen before that."""
-    beliefs = beliefs_of(1)  # as it first started, number 0 was heard
+    beliefs = beliefs_of(1)
+    beliefs.emptied(0, "m", at_s=100.0)  # number 0 is heard, and no page is read before the restart
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     served(beliefs, text)
     engine.run(text)
     known(beliefs, text)
-    beliefs.ran_on(0)
     assert share(beliefs, text) > 0.95
-    beliefs.restarted(0)
+    beliefs.restarted(0, started_s=200.0)
     assert share(beliefs, text) == 0.0
 
 
 def test_a_restart_that_events_showed_first_takes_nothing_of_what_came_since() -> None:
     beliefs = beliefs_of(1)
-    beliefs.ran_on(0)
     exact, text = text_of(1, 640), text_of(2, 640)
-    beliefs.emptied(0, "m")
+    beliefs.emptied(0, "m", at_s=201.0)
     served(beliefs, exact)
     Engine(beliefs, 0).run(exact)
     known(beliefs, exact)
     served(beliefs, text)
-    beliefs.restarted(0)  # the page is read a second later
+    beliefs.restarted(0, started_s=200.0)  # the page is read a second later
     assert share(beliefs, exact) > 0.95
     assert share(beliefs, text) > 0.95
-    beliefs.restarted(0)
+    beliefs.restarted(0)  # a page that does not say since when
     assert share(beliefs, exact) == share(beliefs, text) == 0.0
 
 

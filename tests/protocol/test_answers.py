@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from laar.errors import RequestError
 from laar.protocol.answers import (
     MAX_ANSWER_BYTES,
-    ErrorSpotter,
+    AnswerReader,
     NameRestorer,
     Usage,
-    UsageReader,
     error_body,
 )
 
@@ -34,10 +33,11 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 @given(st.lists(st.integers(0, 10_000), max_size=8))
 def test_usage_is_the_same_however_a_stream_is_cut(places):
-    reader = UsageReader(events=True)
+    reader = AnswerReader(events=True)
     for piece in cut(EVENTS, places):
         reader.feed(piece)
-    assert reader.end() == Usage(12, 3, 8)
+    reader.end()
+    assert reader.usage == Usage(12, 3, 8)
 
 
 @pytest.mark.parametrize(
@@ -70,17 +70,19 @@ def test_usage_is_the_same_however_a_stream_is_cut(places):
     ],
 )
 def test_usage_of_whole_answers_in_every_dialect(document, usage):
-    reader = UsageReader(events=False)
+    reader = AnswerReader(events=False)
     reader.feed(orjson.dumps(document))
-    assert reader.end() == usage
+    reader.end()
+    assert reader.usage == usage
 
 
 def test_an_endless_answer_is_not_kept():
-    reader = UsageReader(events=False)
+    reader = AnswerReader(events=False)
     for _ in range(40):
         reader.feed(b"x" * (1 << 16))
     assert len(reader._kept) <= 1 << 20
-    assert reader.end() == Usage()
+    reader.end()
+    assert reader.usage == Usage()
 
 
 def test_an_answer_too_long_to_be_held_back_passes_and_gets_its_name_back():
@@ -123,7 +125,7 @@ def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
     created = {"type": "response.created", "response": {"id": "resp_9", "object": "response"}}
     delta = {"type": "response.output_text.delta", "delta": "hi", "id": "other"}
     text = b"".join(b"data: %s\n\n" % orjson.dumps(event) for event in (created, delta))
-    reader = UsageReader(events=True, stored=True)
+    reader = AnswerReader(events=True, stored=True)
     for at in range(0, len(text), cut):
         reader.feed(text[at : at + cut])
     assert reader.response_id == "resp_9"
@@ -140,7 +142,7 @@ def test_the_id_of_a_stored_answer_is_read_from_its_first_event(cut):
     ],
 )
 def test_the_id_of_a_stored_answer_is_read_from_a_whole_answer(document, name):
-    reader = UsageReader(events=False, stored=True)
+    reader = AnswerReader(events=False, stored=True)
     reader.feed(orjson.dumps(document))
     reader.end()
     assert reader.response_id == name
@@ -156,12 +158,12 @@ def test_the_id_of_a_stored_answer_is_read_however_long_the_answer_is(events, cu
     }
     event = {"type": "response.created", "response": answer}
     text = b"data: %s\n\n" % orjson.dumps(event) if events else orjson.dumps(answer)
-    reader = UsageReader(events=events, stored=True)
+    reader = AnswerReader(events=events, stored=True)
     for at in range(0, len(text), cut):
         reader.feed(text[at : at + cut])
     reader.end()
     assert reader.response_id == "resp_9"
-    other = UsageReader(events=events)
+    other = AnswerReader(events=events)
     other.feed(text)
     assert other.response_id == ""
 
@@ -196,18 +198,19 @@ def test_a_text_about_errors_is_none(case, cuts):
 
 
 def spotted(events, body, cuts):
-    spotter = ErrorSpotter(events=events)
+    reader = AnswerReader(events=events)
     found = []
     for cut in cuts:
-        found.append(spotter.feed(body[:cut]))
+        found.append(reader.feed(body[:cut]))
         body = body[cut:]
-    found.append(spotter.feed(body))
-    return found
+    found.append(reader.feed(body))
+    found.append(reader.end())
+    return [reply for reply in found if reply is not None and reply.event]
 
 
 def test_an_answer_in_tiny_pieces_costs_no_more_than_its_pieces():
     """By how often a byte is copied, which the time shows: 25 s before, 0.1 s now."""
-    reader = UsageReader(events=False)
+    reader = AnswerReader(events=False)
     began = time.process_time()
     for _ in range(MAX_ANSWER_BYTES // 2):
         reader.feed(b"xx")

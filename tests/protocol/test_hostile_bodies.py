@@ -1,4 +1,4 @@
-"""Bodies of hostile clients, and of clients that write Python's JSON; findings by number."""
+"""Bodies of hostile clients, and of clients that write Python's JSON."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import read_body, set_priority, splice_model
+from laar.protocol.openai import read_body, splice_model
 
 DEEP = b"[" * 5000 + b"]" * 5000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
@@ -30,7 +30,7 @@ def padded(before: bytes, after: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-def test_d4_a_deep_body_is_read_and_spliced(place):
+def test_a_deep_body_is_read_and_spliced(place):
     deep = {"before": (b'"x":%b,' % DEEP, b""), "after": (b"", b',"x":%b' % DEEP)}[place]
     body = padded(*deep)
     assert read_body(Api.CHAT, body).model == "auto"
@@ -47,7 +47,7 @@ def test_d4_a_deep_body_is_read_and_spliced(place):
         b'{"model":"a",%b,"model":null,"model":"auto"}' % MESSAGES,
     ],
 )
-def test_d7_the_splice_hits_the_member_that_engines_read(body):
+def test_the_splice_hits_the_member_that_engines_read(body):
     assert read_body(Api.CHAT, body).model == json.loads(body)["model"] == "auto"
     spliced = splice_model(body, "served")
     assert json.loads(spliced) == {**json.loads(body), "model": "served"}
@@ -56,7 +56,7 @@ def test_d7_the_splice_hits_the_member_that_engines_read(body):
 
 @pytest.mark.parametrize("key", [b'"model"', b'"\\u006dodel"', b'"m\\u006Fdel" '])
 @pytest.mark.parametrize("shift", range(4))
-def test_d7_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shift):
+def test_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shift):
     long = b'"messages":[{"role":"user","content":"%b"}]' % (b"x" * (70_000 + shift))
     body = b'{"model":"a",%b,%b:"auto",%b}' % (long, key, long)
     assert splice_model(body, "served") == body.replace(b'"auto"', b'"served"')
@@ -64,13 +64,13 @@ def test_d7_a_model_in_the_middle_of_a_long_body_is_the_one_that_counts(key, shi
     assert splice_model(once, "served") == once.replace(b'"auto"', b'"served"')
 
 
-def test_d7_a_last_member_without_a_name_counts_too():
+def test_a_last_member_without_a_name_counts_too():
     body = b'{"model":"a",%b,"model":null}' % MESSAGES
     assert read_body(Api.CHAT, body).model == ""
     assert json.loads(splice_model(body, "served"))["model"] == "served"
 
 
-def test_d13_a_body_of_many_messages_is_not_built(monkeypatch):
+def test_a_body_of_many_messages_is_not_built(monkeypatch):
     monkeypatch.setattr(openai, "MAX_PARTS", 2_000)
     built = []
     monkeypatch.setattr(orjson, "loads", lambda text: built.append(len(text)))
@@ -88,7 +88,7 @@ def test_d13_a_body_of_many_messages_is_not_built(monkeypatch):
 
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'""', b'{"role":"user","content":"x"}', b"1"])
 @pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
-def test_d13_no_body_takes_much_longer_than_its_length(key, part):
+def test_no_body_takes_much_longer_than_its_length(key, part):
     """CPU seconds of the part that holds the interpreter, with room for a slow machine."""
     count = (6 << 20) // (len(part) + 1)
     body = b'{"model":"m","%b":[%b]}' % (key, b",".join([part] * count))
@@ -99,7 +99,7 @@ def test_d13_no_body_takes_much_longer_than_its_length(key, part):
 
 
 @pytest.mark.parametrize("count", [prompt.MAX_SPANS - 5, prompt.MAX_SPANS + 5])
-def test_d13_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
+def test_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
     body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": ["x"] * count}]})
     read = read_body(Api.CHAT, body)
     assert bool(read.spans) is (count < prompt.MAX_SPANS)
@@ -107,14 +107,13 @@ def test_d13_a_prompt_of_too_many_texts_is_priced_by_its_length(count):
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e400", b'"\\ud800"', b"9" * 400, DEEP])
-def test_d14_what_pythons_json_takes_is_taken(value):
+def test_what_pythons_json_takes_is_taken(value):
     body = b'{"temperature":%b,%b,"model":"auto"}' % (value, MESSAGES)
     assert read_body(Api.CHAT, body).model == "auto"
     assert splice_model(body, "m") == body.replace(b'"auto"', b'"m"')
-    assert set_priority(body, 3) == body[:-1] + b',"priority":3}'
 
 
-def test_d14_lone_surrogates_in_the_prompt_become_text():
+def test_lone_surrogates_in_the_prompt_become_text():
     document = {
         "model": "m\udc00",
         "messages": [{"role": "user", "content": "a\ud800"}],
@@ -126,7 +125,7 @@ def test_d14_lone_surrogates_in_the_prompt_become_text():
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_d14_other_encodings_are_read_and_kept(encoding):
+def test_other_encodings_are_read_and_kept(encoding):
     text = (
         '{"messages":[{"role":"user","content":"\u7d00 \u017d \U0001f600"}],"model":"auto","n":1}'
     )
@@ -134,7 +133,10 @@ def test_d14_other_encodings_are_read_and_kept(encoding):
     read = read_body(Api.CHAT, body)
     assert (read.model, read.question) == ("auto", "\u7d00 \u017d \U0001f600")
     assert splice_model(body, "m\u00e9") == text.replace("auto", "m\u00e9").encode(encoding)
-    assert set_priority(body, -1) == (text[:-1] + ',"priority":-1}').encode(encoding)
+    bare = text.replace('"model":"auto",', "")
+    assert splice_model(bare.encode(encoding), "m") == (bare[:-1] + ',"model":"m"}').encode(
+        encoding
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_a_body_without_a_model_is_read_and_can_be_given_one(model):
     assert read_body(Api.CHAT, body).model == ""
     spliced = splice_model(body, "m")
     assert json.loads(spliced) == {**json.loads(body), "model": "m"}
-    assert json.loads(set_priority(b"{ }", 2)) == {"priority": 2}
+    assert json.loads(splice_model(b"{ }", "m")) == {"model": "m"}
 
 
 def test_an_absurd_limit_is_cut():

@@ -109,6 +109,23 @@ def test_every_format_gives_the_users_question(api, document, question):
 
 
 @pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        ([5, 60_000, 7], 3),
+        ([[1, 2], [3]], 3),
+        ("1, 2", 0),
+        (["a"], 0),
+        ([1, "a"], 0),
+        ([[1], 2], 0),
+        ([1.5], 0),
+    ],
+)
+def test_token_ids_are_counted(prompt, tokens):
+    body = orjson.dumps({"model": "m", "prompt": prompt})
+    assert read_body(Api.COMPLETIONS, body).tokens == tokens
+
+
+@pytest.mark.parametrize(
     ("fields", "limit"),
     [
         ({"max_completion_tokens": None, "max_tokens": 100}, 100),

@@ -1,4 +1,4 @@
-"""D8: what foreign pages, guessers and strangers on the network get of the admin port."""
+"""What foreign pages, guessers and strangers on the network get of the admin port."""
 
 import asyncio
 import contextlib
@@ -62,7 +62,7 @@ def client(
         ("127.0.0.1:9090@evil.example", False),
     ],
 )
-def test_d8_a_name_that_a_hostile_page_can_point_here_shows_nothing(host, allowed):
+def test_a_name_that_a_hostile_page_can_point_here_shows_nothing(host, allowed):
     for path in PAGES:
         status = client().get(path, headers={"host": host}).status_code
         assert (status == 200) is allowed, (path, status)
@@ -90,13 +90,13 @@ def test_scrapers_and_probes_come_under_any_name(path):
         ({"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}, 403),
     ],
 )
-def test_d8_a_foreign_page_changes_nothing(headers, status):
+def test_a_foreign_page_changes_nothing(headers, status):
     for content in (b"{}", b""):
         answer = client().post("/outcomes", content=content, headers={**JSON, **headers})
         assert answer.status_code == status
 
 
-def test_d8_a_link_from_elsewhere_may_be_followed():
+def test_a_link_from_elsewhere_may_be_followed():
     headers = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     assert client().get("/", headers=headers).status_code == 200
 
@@ -104,7 +104,7 @@ def test_d8_a_link_from_elsewhere_may_be_followed():
 @pytest.mark.parametrize(
     "kind", [None, "text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "json"]
 )
-def test_d8_what_a_page_can_send_unasked_is_refused(kind):
+def test_what_a_page_can_send_unasked_is_refused(kind):
     headers = {"content-type": kind} if kind else {}
     assert client().post("/outcomes", content=b"{}", headers=headers).status_code == 415
 

@@ -123,23 +123,22 @@ async def test_events_that_cannot_be_read_are_a_problem_while_an_endpoint_publis
     assert problems.counts["kv-events"] == 1
 
 
-def test_a_page_that_shows_the_engine_running_on_makes_the_next_restart_count():
-    """One that lacks the counters shows neither: SGLang's do, until its first answer."""
+def test_a_restart_counts_where_no_event_has_come_since():
+    """Engines tell both times by one clock: in the first batch of events, and on the page."""
     table, beliefs = EndpointTable(), PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     beliefs.make_room(1)
     fleet = FleetState(table, beliefs, Problems(), ClusterRules(random.Random(1)), eds_file=None)
     fleet.replace("test", [EndpointSpec(address="a:1", models=("m",))])
     ids = np.arange(160, dtype=np.uint32)
 
-    def held_after(*pages):
-        """Whether blocks of a cache that was empty first are believed after some pages."""
-        fleet.cleared("a:1")
+    def holds_after(page):
+        """Whether blocks of a cache that was empty at 100 s are believed after a page."""
+        fleet.cleared("a:1", at_s=100.0)
         fleet.stored("a:1", Stored(hashes=range(10), ids=ids, block_size=16))
-        for page in pages:
-            fleet.reading("a:1", page, 0.0)
+        fleet.reading("a:1", page, 0.0)
         return beliefs.blocks_held.blocks > 0
 
-    runs_on, restarted = Reading(prefix_queries_tokens=9.0), Reading(restarted=True)
-    assert held_after(restarted)
-    assert held_after(Reading(), restarted)
-    assert not held_after(runs_on, restarted)
+    assert holds_after(Reading())
+    assert holds_after(Reading(restarted=True, started_s=99.5))
+    assert not holds_after(Reading(restarted=True, started_s=100.5))
+    assert not holds_after(Reading(restarted=True))

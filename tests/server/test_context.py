@@ -23,7 +23,7 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 ON = {"name": "rag", "mode": "on", "holdout_share": 0.0}
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 PATHS["responses"] = "/v1/responses"

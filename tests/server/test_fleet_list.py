@@ -10,7 +10,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 

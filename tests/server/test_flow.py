@@ -18,7 +18,7 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 # One request fills an endpoint; no probe or scrape in between.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
@@ -353,12 +353,33 @@ async def test_engines_that_take_a_priority_get_the_end_of_the_slack(gateway, ht
     done.set()
     await asyncio.gather(first, *held)
     sent = {
-        orjson.loads(r.body)["messages"][0]["content"]: orjson.loads(r.body)["priority"]
-        for r in upstream.requests
-        if r.path == "/v1/chat/completions"
+        orjson.loads(r.body)["messages"][0]["content"]: int(r.headers["x-vllm-priority"])
+        for r in upstream.asked
     }
     assert sent["first"] < sent["urgent"]  # only the client asked for -99
     assert 20_000 < sent["patient"] - sent["urgent"] < 37_001
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("takes", [True, False])
+async def test_only_the_picker_says_what_overtakes_and_it_changes_no_body(
+    gateway, http, shape, takes
+):
+    """VLLM's header overrides its body's field, and a body may be signed."""
+    upstream = await gateway.upstream()
+    document = {"address": upstream.address, "models": ["m"], "priority_field": takes}
+    gateway.endpoints_file.write_text(yaml.safe_dump({"endpoints": [document]}))
+    await gateway.picker(flow=ONE_AT_A_TIME)
+    envoy = await gateway.envoy(shape)
+    body = chat("hello", priority=-99)
+    forged = {"X-Vllm-Priority": "-1000", "X-Data-Parallel-Rank": "1", "digest": "sha-256=x"}
+    await post(http, envoy, body, **forged)
+    (request,) = upstream.asked
+    assert request.body == body
+    assert "x-data-parallel-rank" not in request.headers
+    sent = request.headers.getall("x-vllm-priority", [])
+    assert len(sent) == takes
+    assert "-1000" not in sent
 
 
 @pytest.mark.parametrize("enabled", [False, True])

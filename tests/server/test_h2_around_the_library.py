@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 from collections import Counter
 
@@ -28,6 +29,7 @@ async def _play(reads, by_library, max_streams):
     served = Served(server, 0)
     server.add_method("test.Test", "Echo", served.begin)
     connection, socket = Connection(server), Written()
+    connection.turn_s = math.inf
     if by_library:
         by_the_library(connection)
     connection._resets, connection.guard._idle = Budget(3, 0, 0.0), Budget(40, 0, 0.0)
@@ -342,6 +344,7 @@ async def _written(reads):
     server = H2Server(longest_bytes=1 << 20)
     server.add_method("test.Test", "Echo", Served(server, 0).begin)
     connection, socket = Connection(server), Written()
+    connection.turn_s = math.inf
     connection.connection_made(socket)
     for read in (PREFACE, frame(SETTINGS), *reads):
         connection.data_received(read)

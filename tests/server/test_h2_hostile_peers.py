@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
+from contextlib import AsyncExitStack
 
 import pytest
 from fuzz.written import Written
@@ -19,6 +21,7 @@ from jh2.hpack import Encoder
 
 from laar.server.h2 import H2Server, connection
 from laar.server.h2.framing import Code
+from laar.server.h2.guard import Share
 from support import eventually
 
 pytestmark = pytest.mark.slow
@@ -329,8 +332,8 @@ async def test_a_call_that_is_none_gets_its_status_in_one_frame(served, change, 
         assert answer.stream_ended
 
 
-async def test_unfinished_messages_have_a_limit_for_all_streams(served, monkeypatch):
-    monkeypatch.setattr(connection, "HELD_BYTES", 100_000)
+async def test_unfinished_messages_have_a_limit_for_all_streams(served):
+    served.server.held_bytes = Share(200_000)
     async with Peer.to(served) as peer:
         await peer.until(lambda e: isinstance(e, events.WindowUpdated))
         numbers = range(1, 41, 2)
@@ -389,6 +392,7 @@ def test_no_bytes_end_more_than_their_connection(changed, cuts):
         served = Served(server, 0)
         server.add_method("test.Test", "Echo", served.begin)
         one = connection.Connection(server)
+        one.turn_s = math.inf
         one.connection_made(Written())
         for start, stop in itertools.pairwise(marks):
             one.data_received(data[start:stop])
@@ -409,3 +413,31 @@ async def test_a_port_is_shared_only_by_those_that_agree():
         await other.stop(0)
         with pytest.raises(OSError, match="in use"):
             H2Server(longest_bytes=1).bind(f"127.0.0.1:{served.port}")
+
+
+async def test_a_newcomer_has_room_beside_peers_that_hold_all_they_may(served):
+    served.server.held_bytes, served.server.open_calls = Share(100_000), Share(100)
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            peer = await stack.enter_async_context(Peer.to(served))
+            for number in range(1, 201, 2):
+                peer.call(number)
+                peer.h2.send_data(number, b"\0\0\0\x20\0" + b"x" * 600)  # of 8192
+            await peer.flush()
+            await peer.until(lambda e: isinstance(e, events.StreamReset))
+        await is_well(served)
+        assert served.server.held_bytes._taken <= 100_000
+        assert served.server.open_calls._taken <= 100
+    await nothing_left(served)
+    assert served.server.held_bytes._taken == served.server.open_calls._taken == 0
+
+
+async def test_a_call_goes_on_while_thousands_of_another_peer_are_ended(served, monkeypatch):
+    monkeypatch.setattr(connection.Connection, "turn_s", 0.0)
+    async with Peer.to(served) as peer:
+        for number in range(1, 2001, 2):
+            peer.call(number)
+        await peer.flush()
+        await eventually(lambda: served.count("open") == 1000, what="the calls")
+    await is_well(served)
+    await nothing_left(served)

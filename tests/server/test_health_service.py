@@ -11,7 +11,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 ERROR = b'{"error": {"message": "EngineDeadError", "type": "InternalServerError", "code": 500}}'
 FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
 
@@ -121,6 +121,34 @@ async def test_an_error_inside_a_200_is_a_failure(gateway, http, shape):
     assert ends[200] >= 140
     labels = {"endpoint": upstreams[0].address, "kind": "error-event"}
     assert await metric(http, gateway, "laar_endpoint_failures_total", **labels) > 0
+
+
+def says(text="ok", model="m", finish="stop"):
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    return Answer(body=orjson.dumps({"model": model, "choices": [choice]}))
+
+
+USELESS = {
+    "content-type": Answer(body=b"<html>", headers={"content-type": "text/html; charset=utf-8"}),
+    "unreadable": Answer(body=b"<html>"),
+    "empty": says(""),
+    "other-model": says("hello", model="another-model"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", USELESS)
+async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
+    gateway, http, shape, kind
+):
+    upstreams, _, envoy = await fleet(gateway, shape, USELESS[kind])
+    bad = upstreams[0]
+    await load(http, envoy.url(), 150)
+    of_clients = [r for r in bad.asked if r.headers["user-agent"] != "laar-trial"]
+    assert len(of_clients) <= 25  # a third by chance, and nearly all by load
+    assert await metric(
+        http, gateway, "laar_endpoint_failures_total", endpoint=bad.address, kind=kind
+    )
 
 
 @pytest.mark.parametrize("shape", SHAPES)

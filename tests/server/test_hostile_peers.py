@@ -1,4 +1,4 @@
-"""Direct peers of the ext_proc port that are no Envoy; findings by number."""
+"""Direct peers of the ext_proc port that are no Envoy."""
 
 import time
 
@@ -28,7 +28,7 @@ async def picker(gateway):
         yield runner, channel.stream_stream(f"/{SERVICE}/Process")
 
 
-async def test_d15_unreadable_messages_are_counted_and_logged_once(picker, caplog):
+async def test_unreadable_messages_are_counted_and_logged_once(picker, caplog):
     runner, process = picker
     for _ in range(20):
         call = process(iter([b"\xff" * 50]))
@@ -55,14 +55,14 @@ async def test_d15_unreadable_messages_are_counted_and_logged_once(picker, caplo
         ("-200", None),
     ],
 )
-def test_d16_a_status_is_one_of_http_or_none(status, seen):
+def test_a_status_is_one_of_http_or_none(status, seen):
     message = pb.ProcessingRequest()
     message.response_headers.headers.headers.add(key=":status", raw_value=status.encode())
     assert event_of(message).status == seen
 
 
 @pytest.mark.parametrize("name", ["ext_proc", "health", "admin"])
-async def test_d10_a_second_picker_on_a_port_in_use_does_not_start(gateway, picker, name):
+async def test_a_second_picker_on_a_port_in_use_does_not_start(gateway, picker, name):
     runner, _ = picker
     taken = getattr(gateway.settings.listen, name)
     addresses = {n: f"127.0.0.1:{free_port()}" for n in ("ext_proc", "health", "admin")}

@@ -17,7 +17,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 PATH = "/v1/chat/completions"
 HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
 
@@ -78,7 +78,7 @@ async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, cap
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_d4_no_body_leaves_the_pool_of_its_route(gateway, http, shape, monkeypatch):
+async def test_no_body_leaves_the_pool_of_its_route(gateway, http, shape, monkeypatch):
     """A body too deep for recursion, and after it a picker that fails altogether."""
     own, foreign = await gateway.upstream(), await gateway.upstream()
     gateway.members((own.address, "m-a"), (foreign.address, "m-b"))
@@ -111,7 +111,7 @@ async def test_d4_no_body_leaves_the_pool_of_its_route(gateway, http, shape, mon
     assert bodies(foreign) == []
 
 
-async def test_d4_a_deep_body_is_decided_like_any_other(served, http):
+async def test_a_deep_body_is_decided_like_any_other(served, http):
     gateway, upstream, envoy = served
     deep = b"[" * 5000 + b"]" * 5000
     body = b'{"x":%b,"model":"auto","messages":[{"role":"user","content":"%b"}]}' % (
@@ -132,12 +132,12 @@ async def test_a_prompt_nested_beyond_writing_is_the_engines_to_judge(served, ht
     assert bodies(upstream) == [body]
 
 
-async def test_d13_others_are_served_while_a_body_of_many_parts_is_read(gateway, http):
+async def test_others_are_served_while_a_body_of_many_parts_is_read(gateway, http):
     """On a thread, whose longest turn test_hostile_bodies bounds."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     message = b'{"role":"user","content":"x"}'
     body = b'{"model":"auto","messages":[%b]}' % b",".join([message] * 400_000)
     calls = []
@@ -277,7 +277,7 @@ async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     metrics = gateway.runner.picker.metrics
     async with connected(envoy) as (_, writer):
         writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))
@@ -376,12 +376,13 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
     assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models"}
 
 
-async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway):
-    """Some engines answer it as if the header were not there; native Envoys wait for its end."""
+@pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])
+async def test_a_post_that_claims_an_upgrade_reaches_no_endpoint_unread(gateway, shape):
+    """Some engines answer it as if the header were not there, and for Envoy its body has no end."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy(shape)
     lines = HEAD + b"upgrade: websocket\r\nconnection: upgrade\r\ncontent-length: %d\r\n\r\n"
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         writer.write(lines % len(chat()) + chat())

@@ -64,7 +64,7 @@ class Traffic:
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gateway, http, shape):
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m", "small"), (b.address, "m", "large"))
@@ -406,7 +406,7 @@ def in_force(runner):
         "baselines": baseline._saturation,
         "policies": sorted(picker.director.policies),
         "models": picker.learning.assessor.success.capability.models,
-        "speeds": dict(picker.learning.latency.measured),
+        "speeds": picker.director.engines._speed("m"),
         "streams": (processor._settings, picker.held.limit_bytes),
         "enforced": picker.enforced.share,
         "explained": watched.explainer.settings,

@@ -68,7 +68,7 @@ def records(runner, signal, result):
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http, collector, shape):
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
@@ -121,7 +121,7 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, collector, shape):
     tracing, cluster = (
         yaml.safe_load(text.replace("4318", str(collector.port)))

@@ -15,7 +15,7 @@ from support import Answer
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["sidecar", "standalone", "gateway"]
+SHAPES = ["sidecar", "standalone", "full-duplex"]
 PATHS = [
     "/v1/chat/completions",
     "/v1/completions",
@@ -63,7 +63,11 @@ async def test_each_path_reaches_an_endpoint_with_the_name_it_knows(
         async with http.post(
             envoy.url() + path, data=data, headers={"content-type": "application/json"}
         ) as answer:
-            assert (answer.status, await answer.read()) == (200, b"{}"), (path, model, in_chunks)
+            assert (answer.status, await answer.read()) == (200, Answer().body), (
+                path,
+                model,
+                in_chunks,
+            )
             assert "x-laar-reason" in answer.headers, (path, model, in_chunks)
         sent = orjson.loads(upstream.asked[-1].body)
         spliced = path != "/v1/files"  # whose bodies are never read
@@ -248,6 +252,8 @@ FORGED = {
     "x-prefiller-host-port": "10.0.0.1:80",
     "x-encoder-hosts-ports": "10.0.0.1:80",
     "x-data-parallel-host-port": "10.0.0.1:80",
+    "x-data-parallel-rank": "1",
+    "x-vllm-priority": "-1000",
 }
 
 
@@ -278,3 +284,21 @@ async def test_what_a_gateway_says_of_its_clients_is_not_for_clients_to_say(
     (request,) = upstream.asked
     assert orjson.loads(request.body)["model"] == model
     assert not set(headers) & set(request.headers)
+
+
+@pytest.mark.parametrize("shape", ["standalone", "sidecar", "gateway"])
+@pytest.mark.parametrize("answers", ["all", "none"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/version"])
+async def test_an_engine_does_not_speak_for_the_picker(gateway, http, shape, answers, path):
+    own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
+    names = [f"x-laar-{name}" for name in (*own, "tried-models", "since", "hedge")]
+    names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
+    upstream = await gateway.upstream()
+    upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})
+    gateway.members((upstream.address, "m"))
+    await gateway.picker(headers={"answers": answers})
+    url = (await gateway.envoy(shape)).url() + path
+    body = None if path == "/version" else BytesIO(orjson.dumps({"model": "m", **PROMPT}))
+    async with http.request("GET" if body is None else "POST", url, data=body) as answer:
+        assert (answer.status, answer.headers["x-engine"]) == (200, "e")
+        assert "forged" not in answer.headers.values()

@@ -372,6 +372,7 @@ def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
         (b"", "no-batch"),
         (b"\xff\x00", "no-batch"),
         (b"[]", "no-batch"),
+        (b'{"\x88":1}', "no-batch"),
         (b'{"v":2,"ns":"laar"}', "schema"),
         (b'{"schema":2,"namespace":"laar"}', "schema"),
         (b'{"schema":3,"namespace":"other"}', "namespace"),

@@ -39,6 +39,7 @@ async def ask(sim: Running, fault: str, body: dict[str, object]) -> httpx.Respon
         ("429:2@0.1", Fault(FaultKind.STATUS, 2, 0.1, status=429)),
         (" oom@0.5 ", Fault(FaultKind.OUT_OF_MEMORY, 1, 0.5)),
         ("401@without=Authorization", Fault(FaultKind.STATUS, status=401, without="authorization")),
+        ("500@with=X-Poison", Fault(FaultKind.STATUS, status=500, having="x-poison")),
         (
             "500@0.5,every=2,longer=4000",
             Fault(FaultKind.STATUS, None, 0.5, status=500, every=2, longer_bytes=4000),
@@ -66,6 +67,7 @@ def test_a_fault_is_a_kind_a_value_and_a_share(text: str, fault: Fault) -> None:
         "503@every=0",
         "503@nothing=2",
         "503@without=",
+        "503@with=",
         "503@",
         "error:200",
         "metrics-huge:0",
@@ -234,6 +236,25 @@ async def test_a_wrong_answer_looks_like_any_other() -> None:
     assert answers[0]["usage"]["completion_tokens"] == answers[1]["usage"]["completion_tokens"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_useless_answers_come_at_once_with_status_200(stream: bool) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9, "stream": stream}
+    kind = "text/event-stream" if stream else "application/json"
+    async with running(time_scale=100.0, echo=True) as sim:  # an engine would take minutes
+        for fault, media_type, in_body, not_in_body in (
+            ("html", "text/html", "<!doctype html>", '"choices"'),
+            ("empty", kind, '"content":""', "sim<"),
+            ("foreign-model", kind, '"model":"another-model"', '"model":"sim"'),
+        ):
+            answer = await sim.http.post(
+                "/v1/chat/completions", json=body, headers={"x-sim-fault": fault}
+            )
+            assert answer.status_code == 200
+            assert answer.headers["content-type"].startswith(media_type)
+            assert in_body in answer.text
+            assert not_in_body not in answer.text
+
+
 async def test_a_flapping_endpoint_is_well_and_ill_in_turn() -> None:
     async with running(faults=(parse_fault("flap:0.3"),)) as sim:
         assert (await sim.http.get("/health")).status_code == 200
@@ -261,6 +282,8 @@ async def test_only_some_requests_are_hit() -> None:
         ("500@longer=1000", long, {}, [500, 500]),
         ("401@without=authorization", PROMPT, {}, [401]),
         ("401@without=authorization", PROMPT, {"authorization": "Bearer x"}, [200]),
+        ("500@with=x-poison", PROMPT, {}, [200]),
+        ("500@with=x-poison", PROMPT, {"X-Poison": "1"}, [500]),
     ]
     async with running() as sim:
         for fault, body, headers, statuses in rows:

@@ -296,9 +296,10 @@ async def test_tools_are_part_of_the_prompt(sim: Running) -> None:
     assert tooled.usage.prompt_tokens == longer > bare.usage.prompt_tokens
 
 
+@pytest.mark.parametrize("by_header", [True, False])
 @pytest.mark.parametrize(("scheduler", "urgent_first"), [("priority", True), ("fcfs", False)])
 async def test_priority_is_heeded_only_under_its_scheduler(
-    scheduler: str, urgent_first: bool
+    scheduler: str, urgent_first: bool, by_header: bool
 ) -> None:
     """The first fills the engine; of the two that wait, the later one is more urgent."""
     async with running(scheduler=scheduler, num_blocks=64, time_scale=1.0) as sim:
@@ -307,7 +308,11 @@ async def test_priority_is_heeded_only_under_its_scheduler(
         async def ask(name: str, priority: int) -> None:
             limit = 60 if name == "a" else 2
             body = {"prompt": name * 5000, "max_tokens": limit, "priority": priority}
-            assert (await sim.http.post("/v1/completions", json=body)).status_code == 200
+            headers = {}
+            if by_header:  # it overrides the body's
+                body["priority"], headers["X-Vllm-Priority"] = -priority, str(priority)
+            answer = await sim.http.post("/v1/completions", json=body, headers=headers)
+            assert answer.status_code == 200
             order.append(name)
 
         async with asyncio.TaskGroup() as group:

@@ -35,7 +35,7 @@ class Answer:
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b"{}"
+    body: bytes = b'{"choices": [{"text": "ok", "message": {"content": "ok"}}]}'
     chunks: AsyncIterator[bytes] | None = None
     wait_s: float = 0.0
 
@@ -121,7 +121,10 @@ class RecordingUpstream:
             if self.models and request.path == "/v1/models":
                 return web.json_response({"object": "list", "data": self.models})
             return web.Response(status=404)
-        headers = {"content-type": "application/json", **answer.headers, "x-upstream": self.address}
+        # No engine answers a stream with a document; an answer without a type may be either.
+        streams = b'"stream":true' in self.requests[-1].body
+        kind = "application/octet-stream" if streams else "application/json"
+        headers = {"content-type": kind, **answer.headers, "x-upstream": self.address}
         await asyncio.sleep(answer.wait_s)
         if answer.chunks is None:
             return web.Response(status=answer.status, headers=headers, body=answer.body)

@@ -13,7 +13,6 @@ from laar.accuracy.features import (
     language_of,
     task_of,
 )
-from laar.accuracy.latency import Drift, LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports, Verdict
 from laar.accuracy.retry import Tried, parse_tried, with_model
@@ -25,10 +24,8 @@ __all__ = [
     "FEATURES_SCHEMA",
     "Capability",
     "CapabilityModel",
-    "Drift",
     "Evidence",
     "Features",
-    "LatencyCheck",
     "OnlineOutcomes",
     "OutcomeReports",
     "SuccessModel",

@@ -54,6 +54,21 @@ TEXT_COLUMNS = 8192
 MAX_TEXT_TASKS = 256
 """Tasks that words are classified into: 2.8 MB of weights."""
 
+CONTEXT_TOKENS = 65536.0
+"""Unit of context in which a model's bend is counted, so that it is about 1."""
+
+BEND = 2.0
+"""Times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token, until measured.
+
+By operations 2 for dense models of 8B and 14B, 1.2 for 70B.
+"""
+
+MAX_BEND = 64.0
+"""Largest bend: of a toy with two narrow layers."""
+
+MAX_SPREAD_SHARE = 0.5
+"""Share of c(m) from which on its error makes it no measurement."""
+
 FINGERPRINT_BYTES = 5
 """Bytes of a question's hash. Among a million questions, one in a million is taken for another."""
 
@@ -107,16 +122,30 @@ class Speed(_Part):
     """A model's latency as measured.
 
     Args:
-        seconds_per_token: c(m), seconds for a token of the prompt, until the answer's first token
-            where that was seen.
+        seconds_per_token: c(m), seconds for a token of a prompt without context, until the answer's
+            first token where that was seen.
         fixed_s: seconds that do not grow with the prompt, decoding a usual answer above all.
-        spread_s_per_token: standard deviation of single requests about c(m), robustly estimated.
+        spread_s_per_token: standard error of c(m); in artifacts of older fits, the standard
+            deviation of single requests about it.
+        start_s: the part of `fixed_s` before the first token; 0 in artifacts of older fits.
+        bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
     """
 
     seconds_per_token: Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
     spread_s_per_token: _Seconds
     fixed_s: _Seconds
     samples: _Count
+    start_s: _Seconds = 0.0
+    bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
+
+    def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
+        """Tokens that take as long without a context as the uncached ones of a prompt."""
+        return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
+
+    @property
+    def sure(self) -> bool:
+        """Whether c(m) was measured well enough to be used."""
+        return self.spread_s_per_token <= MAX_SPREAD_SHARE * self.seconds_per_token
 
 
 class ModelCapability(_Part):

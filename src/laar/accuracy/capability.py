@@ -24,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.artifact import (
+    BEND,
+    MAX_SPREAD_SHARE,
     MIN_CELL_OUTCOMES,
     Capability,
     ModelCapability,
@@ -43,6 +45,7 @@ __all__ = [
     "CapabilityModel",
     "Evidence",
     "Guess",
+    "SpeedPrior",
 ]
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
@@ -60,6 +63,10 @@ UNMEASURED_PROBABILITY = 0.5
 
 UNMEASURED_SECONDS_PER_TOKEN = 1e-4
 """c(m) without any measurement, of the order of an 8B model on one large GPU."""
+
+_LEAST_ERROR = 0.25
+"""Share of c(m) that a measurement may be off at least: engines under load, or after an upgrade,
+are not as they were alone."""
 
 _ANY = ""
 """In place of a language or a task: all that were measured. None has an empty name."""
@@ -79,6 +86,22 @@ class Evidence(NamedTuple):
     known: bool
     outcomes: int
     thin: bool
+
+
+class SpeedPrior(NamedTuple):
+    """What is known of a model's first tokens before any was seen while serving.
+
+    Args:
+        seconds_per_token: c(m).
+        error: its standard error, as a share of it.
+        start_s: seconds to a first token beside the prompt.
+        bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
+    """
+
+    seconds_per_token: float = UNMEASURED_SECONDS_PER_TOKEN
+    error: float = MAX_SPREAD_SHARE
+    start_s: float = 0.0
+    bend: float = BEND
 
 
 class Guess(NamedTuple):
@@ -145,7 +168,19 @@ class CapabilityModel:
         self._learned: Counter[tuple[str, Features]] = Counter()
         for (name, features), outcomes in self._outcomes.items():
             self._learned[name, learned(features)] += outcomes
-        speeds = {name: model.speed for name, model in self._models.items() if model.speed}
+        measured = {name: model.speed for name, model in self._models.items() if model.speed}
+        speeds = {name: speed for name, speed in measured.items() if speed.sure}
+        self.unsure = tuple(sorted(measured.keys() - speeds.keys()))
+        """Models whose c(m) in the artifact is no measurement: it is ignored."""
+        self._priors = {
+            name: SpeedPrior(
+                speed.seconds_per_token,
+                max(speed.spread_s_per_token / speed.seconds_per_token, _LEAST_ERROR),
+                speed.start_s,
+                speed.bend,
+            )
+            for name, speed in speeds.items()
+        }
         self._seconds_per_token = {name: s.seconds_per_token for name, s in speeds.items()}
         self._fixed_s = {name: speed.fixed_s for name, speed in speeds.items()}
         self.timed = any(self._fixed_s.values())
@@ -274,6 +309,11 @@ class CapabilityModel:
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
         """c(m) of each model; one without a measurement takes the fleet's mean."""
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
+
+    def speed(self, model: str) -> SpeedPrior:
+        """The speed of a model; one without a measurement takes the fleet's mean c(m)."""
+        found = self._priors.get(model)
+        return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
         """The seconds of each model's answer besides its prompt: decoding a usual answer."""

@@ -58,8 +58,9 @@ class Adapters:
 
     def named(self, slot: int, name: str) -> str:
         """The adapter that a model name means at an endpoint; empty for none."""
-        name = self._table.sent_name(slot, name)
-        return name if name in self._table.spec(slot).adapters else ""
+        spec = self._table.spec(slot)
+        name = self._table.sent_name(spec, name)
+        return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
         """Seconds until an adapter is at hand at some endpoints; None where the name is none.

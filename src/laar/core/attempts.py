@@ -6,6 +6,7 @@ A fault in health costs its record, never the request or its reservation: each c
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Concatenate, ParamSpec
 
 from laar.core.apart import Prefiller
@@ -13,9 +14,12 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
-from laar.health import Health, Reply
+from laar.core.naming import goes_by
+from laar.core.request import Request
+from laar.health import GOOD, Health, Kind, Reply
+from laar.prefix import Chain
 
-__all__ = ["Attempts"]
+__all__ = ["Attempts", "traits"]
 
 P = ParamSpec("P")
 
@@ -36,10 +40,7 @@ class Attempts:
             if health is None:
                 return lambda *_args, **_kwargs: None
 
-            def of_health(*args: P.args, **kwargs: P.kwargs) -> None:
-                call(health, *args, **kwargs)
-
-            return guarded(of_health, "health", faults)
+            return guarded(partial(call, health), "health", faults)
 
         self.begin = part(self._begin)
         """Begins the attempt at the endpoint of a decision."""
@@ -50,7 +51,7 @@ class Attempts:
         self.replied = part(self._replied)
         """Notes the status of the answer, or a later error."""
         self.passed_over = part(self._passed_over)
-        """Notes that Envoy tried these endpoints before the one that answers."""
+        """Notes that Envoy tried these endpoints before the one that answers, if one does."""
         self.gone = part(self._gone)
         """Ends the attempt at an endpoint that does not answer after all."""
         self.answering = part(self._answering)
@@ -105,11 +106,14 @@ class Attempts:
         self, health: Health, decision: Decision, reply: Reply, now: float, *, read: bool
     ) -> None:
         flight = decision.flight
+        excused = self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
-            health.replied(flight.attempt, reply, now, read=read)
+            if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
+                reply.model = ""
+            health.replied(flight.attempt, reply, now, read=read, excused=excused)
         # No answer shows which of the two is at fault: it is the one with more errors.
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
-            health.replied(flight.prefilling.attempt, reply, now)
+            health.replied(flight.prefilling.attempt, reply, now, excused=excused)
 
     def _passed_over(
         self, health: Health, decision: Decision, failed: tuple[str, ...], now: float
@@ -117,9 +121,24 @@ class Attempts:
         flight = decision.flight
         for address in failed:
             attempt = flight.attempt if address == flight.address else None
-            health.passed_over(self._table.slot_counted(address), now, attempt)
+            flight.unjudged.append((self._table.slot_counted(address), attempt))
             if attempt is not None:
                 flight.attempt = None  # if the same one answers after all, that is another attempt
+
+    def _judge(self, health: Health, decision: Decision, reply: Reply | None, now: float) -> Kind:
+        """Judges the attempts that Envoy went on from; returns why they failed."""
+        flight = decision.flight
+        is_bad = reply is None or reply.event or reply.status >= 500
+        if not (flight.unjudged or is_bad or health.blames):
+            return Kind.RETRIED  # as nearly always
+        failed = [slot for slot, _ in flight.unjudged]
+        if reply is not None:
+            failed.append(flight.slot)
+        kind = health.retried(traits(decision.request, decision.chain), failed, reply, now)
+        for slot, attempt in flight.unjudged:
+            health.passed_over(slot, now, attempt, kind)
+        flight.unjudged.clear()
+        return kind
 
     def _gone(self, health: Health, decision: Decision, now: float) -> None:
         if decision.flight.attempt is not None:
@@ -133,10 +152,28 @@ class Attempts:
         held = decision.flight.prefilling
         if held is not None and held.attempt is not None:
             health.answering(held.attempt, now)
+            health.replied(held.attempt, Reply(status=200, found=GOOD), now)
 
     def _ended(self, health: Health, decision: Decision, end: Completion) -> None:
         flight, now = decision.flight, decision.now + end.latency_s
+        if flight.unjudged:  # no endpoint answered
+            self._judge(health, decision, None, now)
         if flight.attempt is not None:
-            health.ended(flight.attempt, end.status, end.cause, now, tokens=end.completion_tokens)
+            health.ended(flight.attempt, end.status, end.cause, now)
         if flight.prefilling is not None and flight.prefilling.attempt is not None:
             health.ended(flight.prefilling.attempt, end.status, end.cause, now)
+
+
+def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
+    """The traits that requests which fail may share: see `laar.health.blame`.
+
+    Its tenant, its session, the beginning of its prompt, and all of it.
+    """
+    found = []
+    if request.tenant:
+        found.append(hash(("tenant", request.tenant)))
+    if request.session:
+        found.append(hash(("session", request.tenant, request.session)))
+    if chain is not None and len(chain):
+        found += {chain.hashes[0], chain.hashes[-1]}
+    return tuple(found)

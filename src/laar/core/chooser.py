@@ -16,6 +16,7 @@ import numpy as np
 from laar.accuracy.retry import parse_tried, with_model
 from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
+from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
 from laar.core.eligible import Eligible, able_to_take, prefer
@@ -33,6 +34,7 @@ from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError
 from laar.health import Health, Standing
+from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning import Weights
 
@@ -167,11 +169,12 @@ class Chooser:
         slot = group.slots.item(at)
         spec = self._table.spec(slot)
         model = spec.models[0]
-        served = self._table.sent_name(slot, request.model)
+        served = self._table.sent_name(spec, request.model)
         tokens = view.tokens.item(at)
         tried = with_model(earlier.models, model)
         exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
         prefiller = choose_prefiller(view, at, self._health, now)
+        once = self._fails_everywhere(request, chain, group.standing, now)
         return Decision(
             id=new_id(),
             request=request,
@@ -181,12 +184,13 @@ class Chooser:
             now=now,
             slot=slot,
             address=spec.address,
-            fallbacks=self._fallbacks(group.slots, ranked.order, served, prefiller),
+            fallbacks=() if once else self._fallbacks(group.slots, ranked.order, served, prefiller),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
+            weight=tokens * (1.0 + tokens / self.settings.quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             view=view,
@@ -197,10 +201,16 @@ class Chooser:
             weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=ranked.on_trial,
+            once=once,
             left_out=group.standing.left_out if group.standing is not None else None,
             hedge=self._hedge(view, ranked.eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
-                slot=slot, address=spec.address, model=model, tried=tried, exhausted=exhausted
+                slot=slot,
+                address=spec.address,
+                model=model,
+                tried=tried,
+                exhausted=exhausted,
+                adapter=served if served in spec.adapters else "",
             ),
         )
 
@@ -264,7 +274,7 @@ class Chooser:
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
         model = spec.models[0]
-        served = self._table.sent_name(slot, request.model)
+        served = self._table.sent_name(spec, request.model)
         rewrite = served if request.model and served != request.model else None
         return Decision(
             id=new_id(),
@@ -278,7 +288,12 @@ class Chooser:
             fallbacks=self._fallbacks(slots, order, rewrite or request.model),
             model=model,
             rewrite=rewrite,
-            flight=InFlight(slot=slot, address=spec.address, model=model),
+            flight=InFlight(
+                slot=slot,
+                address=spec.address,
+                model=model,
+                adapter=served if served in spec.adapters else "",
+            ),
         )
 
     def _policy(self, request: Request) -> Policy:
@@ -296,6 +311,21 @@ class Chooser:
             return None
         slot = self._health.due(standing, now)
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
+
+    def _fails_everywhere(
+        self, request: Request, chain: Chain | None, standing: Standing | None, now: float
+    ) -> bool:
+        """Whether another endpoint would most likely fail the request too, and only this request.
+
+        Where all fail, no request is to blame: one of them may be back.
+        """
+        health = self._health
+        return (
+            health is not None
+            and health.blames
+            and not (standing is not None and standing.all_failing)
+            and health.is_culprit(traits(request, chain), now)
+        )
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """The tuner's weights for this decision; None for the policy's own.

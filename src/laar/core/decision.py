@@ -123,6 +123,8 @@ class InFlight:
         attempt: health's record of it.
         read: health asks for the answer to be read.
         failed: endpoints that Envoy tried before the one that serves.
+        unjudged: health's records of these attempts, with their slots, until the request's end
+            shows whether it was at fault.
         served: Envoy named the endpoint that serves.
         answering: the first byte of the answer was seen.
         settled: the request has ended.
@@ -140,6 +142,7 @@ class InFlight:
     attempt: Attempt | None = None
     read: bool = False
     failed: tuple[str, ...] = ()
+    unjudged: list[tuple[int, Attempt | None]] = field(default_factory=list)
     served: bool = False
     answering: bool = False
     settled: bool = False
@@ -166,7 +169,8 @@ class Decision:
         tried: the models of this attempt and of those before it.
         exhausted: a failure of this attempt should be the last.
         tokens: length of the prompt in the chosen model's tokens.
-        uncached_tokens: the part of them that the endpoint has to read.
+        weight: weight of the prompt in a queue, in tokens of a short one.
+        uncached_tokens: the part of the tokens that the endpoint has to read.
         prefiller: reads the prompt in its place; None where the endpoint reads it itself.
         view: the view that the scorers saw; None for a request that is not read.
         scores: scores of the view's candidates.
@@ -174,10 +178,11 @@ class Decision:
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
         weights_version: the tuner's window that the outcome counts in, 0 for none.
-        engine_priority: goes into the body, where the engine takes one; lower runs first, and None
+        engine_priority: for an engine that takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
+        once: requests like it failed wherever they went, so no further endpoint is asked.
         hedge: advice on asking another model beside this one, where the client asked for it.
         flight: the state of the request between its decision and its end.
     """
@@ -196,6 +201,7 @@ class Decision:
     tried: tuple[str, ...] = ()
     exhausted: bool = False
     tokens: float = 0.0
+    weight: float = 0.0
     uncached_tokens: float = 0.0
     prefiller: Prefiller | None = None
     view: View | None = None
@@ -206,6 +212,7 @@ class Decision:
     weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False
+    once: bool = False
     left_out: Mapping[int, str] | None = None
     hedge: HedgeAdvice | None = None
     flight: InFlight
@@ -262,8 +269,8 @@ class Completion:
     cached_tokens: int | None = None
     response_id: str = ""
     error: bool = False
+    ok: bool = field(init=False)
+    """Whether the endpoint accepted the request, and sent no error instead of an answer."""
 
-    @property
-    def ok(self) -> bool:
-        """Whether the endpoint accepted the request, and sent no error instead of an answer."""
-        return self.status is not None and self.status < 400 and not self.error
+    def __post_init__(self) -> None:
+        self.ok = self.status is not None and self.status < 400 and not self.error

@@ -180,10 +180,11 @@ class Director:
         flight = decision.flight
         flight.receipt = self._note_prefix(decision, now)
         self._lessons.begin(decision, now)
-        self.table.reserve(decision.slot, _weight(decision), decision.uncached_tokens)
+        self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
-        self._count_adapter(decision)
+        if flight.adapter:
+            self.adapters.sent(flight.slot, flight.adapter)
         self._attempts.begin(decision, now)
         self._on_decided(decision)
         return decision
@@ -244,9 +245,12 @@ class Director:
         flight.receipt = self._note_prefix(decision, decision.now)
         self._lessons.begin(decision, decision.now if now is None else now, moved=True)
         self.table.reserve(
-            slot, _weight(decision), decision.uncached_tokens, answering=flight.answering
+            slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
-        self._count_adapter(decision)
+        name = decision.rewrite or decision.request.model
+        flight.adapter = self.adapters.named(slot, name)
+        if flight.adapter:
+            self.adapters.sent(slot, flight.adapter)
         self._attempts.begin_at_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
@@ -276,6 +280,8 @@ class Director:
         if flight.settled:
             return
         flight.settled = True
+        if flight.attempt is not None and flight.attempt.useless:
+            end.error = True  # what is no answer teaches nothing but that
         self._lessons.engine_ended(decision, end)
         self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
@@ -298,7 +304,7 @@ class Director:
         if decision.chain is not None and self._insert is not None:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
         self._lessons.begin_prefill(decision, now)
-        self.table.visit(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
+        self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
@@ -311,14 +317,7 @@ class Director:
             if held.began is not None:
                 self._lessons.answering(held.began, now)
             self._attempts.prefilled(decision, now)
-        self.table.leave(prefiller.slot, _weight(decision), prefiller.uncached_tokens)
-
-    def _count_adapter(self, decision: Decision) -> None:
-        flight = decision.flight
-        name = decision.rewrite or decision.request.model
-        flight.adapter = self.adapters.named(flight.slot, name)
-        if flight.adapter:
-            self.adapters.sent(flight.slot, flight.adapter)
+        self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
 
     def _release(self, decision: Decision) -> None:
         flight, uncached_tokens = decision.flight, decision.uncached_tokens
@@ -326,12 +325,7 @@ class Director:
             self.adapters.ended(flight.slot, flight.adapter)
         if not flight.answering:
             self.table.release_prefill(flight.slot, uncached_tokens)
-        self.table.release(flight.slot, _weight(decision), uncached_tokens)
-
-
-def _weight(decision: Decision) -> float:
-    """The weight of its prompt in the queue, in tokens of a short one."""
-    return decision.tokens * (1.0 + decision.tokens / decision.settings.quadratic)
+        self.table.release(flight.slot, decision.weight, uncached_tokens)
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:

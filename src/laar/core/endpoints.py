@@ -61,7 +61,8 @@ class Reading:
     `waiting` and `running` are requests, `kv_usage` is a share in 0..1, `capacity_tokens` the size
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
-    and its cache is empty.
+    and its cache is empty. `started_s` is when it started, by its own clock. `refused` counts the
+    requests that it has refused since the last page because its queue was full.
     """
 
     waiting: float = math.nan
@@ -73,6 +74,8 @@ class Reading:
     adapters: frozenset[str] = frozenset()
     max_adapters: float = math.nan
     restarted: bool = False
+    started_s: float = math.nan
+    refused: float = 0.0
 
 
 _FIRST_CAPACITY = 16
@@ -136,7 +139,8 @@ class EndpointTable:
     """Whether the endpoint's prompts may be prefilled elsewhere, by slot."""
 
     def __init__(self) -> None:
-        self._capacity = 0
+        self.capacity = 0
+        """Length of the columns: every slot is below it."""
         self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
         self._listed: Sequence[EndpointSpec] = ()
@@ -160,7 +164,9 @@ class EndpointTable:
         """Changes whenever the set of endpoints or anything in their specs does."""
         self.on_free: Callable[[int], None] = lambda _slot: None
         """Called when a slot is given up, before it can be taken again."""
-        self.on_count: Callable[[int, bool], None] = lambda _slot, _more: None
+        self.on_grow: Callable[[int], None] | None = None
+        """Called with the new length of the columns."""
+        self.on_count: Callable[[int, bool], None] | None = None
         """Called when this picker counts a request at a slot (True), or takes of it out (False)."""
         self._grow()
 
@@ -232,8 +238,8 @@ class EndpointTable:
             self.on_free(slot)
 
     def _grow(self) -> None:
-        size = max(_FIRST_CAPACITY, 2 * self._capacity)
-        before = self._capacity
+        size = max(_FIRST_CAPACITY, 2 * self.capacity)
+        before = self.capacity
         for name, value in (_FIRST_VALUES | _OF_SPEC).items():
             grown = np.full(size, value)
             if before:
@@ -247,7 +253,9 @@ class EndpointTable:
             setattr(self, name, row)
         self._free = list(range(before, size))  # in order: a heap
         self._specs += [None] * (size - before)
-        self._capacity = size
+        self.capacity = size
+        if self.on_grow is not None:
+            self.on_grow(size)
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
@@ -269,11 +277,6 @@ class EndpointTable:
         self.windowed = bool(np.isfinite(self.window_tokens[self.active]).any())
 
     # -- looking up ----------------------------------------------------------------------------
-
-    @property
-    def capacity(self) -> int:
-        """Length of the columns: every slot is below it."""
-        return self._capacity
 
     def __len__(self) -> int:
         return len(self.active)
@@ -319,9 +322,9 @@ class EndpointTable:
         """
         return self._names.weights.get(name, "")
 
-    def sent_name(self, slot: int, name: str) -> str:
-        """The name that an endpoint is sent where a client asked for `name`."""
-        return self._names.sent(self.spec(slot), name)
+    def sent_name(self, spec: EndpointSpec, name: str) -> str:
+        """Return the name that an endpoint is sent where a client asked for `name`."""
+        return self._names.sent(spec, name)
 
     def in_pool(self, name: str) -> Slots:
         """Endpoints labelled with a pool."""
@@ -370,7 +373,8 @@ class EndpointTable:
         self.queued_uncached_tokens[slot] += uncached_tokens
         if not answering:
             self.prefill_tokens[slot] += uncached_tokens
-        self.on_count(slot, True)
+        if self.on_count is not None:
+            self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Counts a prompt that is read here for an answer from elsewhere."""
@@ -387,7 +391,8 @@ class EndpointTable:
         """Takes a request's prompt out of the work ahead: it has begun to answer."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
-        self.on_count(slot, False)
+        if self.on_count is not None:
+            self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
         """Takes a complete request out of the counters."""
@@ -400,7 +405,8 @@ class EndpointTable:
             self.counted[:, slot] = 0.0
             if self._specs[slot] is None:
                 self._free_if_idle(self.address(slot), slot)
-        self.on_count(slot, False)
+        if self.on_count is not None:
+            self.on_count(slot, False)
 
     def own(self, slots: Slots) -> Floats:
         """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""

@@ -10,6 +10,8 @@ from typing import Generic, NamedTuple
 
 import numpy as np
 
+from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
+from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import Floats, N
 from laar.core.lines import Line
 
@@ -21,6 +23,7 @@ __all__ = [
     "EndpointConstants",
     "EngineModel",
     "Sample",
+    "Seen",
     "priors",
 ]
 
@@ -29,10 +32,7 @@ MAX_MODELS = 1024
 ERROR = 0.3
 """Error of a prediction, as a share of it."""
 
-CONTEXT_TOKENS = 65536.0
-"""Unit of context in which `q` is counted, so that it is of the size of the other constants."""
-
-_BEND = 2.0  # q at first: by operations 2 for dense models of 8B and 14B, 1.2 for 70B
+_UNMEASURED = SpeedPrior()
 _ANSWER_S = 2.0  # of an answer, until one was seen: 200 tokens at 10 ms
 _LEAST_ANSWER_S = 1e-3
 _MOST_TOKENS = 100_000  # of an answer; what is reported beyond that may be any number
@@ -97,6 +97,20 @@ class Sample(NamedTuple):
     weight: float
 
 
+class Seen(NamedTuple):
+    """c(m) as serving has it, from the artifact and the answers, each by its error.
+
+    Args:
+        seconds_per_token: c(m).
+        error_s_per_token: its standard error.
+        samples: first tokens behind it.
+    """
+
+    seconds_per_token: float
+    error_s_per_token: float
+    samples: int
+
+
 class EngineModel:
     """The learned constants of one model's engines.
 
@@ -104,14 +118,18 @@ class EngineModel:
         base_s: seconds that do not grow with the prompt, as measured; 0 if they were not.
         timed: whether they count to the end of a usual answer. Otherwise they count to the first
             token at most, and the time of an answer is not known.
+        speed: what is known of first tokens; c(m) is the unit of what is learned of them.
     """
 
-    def __init__(self, base_s: float, *, timed: bool = False) -> None:
+    def __init__(
+        self, base_s: float, *, timed: bool = False, speed: SpeedPrior = _UNMEASURED
+    ) -> None:
+        self.speed = speed
         self.first = Line(
-            prior=_first_prior(base_s, timed=timed),
-            doubt=(0.05, 0.5, 0.1, 0.5, 1.0),
+            prior=_first_prior(base_s, timed, speed),
+            doubt=_first_doubt(speed),
             low=(0.0, 0.05, 0.0, 0.0, 0.0),
-            high=(60.0, 20.0, 10.0, 20.0, 20.0),
+            high=(60.0, 20.0, 10.0, 20.0, MAX_BEND),
         )
         self.rest = Line(
             prior=(1.0, _LEAST_SLOWED), doubt=(0.5, 0.05), low=(0.02, 0.0), high=(20.0, 5.0)
@@ -124,15 +142,28 @@ class EngineModel:
     def rebase(self, base_s: float, timed: bool) -> None:
         """Replaces what was expected before any sample, by the arguments of a new model."""
         self.base = base_s, timed
-        prior = _first_prior(base_s, timed=timed)
-        self.first.expect(prior)
+        prior = _first_prior(base_s, timed, self.speed)
+        self.first.expect(prior, _first_doubt(self.speed))
         if not self.first.seen:
             self.first.now = list(prior)
         if not self.rest.seen:
             self._expect_answers(base_s, timed=timed)
 
+    def measured(self, speed: SpeedPrior) -> None:
+        """Replaces what is known of first tokens; what was learned of them stays true."""
+        self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
+        self.speed = speed
+        if self.base is not None:
+            self.rebase(*self.base)
+
+    def _restate(self, factor: float) -> None:
+        """All features but the first are in seconds by c(m), which changes by this factor."""
+        if factor != 1.0:
+            self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
+
     def _expect_answers(self, base_s: float, *, timed: bool) -> None:
-        self.unit_s = max(base_s, _LEAST_ANSWER_S) if timed else _ANSWER_S
+        answer_s = base_s - self.speed.start_s if timed else _ANSWER_S
+        self.unit_s = max(answer_s, _LEAST_ANSWER_S)
         self._answers = 4.0 if timed else 1.0  # that the unit's prior weighs
 
     @property
@@ -155,6 +186,11 @@ class EngineModel:
         b, c, cs, wc, _ = self.first.now
         d0, d1 = self.rest.now
         return b, c, cs / c, wc, d0 * self.unit_s, d1 * self.unit_s, self.bend
+
+    def seen(self) -> Seen:
+        """c(m) as the first tokens show it; from any thread."""
+        unit, first = self.speed.seconds_per_token, self.first
+        return Seen(unit * first.now[1], unit * first.error(1), first.seen)
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
         """Seconds of a prompt by c(m), more where its context is long."""
@@ -189,7 +225,12 @@ class EngineModel:
     def state(self) -> dict[str, object]:
         """The learned state, as plain values."""
         scalars = [self.unit_s, self._answers, self._tokens]
-        return {"first": self.first.state(), "rest": self.rest.state(), "answers": scalars}
+        return {
+            "first": self.first.state(),
+            "rest": self.rest.state(),
+            "answers": scalars,
+            "seconds_per_token": self.speed.seconds_per_token,
+        }
 
     def restore(self, state: object) -> None:
         """Restores a result of `state`; invalid parts are skipped."""
@@ -203,17 +244,25 @@ class EngineModel:
             and scalars[0] > 0.0
         ):
             return
-        self.first.restore(state.get("first"))
+        unit = state.get("seconds_per_token")
+        if self.first.restore(state.get("first")) and type(unit) is float and 1e-12 < unit < 1e3:
+            self._restate(self.speed.seconds_per_token / unit)
         if self.rest.restore(state.get("rest")):
             self.unit_s, self._answers, self._tokens = map(float, scalars)
 
 
-def _first_prior(base_s: float, *, timed: bool) -> tuple[float, ...]:
+def _first_prior(base_s: float, timed: bool, speed: SpeedPrior) -> tuple[float, ...]:
     """b, c, c * s, w * c and c * q of a first token."""
-    return 0.0 if timed else base_s, 1.0, 0.0, 1.0, _BEND
+    return speed.start_s if timed else base_s, 1.0, 0.0, 1.0, speed.bend
+
+
+def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
+    return 0.05, speed.error, 0.1, 0.5, 1.0
 
 
 @lru_cache(maxsize=MAX_MODELS)
-def priors(base_s: float, timed: bool = False) -> tuple[float, ...]:
+def priors(
+    base_s: float, timed: bool = False, speed: SpeedPrior = _UNMEASURED
+) -> tuple[float, ...]:
     """The constants of a model that nothing was learned of; the arguments are `EngineModel`'s."""
-    return EngineModel(base_s, timed=timed).constants()
+    return EngineModel(base_s, timed=timed, speed=speed).constants()

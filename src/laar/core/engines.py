@@ -34,6 +34,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laar.accuracy.capability import SpeedPrior
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import (
@@ -43,6 +44,7 @@ from laar.core.engine_model import (
     EndpointConstants,
     EngineModel,
     Sample,
+    Seen,
     priors,
 )
 from laar.core.paces import Paces
@@ -62,7 +64,7 @@ class Began:
     """
 
     slot: int
-    model: str
+    model: EngineModel
     plain_s: float
     context_tokens: float
     work_s: float
@@ -93,15 +95,16 @@ class Engines:
         self._batches = Batches(table)
         self._size = 0
         self._kept: tuple[object, object, EndpointConstants] | None = None
+        self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] | None = None
         """Called with each sample of a slot, before it is learned."""
-        self._grow()
+        self._grow(table.capacity)
+        table.on_grow = self._grow
 
     # -- asked at a decision -------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
         """The constants of some endpoints; the rest is as in `began`, an array over them."""
-        self._grow()
         if self._batches.look(self.traffic.done_s):
             self._kept = None
         kept = self._kept
@@ -118,7 +121,7 @@ class Engines:
             base = (float(base_s[mine[0]]), timed) if len(mine) else (0.0, False)
             if model is not None and len(mine):
                 model.rebase(*base)
-            rows.append(priors(*base) if model is None else model.constants())
+            rows.append(priors(*base, self._speed(name)) if model is None else model.constants())
         b, c, s, wc, d0, d1, bend = np.array(rows).T[:, model_id]
         first, rest = self._paces.first[slots], self._paces.rest[slots]
         made = EndpointConstants(
@@ -137,15 +140,26 @@ class Engines:
 
     def reads(self, slots: Slots) -> Floats:
         """The real seconds that some endpoints read for one second by c(m)."""
-        self._grow()
         known = [self._models.get(name) for name in self._table.models]
         by_model = np.array([1.0 if model is None else model.read for model in known])
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
-    def reassess(self) -> None:
-        """The assessor has other values from now on."""
+    def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
+        """The assessor has other values from now on; `speed` gives what it knows of a model's.
+
+        What was learned stays true, in units of the new c(m): the next decision counts by both.
+        """
         self._kept = None
+        if speed is not None:
+            self._speed = speed
+            for name, model in self._models.items():
+                model.measured(speed(name))
+
+    def seen(self) -> dict[str, Seen]:
+        """c(m) of the models whose first tokens were seen; from any thread."""
+        models = list(self._models.items())
+        return {name: model.seen() for name, model in models if model.first.seen}
 
     def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
         """The share of running requests that must end before such prompts have room; or None."""
@@ -185,11 +199,9 @@ class Engines:
             reads: whether its prompt is read there.
             visits: only its prompt is read there; another endpoint answers.
         """
-        self._grow()
         traffic = self.traffic
         now = traffic.advance(slot, now)
-        name = self._name(slot)
-        model = self._model(name, base_s, timed=timed)
+        model = self._model(self._name(slot), base_s, timed=timed)
         if model.base != (base_s, timed):
             model.rebase(base_s, timed)
             self._kept = None
@@ -198,7 +210,7 @@ class Engines:
         ahead_s = traffic.ahead(slot, now, pace)
         one = Began(
             slot=slot,
-            model=name,
+            model=model,
             plain_s=plain_s,
             context_tokens=context_tokens,
             work_s=work_s,
@@ -253,7 +265,7 @@ class Engines:
             ttft_s = None
         if plain_s is None or not math.isfinite(plain_s):
             plain_s = one.plain_s
-        slot, model = one.slot, self._model(one.model)
+        slot, model = one.slot, one.model
         features = _features(model, plain_s, one)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
@@ -276,7 +288,7 @@ class Engines:
         """
         if not math.isfinite(took_s):
             return
-        slot, model = one.slot, self._model(one.model)
+        slot, model = one.slot, one.model
         pace = self._paces.first.item(slot)
         took = max(took_s - model.constants()[0], 1e-4)
         features = _features(model, one.plain_s, one)
@@ -302,12 +314,10 @@ class Engines:
 
     def shared(self, slots: Slots) -> Floats:
         """The counters of some slots for other pickers; see `Traffic.shared`."""
-        self._grow()
         return self.traffic.shared(slots)
 
     def shared_at(self, slot: int) -> list[float]:
         """The same as `shared`, of one slot."""
-        self._grow()
         return self.traffic.shared_at(slot)
 
     def elsewhere(
@@ -335,7 +345,6 @@ class Engines:
             hidden_s: the part of `sent_s` whose first byte is not seen.
             read_s: seconds of prompts that were read since.
         """
-        self._grow()
         now = self.traffic.advance(slot, now)
         pace = self._pace(slot, self._models.get(self._name(slot)))
         self.traffic.send_elsewhere(
@@ -352,7 +361,6 @@ class Engines:
 
     def heard(self, slot: int, sample: Sample) -> None:
         """Learns from an answer that another picker saw."""
-        self._grow()
         model = self._model(self._name(slot))
         if sample.first:
             self._learn_first(slot, model, sample)
@@ -372,7 +380,6 @@ class Engines:
         """Restores a result of `state`, for models that have no samples yet."""
         if not isinstance(state, dict):
             return
-        self._grow()
         models, paces = state.get("models"), state.get("paces")
         served = {spec.models[0] for spec in self._table.specs()}
         for name in served.difference(self._models):
@@ -396,7 +403,7 @@ class Engines:
         answer_tokens: int | None,
         guessed_s: float,
     ) -> None:
-        slot, model, traffic = one.slot, self._model(one.model), self.traffic
+        slot, model, traffic = one.slot, one.model, self.traffic
         seen = ttft_s is not None and not math.isnan(one.first_at)
         took = latency_s - (guessed_s if ttft_s is None else ttft_s)
         if took <= 0.0:
@@ -438,7 +445,7 @@ class Engines:
     def _is_read(self, one: Began, now: float) -> None:
         if not one.is_read:
             one.is_read = True
-            pace = self._pace(one.slot, self._model(one.model))
+            pace = self._pace(one.slot, one.model)
             self.traffic.read(one.slot, now, one.work_s, pace, shown=one.shown)
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
@@ -446,15 +453,13 @@ class Engines:
         read = 1.0 if model is None else model.read
         return max(read * self._paces.first.item(slot), 1e-3)
 
-    def _grow(self) -> None:
-        """Follows the table's size."""
-        size = self._table.capacity
-        if size != self._size:
-            self.traffic.grow(size)
-            self._paces.grow(size)
-            self._batches.grow(size)
-            self._size = size
-            self._kept = None
+    def _grow(self, size: int) -> None:
+        """Follow the table's size."""
+        self.traffic.grow(size)
+        self._paces.grow(size)
+        self._batches.grow(size)
+        self._size = size
+        self._kept = None
 
     def _name(self, slot: int) -> str:
         at = int(self._table.model_id[slot])
@@ -466,7 +471,8 @@ class Engines:
         if model is None:
             if len(self._models) >= MAX_MODELS:
                 self._models.clear()  # names come from the sources of endpoints, yet have a cap
-            model = self._models[name] = EngineModel(base_s or 0.0, timed=timed)
+            model = EngineModel(base_s or 0.0, timed=timed, speed=self._speed(name))
+            self._models[name] = model
             if base_s is None:
                 model.base = None
             self._kept = None

@@ -125,7 +125,8 @@ class Lessons:
         self._engines.ended(
             began,
             now,
-            ttft_s=end.ttft_s,
+            # Of an answer that is no stream, the first byte comes after the last token.
+            ttft_s=end.ttft_s if began.shown else None,
             latency_s=end.latency_s,
             answer_tokens=end.completion_tokens,
             plain_s=plain_s,
@@ -144,7 +145,7 @@ class Lessons:
             self._observe(sample, now)
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
-        if known and end.ok and end.prompt_tokens:
+        if known and end.ok and end.prompt_tokens and not decision.request.tokens:
             self._usage(decision.request, flight.model, end.prompt_tokens)
         self._learn_prefix(decision, end, known=known)
 

@@ -86,13 +86,28 @@ class Line:
         self._take(solved.tolist())
         return True
 
-    def expect(self, prior: Sequence[float]) -> None:
-        """Sets another prior, as much in doubt as the first."""
+    def error(self, at: int) -> float:
+        """The standard error of a coefficient; from any thread."""
+        inverse = np.linalg.pinv(self._squares + np.diag(self._prior))
+        return math.sqrt(max(float(inverse[at, at]), 0.0))
+
+    def expect(self, prior: Sequence[float], doubt: Sequence[float] | None = None) -> None:
+        """Sets another prior; without `doubt`, as much in doubt as the one before."""
+        if doubt is not None:
+            self._prior = [1.0 / d**2 for d in doubt]
         self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
         """Rescales the line to a unit of values that is larger by this factor."""
         self._products = [each / factor for each in self._products]
+
+    def restate(self, factors: Sequence[float]) -> None:
+        """Restates what was learned: each feature is this many times as large from now on."""
+        scale = np.array(factors)
+        self._squares = self._squares * np.outer(scale, scale)
+        self._products = (np.array(self._products) * scale).tolist()
+        self._pending = [tuple((np.array(row) * [*factors, 1.0]).tolist()) for row in self._pending]
+        self._take((np.array(self.now) / scale).tolist())
 
     def state(self) -> list[list[float]]:
         """The learned state, as numbers: squares row by row, products, coefficients, count."""

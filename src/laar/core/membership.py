@@ -52,12 +52,12 @@ class EndpointSpec:
             latency, and the name a body is rewritten to when the client's name is not among them.
             Empty only between a source and `laar.server.own_names`.
         region: free text for the page and for metrics.
-        engine: engine that runs there, for the names of its metrics: ``vllm``, ``sglang``,
-            ``tensorrt-llm`` or ``llama.cpp``.
+        engine: engine that runs there, for the names of its metrics: a key of
+            `laar.datalayer.metrics_page.ENGINES`.
         metrics_url: page to scrape; None for the engine's own at the address, empty for none.
         labels: free labels from the source.
         host: the name in the source when it was a DNS name; several endpoints may share it.
-        priority_field: splice the ``priority`` field into the body (the engine runs with
+        priority_field: send the priority in a header, ``X-Vllm-Priority`` (the engine runs with
             ``--scheduling-policy priority``).
         max_model_len: longest prompt and answer together, in tokens; None when it is not known.
         same_weights: the names in `models` that are only other names of the first. The rest are

@@ -74,8 +74,12 @@ class Names:
         The same if the endpoint has it, else the first of an alias's names that it has, else its
         model's.
         """
-        known = (each for each in (name, *self._aliases.get(name, ())) if each in spec.models)
-        return next(known, spec.models[0])
+        if name in spec.models:
+            return name
+        for each in self._aliases.get(name, ()):
+            if each in spec.models:
+                return each
+        return spec.models[0]
 
     def named(self, item: str) -> list[int] | None:
         """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""

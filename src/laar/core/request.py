@@ -57,6 +57,7 @@ class Request:
         system: head of the system prompt; empty for none.
         marks: marks of the body's shape: tools, an answer's format, turns. They show the task, too.
         chars: characters in all spans.
+        tokens: length of a prompt that came as token ids; 0 where it has to be estimated.
         stream: the client asked for a streamed answer.
         max_tokens: limit on the answer; None when the client set none.
         body_bytes: size of the body.
@@ -99,6 +100,7 @@ class Request:
     system: str = ""
     marks: tuple[str, ...] = ()
     chars: int = 0
+    tokens: int = 0
     stream: bool = False
     max_tokens: int | None = None
     body_bytes: int = 0

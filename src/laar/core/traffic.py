@@ -106,7 +106,7 @@ class Traffic:
         """The traffic of some endpoints, and the mean of their loads."""
         rows: Floats = self._asked.take(slots, axis=1)
         recent = rows[-2:]  # `load` and `came`
-        recent *= _exp((self._load_from - now) / RATE_S)
+        recent *= math.exp(min(0.0, self._load_from - now) / RATE_S)
         asked = Asked(*rows)
         return asked, float(np.add.reduce(asked.load)) / len(slots)
 
@@ -119,12 +119,12 @@ class Traffic:
 
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
-        fade = _exp((self.arrived_at - now) / RATE_S)
+        fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # also if clocks jump
         return self._rate * fade, self._load * fade
 
     def visits(self, slots: Slots, now: float) -> float:
         """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
-        faded = _exp((self._load_from - now) / RATE_S)
+        faded = math.exp(min(0.0, self._load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
     def shared(self, slots: Slots) -> Floats:
@@ -259,7 +259,7 @@ class Traffic:
     ) -> None:
         # Kept as of one moment for all: then it fades by one factor.
         if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
-            faded = _exp((self._load_from - now) / RATE_S)
+            faded = math.exp(min(0.0, self._load_from - now) / RATE_S)
             self.load *= faded
             self.came *= faded
             self._load_from = now
@@ -291,8 +291,3 @@ def seconds_ahead(
         read: the `read` of the engines' constants.
     """
     return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0) / read
-
-
-def _exp(exponent: float) -> float:
-    """The share that is left after fading: never above 1, even if clocks jump."""
-    return math.exp(max(-700.0, min(0.0, exponent)))

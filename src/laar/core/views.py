@@ -79,18 +79,21 @@ class Views:
         """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
         table, reason = self._table, ""
         slots, model_id = group.slots, group.model_id
-        models, judged = self._judged(request, slots, model_id)
+        models: Sequence[str] = table.models
+        judged, weights_of = model_id, table.weights(request.model)
+        if weights_of and request.model in self.settings.aliases:
+            models, judged = self._judged(request, slots, model_id)
         known = self._assess(request, models, tried, now)
         if known is None:
             reason = self._faults.reason("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again = None, None, None
         by_model = known.tokens[: len(table.models)]
+        if request.tokens:
+            by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
         if self._look_up is not None:
-            found = self._look_up(
-                request, table.weights(request.model), table.models, by_model, table.capacity, now
-            )
+            found = self._look_up(request, weights_of, table.models, by_model, table.capacity, now)
             if found is None:
                 reason = self._faults.reason("prefixes")
             else:
@@ -119,7 +122,7 @@ class Views:
             evidence=known.evidence[judged],
             seconds_per_token=known.seconds_per_token[model_id],
             base_s=base_s,
-            times_tried=self._times_tried(tried, model_id),
+            times_tried=self._times_tried(tried, model_id) if tried else np.zeros(len(slots)),
             cell=known.cell,
             timed_answers=known.timed_answers,
             engines=self._engines,
@@ -132,7 +135,11 @@ class Views:
             answers=group.answers,
             pace=group.pace,
             typical_s=group.typical_s,
-            load_s=self._load_s(request.model, slots, base_s, timed=known.timed_answers),
+            load_s=(
+                self._load_s(request.model, slots, base_s, timed=known.timed_answers)
+                if weights_of
+                else None
+            ),
             weights=weights,
         )
         return view, chain, reason
@@ -170,14 +177,10 @@ class Views:
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""
-        if not self._table.weights(name):
-            return None
         of = self._engines.constants(slots, base_s, timed=timed)
         return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
-        if not tried:
-            return np.zeros(len(model_id))
         counts = Counter(tried)
         most = self.settings.max_times_tried
         by_model = np.array([min(counts[m], most) for m in self._table.models], np.float64)

@@ -1,8 +1,9 @@
 """One tiny request to an endpoint: whether it answers, seen from here.
 
 `laar doctor` shows the result of `ask`. The trial of an endpoint that is out begins with it, too: a
-question of laar's own costs one token, a client's request on trial may cost its client the answer.
-The answer is streamed and read to its first event, since engines send 200 before they know better.
+question of laar's own costs a token, a client's request on trial may cost its client the answer.
+The answer is streamed and read until it says anything, since engines send 200 before they know
+better, and so do pages that stand in front of engines.
 
 Not promised: that it works for every engine. One that wants a key, or does not chat, answers 4xx;
 that shows nothing, and a client's request has to be the trial.
@@ -19,10 +20,14 @@ import aiohttp
 import orjson
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.naming import goes_by
+from laar.core.request import Api
 from laar.datalayer.interface import Clock
 from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
-from laar.protocol.headers import retry_after_s
+from laar.protocol.answers import AnswerReader
+from laar.protocol.headers import media_type, retry_after_s
+from laar.protocol.usefulness import flaw_of_type
 
 __all__ = ["Asked", "Asker", "ask", "new_session"]
 
@@ -31,7 +36,9 @@ TIMEOUT_S = 10.0
 _MAX_UNDER_WAY = 16
 """A pool that fails as a whole must not be asked as a whole."""
 _MAX_BYTES = 4096
-_ERRORS = (b"event: error", b'data: {"error"', b'data:{"error"', b'{"error"', b'{"object":"error"')
+_TOKENS = 8
+"""Tokens of the answer. It is read to the first that says anything, but one may be a thought's
+beginning, which no engine shows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +76,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
-        "max_tokens": 1,
+        "max_tokens": _TOKENS,
         "stream": True,
     }
     began = clock()
@@ -80,20 +87,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
             headers={"content-type": "application/json", "user-agent": "laar-trial"},
             allow_redirects=False,
         ) as answer:
-            text = b""
-            while b"\n\n" not in text and len(text) < _MAX_BYTES:
-                piece = await answer.content.readany()
-                if not piece:
-                    break
-                text += piece
-            wrong = answer.status == 200 and text.lstrip().startswith(_ERRORS)
-            reply = Reply(
-                status=answer.status,
-                retry_after_s=retry_after_s(answer.headers.get("retry-after", ""), time.time()),
-                text=text[:_MAX_BYTES],
-                event=wrong,
-            )
-            return Asked(reply=reply, seconds=clock() - began)
+            return Asked(reply=await _read(answer, spec), seconds=clock() - began)
     except aiohttp.ClientConnectorError as error:
         return Asked(
             problem=f"can't be reached: {error.strerror or type(error).__name__}",
@@ -105,6 +99,36 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         return Asked(failed=Kind.STATUS, problem="takes the connection, and cuts it")
     except (aiohttp.ClientError, OSError, ValueError) as error:
         return Asked(problem=f"breaks off: {type(error).__name__}")
+
+
+async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
+    """Reads an answer until it is known what it is worth."""
+    given = media_type(answer.headers.get("content-type", ""))
+    text = b""
+    found = None
+    if answer.status == 200 and flaw_of_type(given, Api.CHAT, stream=True):
+        found = Reply(status=200, found=Kind.TYPE, detail=given)
+    is_readable = answer.status == 200 and not answer.headers.get("content-encoding")
+    reader = AnswerReader(
+        events=given == "text/event-stream" if given else None,
+        api=Api.CHAT if is_readable else Api.OPAQUE,
+        max_tokens=_TOKENS,
+    )
+    while found is None and len(text) < _MAX_BYTES:
+        piece = await answer.content.readany()
+        text += piece
+        found = reader.feed(piece) if piece else reader.end()
+        if not piece:
+            break
+    if answer.status == 200 and found is not None:
+        if goes_by(found.model, spec.models):
+            found.model = ""
+        return found
+    return Reply(
+        status=answer.status,
+        retry_after_s=retry_after_s(answer.headers.get("retry-after", ""), time.time()),
+        text=text[:_MAX_BYTES],
+    )
 
 
 class Asker:

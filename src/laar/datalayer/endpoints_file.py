@@ -12,13 +12,14 @@ import asyncio
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
+from laar.datalayer.metrics_page import Engine
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
@@ -130,7 +131,7 @@ class Endpoint(BaseModel):
     """All model names that the endpoint serves. Accuracy and latency use the first."""
     region: str = ""
     """Region of the endpoint: free text, shown on the page and in metrics."""
-    engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = "vllm"
+    engine: Engine = "vllm"
     """Engine whose metric names the endpoint's page uses."""
     metrics_url: Annotated[str, AfterValidator(_metrics_url)] | None = None
     """URL of the metrics page. Default: that of the engine, ``/metrics`` at
@@ -138,8 +139,8 @@ class Endpoint(BaseModel):
     labels: dict[str, str] = {}
     """Labels of the endpoint, free names and values."""
     priority_field: bool = False
-    """Whether laar adds the ``priority`` field to bodies of requests that name an objective, and
-    with flow control to all. The engine must run with ``--scheduling-policy priority``."""
+    """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, and
+    with flow control with all. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
     """Limit of prompt and answer together, in tokens, as the engine was started with. None: as
     the engine lists it; requests of any length where it does not."""

@@ -7,6 +7,7 @@ calls are made on the event loop and must return at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -80,8 +81,10 @@ class KvEventSink(ProblemSink, Protocol):
     ) -> None:
         """Blocks left the cache of `address`; with `host` their copies in its host's memory did."""
 
-    def cleared(self, address: str, *, past: bool = False) -> None:
+    def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """The cache of `address` is empty, and what enters it from now on is reported.
+
+        `at_s`: since when, by the engine's clock; NaN where that is not known.
 
         `past`: it was empty before this picker listened; the events since then follow.
         """

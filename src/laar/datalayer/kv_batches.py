@@ -11,6 +11,7 @@ prompt's beginning while the prompt is still of use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ import numpy as np
 
 from laar.prefix.tokens import Stored, TokenIds
 
-__all__ = ["Cleared", "Event", "Groups", "Removed", "decode_batch"]
+__all__ = ["Cleared", "Event", "Groups", "Removed", "decode_batch", "time_of"]
 
 _MEDIUM = "GPU"
 """The name of the memory that prefills read from, with vLLM on CPUs as well."""
@@ -37,6 +38,9 @@ class Removed(NamedTuple):
 
 class Cleared(NamedTuple):
     """A cache was emptied."""
+
+    at_s: float = math.nan
+    """By the engine's clock; NaN where that is not known."""
 
 
 Event = Stored | Removed | Cleared
@@ -73,13 +77,26 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
         ValueError: it is none.
     """
     try:
-        _, events, *_ = msgspec.msgpack.decode(payload)
-        return [event for raw in _joined(events) if (event := _event(raw, groups)) is not None]
-    except (
-        *(msgspec.MsgspecError, TypeError, KeyError, IndexError),
-        *(RecursionError, OverflowError),
-    ) as error:
+        at_s, events, *_ = msgspec.msgpack.decode(payload)
+        found = [event for raw in _joined(events) if (event := _event(raw, groups)) is not None]
+    except _FAULTS as error:
         raise ValueError(f"{type(error).__name__} {error}".strip()) from None
+    return [Cleared(_time(at_s)) if type(event) is Cleared else event for event in found]
+
+
+def time_of(payload: bytes) -> float:
+    """The time of a message in seconds, by the engine's clock; NaN where it has none."""
+    try:
+        return _time(msgspec.msgpack.decode(payload)[0])
+    except _FAULTS:
+        return math.nan
+
+
+_FAULTS = (ValueError, TypeError, KeyError, IndexError, RecursionError, OverflowError)
+
+
+def _time(value: object) -> float:
+    return value if isinstance(value, float) else math.nan
 
 
 def _joined(events: Iterable[Any]) -> list[Any]:

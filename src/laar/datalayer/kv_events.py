@@ -25,7 +25,7 @@ import zmq.asyncio
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import split_address
 from laar.datalayer.interface import GONE, KvEventSink, Targets
-from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch
+from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time_of
 from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
@@ -156,7 +156,7 @@ class KvEvents:
             begins = number == 0 or (expected is not None and number < expected)
             if begins:  # a restart
                 groups = Groups()
-                self._sink.cleared(address)
+                self._sink.cleared(address, at_s=time_of(payload))
             if number not in (0, expected):
                 if begins:  # its first events are lost
                     self._sink.lost(address)
@@ -201,7 +201,7 @@ class KvEvents:
                     if number >= until:
                         break
                     if number == 0:
-                        self._sink.cleared(address, past=history)
+                        self._sink.cleared(address, past=history, at_s=time_of(payload))
                     elif following not in (None, number):
                         self._sink.lost(address)
                     following = number + 1
@@ -230,7 +230,7 @@ class KvEvents:
         elif isinstance(event, Removed):
             self._sink.removed(address, event.hashes, host=event.host)
         else:
-            self._sink.cleared(address, past=history)
+            self._sink.cleared(address, past=history, at_s=event.at_s)
 
 
 async def _again(

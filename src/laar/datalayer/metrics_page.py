@@ -19,12 +19,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from xxhash import xxh3_128_digest
 
 from laar.core.endpoints import EndpointSpec, Reading
 
-__all__ = ["ENGINES", "Counters", "EngineNames", "PageReader", "page_url", "read_page"]
+__all__ = ["ENGINES", "Counters", "Engine", "EngineNames", "PageReader", "page_url", "read_page"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,10 @@ class EngineNames:
             run, and whose value is when that was so.
         worked: a counter that any work moves, to see a restart by.
         started: a gauge with the time at which `worked` began.
+        refused: a counter of requests refused since the queue was full, with the label of its
+            reason that means so.
         path: path of the page.
+        aliases: other names of the engine, in labels of pods.
     """
 
     prefix: bytes
@@ -57,7 +61,9 @@ class EngineNames:
     adapters_info: tuple[bytes, bytes, bytes] | None = None
     worked: bytes = b""
     started: bytes = b""
+    refused: tuple[bytes, bytes] | None = None
     path: str = "/metrics"
+    aliases: tuple[str, ...] = ()
 
 
 ENGINES: Mapping[str, EngineNames] = {
@@ -76,6 +82,7 @@ ENGINES: Mapping[str, EngineNames] = {
         adapters_info=(b"vllm:lora_requests_info", b"running_lora_adapters", b"max_lora"),
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
+        refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
     ),
     # Every scheduler of a group may report, and each priority beside the total (`_once`).
     "sglang": EngineNames(
@@ -101,6 +108,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"trtllm_request_success_total",
         started=b"trtllm_request_success_created",
         path="/prometheus/metrics",
+        aliases=("trtllm-serve", "trtllm"),
     ),
     # With `--metrics`; the share of its cache in use only in older releases, its size in none.
     "llama.cpp": EngineNames(
@@ -109,8 +117,15 @@ ENGINES: Mapping[str, EngineNames] = {
         running=(b"llamacpp:requests_processing",),
         kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
         worked=b"llamacpp:prompt_tokens_total",
+        aliases=("llamacpp", "llama-server"),
     ),
 }
+"""The engines that laar knows, all of them: settings and labels of pods take these names."""
+
+if TYPE_CHECKING:
+    Engine = str
+else:
+    Engine = Literal[tuple(ENGINES)]
 
 _MAX_SAMPLES = 1024
 """Series of one name that are read: a page has one for each data-parallel rank."""
@@ -130,6 +145,7 @@ class Counters:
     queries: float
     worked: float
     started: float
+    refused: float
 
     def restarted_since(self, before: Counters) -> bool:
         """Return whether a counter ran backwards or the start time moved; NaN is no sign."""
@@ -139,12 +155,18 @@ class Counters:
             or (math.isfinite(self.started + before.started) and self.started != before.started)
         )
 
+    def refused_since(self, before: Counters) -> float:
+        """Return how many were refused since; a series may appear with the first refusal."""
+        refused = self.refused - (0.0 if math.isnan(before.refused) else before.refused)
+        return refused if 0.0 < refused < math.inf else 0.0
+
     def or_known(self, before: Counters) -> Counters:
         """Return these counters, with the earlier number of each that this page lacks."""
         return Counters(
             queries=before.queries if math.isnan(self.queries) else self.queries,
             worked=before.worked if math.isnan(self.worked) else self.worked,
             started=before.started if math.isnan(self.started) else self.started,
+            refused=before.refused if math.isnan(self.refused) else self.refused,
         )
 
 
@@ -169,8 +191,8 @@ class PageReader:
         """The numbers of a page; `engine` is a key of `ENGINES`."""
         lines = engine, _hash_of_lines(page, ENGINES[engine].prefix)
         if lines == self._lines:
-            if self._reading.restarted:
-                self._reading = dataclasses.replace(self._reading, restarted=False)
+            if self._reading.restarted or self._reading.refused:
+                self._reading = dataclasses.replace(self._reading, restarted=False, refused=0.0)
             return self._reading
         self._lines = lines
         self._reading, self._before = read_page(page, engine, self._before)
@@ -199,7 +221,8 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
     counters = Counters(
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
-        started=_total(page, (names.started,)),
+        started=_latest(page, names.started),
+        refused=_refused(page, names),
     )
     kv_usage = _mean(page, names.kv_usage)
     adapters, max_adapters = _adapters(page, names)
@@ -213,6 +236,8 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         adapters=adapters,
         max_adapters=max_adapters,
         restarted=before is not None and counters.restarted_since(before),
+        started_s=counters.started,
+        refused=0.0 if before is None else counters.refused_since(before),
     )
     return reading, counters if before is None else counters.or_known(before)
 
@@ -224,11 +249,22 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
     return math.nan
 
 
+def _latest(page: bytes, name: bytes) -> float:
+    """The largest of the series, each of another rank."""
+    return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
+
+
 def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
     for name in names:
         if samples := _samples(page, name):
             return _finite(sum(_number(value) for _, value in samples) / len(samples))
     return math.nan
+
+
+def _refused(page: bytes, names: EngineNames) -> float:
+    if names.refused is None or not (samples := _samples(page, names.refused[0])):
+        return math.nan
+    return sum(_number(value) for labels, value in samples if names.refused[1] in labels)
 
 
 def _finite(value: float) -> float:

@@ -62,6 +62,8 @@ class Prober:
             targets,
             self._probe,
             self._left,
+            kind="probe",
+            problems=sink,
             interval_s=interval_s,
             most_per_s=MAX_PROBES_PER_S,
             phase=0.5,  # the work of scrapes would count as a part of the round trip

@@ -65,7 +65,14 @@ class Scraper:
         self._max_page_bytes = max_page_bytes
         self._readers: defaultdict[str, PageReader] = defaultdict(PageReader)
         self._visits = Visits(
-            self._scraped, self._scrape, self._left, interval_s=interval_s, clock=clock, rng=rng
+            self._scraped,
+            self._scrape,
+            self._left,
+            kind="scrape",
+            problems=sink,
+            interval_s=interval_s,
+            clock=clock,
+            rng=rng,
         )
         self._known: Sequence[EndpointSpec] = ()
         self._with_page: Sequence[EndpointSpec] = ()

@@ -81,6 +81,8 @@ class ServedNames:
             targets,
             self._look,
             self._left,
+            kind="models",
+            problems=sink,
             interval_s=lambda spec: interval_s if spec.models else nameless_s,
             clock=clock,
             rng=rng,

@@ -227,6 +227,18 @@ class LocalTokenizer:
             return None
 
 
+def ids_given(api: Api, document: Mapping[str, Any]) -> TokenIds | None:
+    """Token ids of a prompt that came as such; None for any other."""
+    prompt = document.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
+        prompt = prompt[0]
+    if api is not Api.COMPLETIONS or not isinstance(prompt, list):
+        return None
+    if not prompt or not all(type(each) is int and 0 <= each < 1 << 32 for each in prompt):
+        return None
+    return np.array(prompt, np.uint32)
+
+
 async def ask_engine(
     session: aiohttp.ClientSession,
     address: str,

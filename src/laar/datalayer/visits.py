@@ -15,14 +15,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import heapq
+import logging
 import math
 import random
 from collections.abc import Callable, Coroutine
 
 from laar.core.endpoints import EndpointSpec
-from laar.datalayer.interface import Clock, Targets
+from laar.datalayer.interface import Clock, ProblemSink, Targets
 
 __all__ = ["LOOK_S", "Interval", "Visits", "until_look_s"]
+
+_LOG = logging.getLogger(__name__)
 
 Visit = Callable[[EndpointSpec], Coroutine[None, None, None]]
 Interval = float | Callable[[EndpointSpec], float]
@@ -57,8 +60,11 @@ class Visits:
 
     Args:
         targets: returns the current targets; called at each look.
-        visit: does the work; must bound its own time and catch the errors it expects.
+        visit: does the work; must bound its own time and catch the errors it expects. Any other
+            error fails that visit alone.
         left: called with the address of a target that is gone.
+        kind: kind of the visits, which begins the source of their problems.
+        problems: gets the errors that a visit did not expect.
         interval_s: seconds between two visits of one endpoint, for all or by endpoint.
         most_per_s: visits of all endpoints in a second, but for the first of each.
         phase: moves the moments at which visits start, as a share of the time between two of them.
@@ -72,6 +78,8 @@ class Visits:
         visit: Visit,
         left: Callable[[str], None],
         *,
+        kind: str,
+        problems: ProblemSink,
         interval_s: Interval,
         most_per_s: float = MAX_STARTS_PER_S,
         phase: float = 0.0,
@@ -81,6 +89,8 @@ class Visits:
         self._targets = targets
         self._visit = visit
         self._left = left
+        self._kind = kind
+        self._problems = problems
         self._interval_s = interval_s
         self._most_per_s = most_per_s
         self._phase = phase
@@ -92,17 +102,12 @@ class Visits:
         self._due_at: dict[str, float] = {}  # which of an address's entries in the heap counts
         self._begun_at: dict[str, float] = {}
         self._under_way: dict[str, asyncio.Task[None]] = {}
-        self._failure: BaseException | None = None
+        self._logged: set[type[BaseException]] = set()
 
     async def run(self) -> None:
-        """Visit until cancelled; visits under way are cancelled with it.
-
-        Raises:
-            Exception: an error that a visit raised and should have caught.
-        """
-        self._failure = None
+        """Visit until cancelled; visits under way are cancelled with it."""
         try:
-            while self._failure is None:
+            while True:
                 now = self._clock()
                 self._follow(now)
                 self._start(now)
@@ -111,7 +116,6 @@ class Visits:
                     wait_s = min(wait_s, self._due[0][0] - now)
                 # A due visit that has to wait for a free place must not spin.
                 await asyncio.sleep(max(wait_s, LEAST_WAIT_S) + _TIMER_S)
-            raise self._failure
         finally:
             tasks = list(self._under_way.values())
             for task in tasks:
@@ -167,5 +171,11 @@ class Visits:
 
     def _ended(self, address: str, task: asyncio.Task[None]) -> None:
         del self._under_way[address]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failure = error
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if type(error) not in self._logged:  # a traceback of each kind is enough
+            self._logged.add(type(error))
+            _LOG.error("%s %s failed", self._kind, address, exc_info=error)
+        self._problems.problem(
+            f"{self._kind} {address}", f"failed with {type(error).__name__}; see the log"
+        )

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from laar.core.endpoints import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
 from laar.doctor.findings import Finding, Level
-from laar.health import GOOD, Kind, judge
+from laar.health import GOOD, USELESS, Kind, judge
 
 __all__ = ["answer_findings"]
 
@@ -26,6 +26,11 @@ _REMEDIES = {
     Kind.EVENT: "see the engine's log: it sends 200 before it knows that it fails",
     Kind.HANG: "see the engine's log, and whether its accelerator works",
     Kind.DENIED: "start all replicas of a model with the same keys and --served-model-name",
+    **dict.fromkeys(
+        USELESS,
+        "see what listens there: a page or a proxy may stand in front of the engine, its chat "
+        "template may be broken, or it serves another model than its siblings",
+    ),
     Kind.FULL: "it is full: add replicas, or limit what comes in (`flow`)",
 }
 
@@ -86,7 +91,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
     summary = Finding(
         level=level,
         where=f"model {model}",
-        what=f"asked for one token, its endpoints answer: {shown}",
+        what=f"asked for a few tokens, its endpoints answer: {shown}",
         remedy="" if level is Level.OK else remedy,
     )
     return [summary, *hints, *faults]
@@ -109,7 +114,10 @@ def _verdict(answer: Asked) -> Kind | str | None:
 def _short(answer: Asked) -> str:
     if answer.reply is None:
         return answer.problem
-    return f"{answer.reply.status}{' with an error inside' if answer.reply.event else ''}"
+    inside = " with an error inside" if answer.reply.event else ""
+    if answer.reply.found in USELESS:
+        inside = f" and nothing of use ({answer.reply.detail or answer.reply.found})"
+    return f"{answer.reply.status}{inside}"
 
 
 def _long(answer: Asked) -> str:

@@ -23,7 +23,7 @@ import orjson
 
 from laar.core.endpoints import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
-from laar.datalayer.metrics_page import page_url, read_page
+from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
 from laar.doctor.envoy_judgements import Needs
@@ -316,7 +316,7 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
             _warning(
                 where,
                 what,
-                "set `engine` to what runs there: vllm, sglang, tensorrt-llm, llama.cpp",
+                f"set `engine` to what runs there: {', '.join(ENGINES)}",
             )
         ]
     return []

@@ -126,13 +126,17 @@ def mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judge
     """A field of the processing mode has a value in each shape; None leaves it open."""
     default = "NONE" if field.endswith("body_mode") else "SKIP"
     effects = {
-        native: "every chunk of an answer costs a message, and the end of a request is seen late",
+        native: "the picker gets answers in a form that it does not read",
         full_duplex: "full duplex needs bodies and trailers both ways, or requests hang",
     }
 
     def judge(processor: Json, _needs: Needs) -> Wrong | None:
-        wanted = native if is_native(processor) else full_duplex
-        if wanted is None or _mode(processor).get(field, default) == wanted:
+        wanted, value = full_duplex, _mode(processor).get(field, default)
+        if is_native(processor):
+            wanted = native
+            if field == "response_body_mode" and value == "STREAMED":
+                return None  # as the gateway shape has it
+        if wanted is None or value == wanted:
             return None
         return Wrong(effects[wanted], wanted)
 

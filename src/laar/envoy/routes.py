@@ -61,6 +61,7 @@ from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.events import Patience
 from laar.protocol.openai import SUFFIXES
+from laar.protocol.stream.sending import ONCE
 
 EXT_PROC = "envoy.filters.http.ext_proc"
 BUFFER = "envoy.filters.http.buffer"
@@ -82,12 +83,10 @@ def routes(*entries: Route) -> RouteConfiguration:
         # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
         request_headers_to_add=[
             HeaderValueOption(
-                header=HeaderValue(
-                    key=names.PREFILLER,
-                    value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PREFILLER})%",
-                ),
+                header=HeaderValue(key=name, value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%"),
                 append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
             )
+            for name in names.SET_BY_ROUTES
         ],
     )
 
@@ -100,15 +99,16 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
     also one whose body has no length: were it empty, there would be no message at all.
     """
     allowed = (
+        ONCE,
         *(Patience(silence_s, begin_s) for begin_s, silence_s in names.BEGINS_S.items()),
         *(Patience(silence_s) for silence_s in names.SILENCES_S),
         Patience(),
     )
     found = []
     for patience in allowed:
-        if (patience.silence_s or 0) >= options.idle_timeout_s:
+        if (patience.silence_s or 0) >= options.idle_timeout_s and not patience.once:
             continue
-        if body_mode == "native":
+        if body_mode != "full-duplex":
             generation = RouteMatch(
                 safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
                 headers=[
@@ -117,33 +117,39 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
                         name="content-length",
                         string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
                     ),
+                    # The body of an upgrade has no end, whatever its length is said to be.
+                    HeaderMatcher(name="upgrade", present_match=True, invert_match=True),
                 ],
             )
             kept = _route(generation, options, patience, ExtProcOverrides())
             whole = BufferPerRoute(buffer=Buffer(max_request_bytes=options.max_body_bytes))
             kept.typed_per_filter_config[BUFFER] = Any.pack(whole)
             found.append(kept)
-        mode = processing_mode(native=True, headers=True) if body_mode == "native" else None
+        mode = None if body_mode == "full-duplex" else processing_mode(body_mode, headers=True)
         other = ExtProcOverrides(processing_mode=mode)
         found.append(_route(RouteMatch(prefix="/"), options, patience, other))
     return found
 
 
-def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
+def processing_mode(body_mode: BodyMode, *, headers: bool) -> ProcessingMode:
     """The parts of a stream that Envoy sends to the picker.
 
     Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
     """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
-    trailers = skip if native else send
+    requests, answers = {
+        "native": (bodies.BUFFERED, bodies.NONE),
+        "streamed": (bodies.BUFFERED, bodies.STREAMED),
+        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED),
+    }[body_mode]
     return ProcessingMode(
         request_header_mode=send if headers else skip,
-        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
-        request_trailer_mode=trailers,
+        request_body_mode=requests,
+        request_trailer_mode=send if body_mode == "full-duplex" else skip,
         response_header_mode=send,
-        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
-        response_trailer_mode=trailers,
+        response_body_mode=answers,
+        response_trailer_mode=skip if body_mode == "native" else send,
     )
 
 
@@ -151,8 +157,11 @@ def _route(
     match: RouteMatch, options: BootstrapOptions, patience: Patience, picking: ExtProcOverrides
 ) -> Route:
     named = {names.SILENCE: patience.silence_s, names.BEGIN: patience.begin_s}
+    if patience.once:
+        named = {names.ONCE: 1}
     match.dynamic_metadata = [_named(key, str(s)) for key, s in named.items() if s is not None]
-    idle = timedelta(seconds=patience.silence_s or options.idle_timeout_s)
+    silence_s = min(patience.silence_s or options.idle_timeout_s, options.idle_timeout_s)
+    idle = timedelta(seconds=silence_s)
     begin = None if patience.begin_s is None else timedelta(seconds=patience.begin_s)
     return Route(
         match=match,
@@ -170,7 +179,7 @@ def _route(
             retry_policy=RetryPolicy(
                 retry_on=RETRY_ON,
                 retriable_status_codes=list(RETRIED),
-                num_retries=options.retries,
+                num_retries=0 if patience.once else options.retries,
                 per_try_timeout=begin,
                 per_try_idle_timeout=idle,
                 host_selection_retry_max_attempts=_HOST_ATTEMPTS,

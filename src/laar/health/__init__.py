@@ -2,12 +2,13 @@
 
 from laar.health.attempt import Attempt
 from laar.health.health import Health, Word
-from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
 from laar.health.settings import HealthSettings
 from laar.health.standing import Standing
 
 __all__ = [
     "GOOD",
+    "USELESS",
     "Attempt",
     "Health",
     "HealthSettings",

@@ -23,10 +23,12 @@ class Attempt:
 
     `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
     compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
-    `rtt_s` the round trip: a far endpoint is not a slow one.
+    `rtt_s` the round trip: a far endpoint is not a slow one. `ahead` is how many were in flight at
+    its endpoint when it was sent.
     `read` is true where the body of its answer is seen, `good` where it counted as good so far,
-    `judged` where it counted at all, `overdue` where it was silent for too long. `timed` is false
-    where the time at which the endpoint got it is unknown.
+    `judged` where it counted at all, `useless` where its answer was of no use, `overdue` where it
+    was silent for too long. `timed` is false where the time at which the endpoint got it is
+    unknown.
     """
 
     slot: int
@@ -35,10 +37,12 @@ class Attempt:
     predicted_s: float
     tokens: float
     rtt_s: float
+    ahead: int = 0
     trial: bool = False
     timed: bool = True
     read: bool = False
     stage: Stage = Stage.SENT
     good: bool = False
     judged: bool = False
+    useless: bool = False
     overdue: bool = False

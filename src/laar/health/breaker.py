@@ -45,6 +45,10 @@ _PROBES_BELIEVED = 6
 """Failed probes after which a request is tried all the same: a probe may fail by itself."""
 _SUSPECT_S = 1.0
 """A suspect whose question has no answer by then is back: it is as likely to be busy."""
+_EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
+_LIMIT_DOUBLES_S = 5.0
+_LIMITED_S = 20.0
+"""A limit that has grown sixteenfold is none."""
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price visibly."""
 
@@ -76,8 +80,11 @@ class Breaker:
     trials: int = 0
     full_until: float = 0.0
     """The endpoint is full, and gets no requests before this time."""
+    limited_at: float = -math.inf
+    """When it last refused a request because of those ahead of it."""
+    _limit: float = math.inf
     suspected_at: float = -math.inf
-    """When its question was last requested."""
+    """When its question was last requested, or is to be asked."""
     probing: bool = False
     """A question of the picker is in flight."""
     probed: bool = False
@@ -123,11 +130,14 @@ class Breaker:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
             self._acquit(settings, now)
+        if now - self.limited_at > _LIMITED_S:
+            self.limited_at = -math.inf
         if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling is gone
             self._suspected = self.refused = False
         if (
             self.state is not State.CLOSED
             or self.full_until > now
+            or self.is_limited
             or self.doubtful
             or self._suspected
         ):
@@ -145,6 +155,21 @@ class Breaker:
         """Whether it is out, and has failed a trial or a question since it was taken out."""
         return self.failed_again and self.state in (State.OPEN, State.TRIAL)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether it may have a limit."""
+        return self.limited_at > -math.inf
+
+    def limit(self, now: float) -> float:
+        """How many requests it takes at a time, by its last refusals for load; infinite without.
+
+        It doubles again and again, since refusals are cheap: Envoy asks another endpoint.
+        """
+        since_s = now - self.limited_at
+        if since_s > _LIMITED_S:
+            return math.inf
+        return float(int(max(1.0, self._limit) * math.exp2(since_s / _LIMIT_DOUBLES_S)))
+
     def trial_due(self, now: float) -> bool:
         """Whether the next request should be its trial."""
         return (
@@ -157,7 +182,7 @@ class Breaker:
     def probe_due(self, settings: HealthSettings, now: float) -> bool:
         """Whether it should be asked before a request is risked."""
         if self._suspected:
-            return not self.probing and not self.refused
+            return not self.probing and not self.refused and now >= self.suspected_at
         return (
             settings.probe
             and not self.probed
@@ -286,6 +311,16 @@ class Breaker:
         if attempt is not None and attempt is self.trial:
             self._close(now)
 
+    def overloaded(self, attempt: Attempt, now: float) -> None:
+        """Records that the endpoint refused a request because of those ahead of it.
+
+        That is no failure, and no reason for a pause: it works, at as many as it took.
+        """
+        if attempt.ahead < self.limit(now):
+            self._limit, self.limited_at = float(attempt.ahead), now
+        if attempt is self.trial:
+            self._close(now)
+
     def heard_good(self, settings: HealthSettings, now: float) -> None:
         """Records a good answer to another picker's request."""
         self._recent.add(settings.half_life_s, now, good=1.0)
@@ -332,6 +367,9 @@ class Breaker:
         if self.is_out or self._suspected:
             return False
         if now - self.suspected_at < settings.first_trial_s:
+            if kind is not Kind.DENIED:  # soon, then: its price may keep all others away
+                self._suspected, self.kind = True, kind
+                self.suspected_at += settings.first_trial_s
             return False
         self._suspected = True
         self.suspected_at = now
@@ -361,6 +399,19 @@ class Breaker:
         self._recent.fade(settings.half_life_s, now)
         self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
+
+    def excuse(self, weight: float, settings: HealthSettings, now: float) -> None:
+        """Takes back failures that were none: refusals for load, or a request's fault."""
+        self.forgive(weight, settings, now)
+        recent = self._recent
+        if (
+            self.kind in _EXCUSED
+            and self.state in (State.OPEN, State.SUSPECT, State.STARTING)
+            and self._streak < settings.consecutive_failures - 1e-9
+            and recent.bad <= _NEGLIGIBLE
+        ):
+            self.state = State.CLOSED
+            self._suspected = self._hopeless = False
 
     def record_probe(
         self,

@@ -17,7 +17,7 @@ one of the four kept in, 98 % of the requests failed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from laar.health.attempt import Attempt, Stage
@@ -38,6 +38,8 @@ _READ_EVERY_S = 2.0
 """A sound endpoint's answers are read at least that often."""
 _PROBE_FIRST_S = 1.0
 """How long a trial that is due waits for a question to be asked first."""
+_BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
+"""Failures that may be the request's."""
 _TRIAL_S = 5.0
 """How long a trial of another picker puts off one's own; then that picker may be gone."""
 
@@ -121,8 +123,13 @@ class Health:
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
             endpoint = self.know(slot, model, now)
-        attempt = Attempt(slot, (model, stream), now, predicted_s, tokens, rtt_s, trial, timed)
+        ahead = len(endpoint.attempts)
+        attempt = Attempt(
+            slot, (model, stream), now, predicted_s, tokens, rtt_s, ahead, trial, timed
+        )
         endpoint.attempts[attempt] = None
+        if endpoint.breaker.is_limited:
+            self._records.version += 1
         if trial:
             endpoint.breaker.begin_trial(attempt)
             self._records.version += 1
@@ -140,23 +147,38 @@ class Health:
             or now - endpoint.read_at >= _READ_EVERY_S
             or breaker.doubtful
             or breaker.state is not State.CLOSED
+            or (self._records.contested and self._records.is_missed(endpoint, now))
         ):
             endpoint.read_at = now
             return True
         return False
 
-    def replied(self, attempt: Attempt, reply: Reply, now: float, *, read: bool = False) -> None:
-        """Takes the endpoint's reply: its status, or an error later; `read` if the body is seen."""
+    def replied(
+        self,
+        attempt: Attempt,
+        reply: Reply,
+        now: float,
+        *,
+        read: bool = False,
+        excused: bool = False,
+    ) -> None:
+        """Takes the endpoint's reply: its status, or an error later; `read` if the body is seen.
+
+        `excused` where the request is at fault if it failed.
+        """
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage is Stage.OVER:
             return
         attempt.read = read
-        if reply.status == 200 and not reply.event:  # as nearly always
+        if reply.status == 200 and not reply.event and reply.found is None:  # as nearly always
             if attempt.stage is Stage.SENT:
                 self._outcomes.accepted(endpoint, attempt, now)
             return
-        verdict = judge(reply)
-        if verdict is GOOD:
+        verdict = self._records.judge(endpoint, reply, now)
+        if reply.found is not None:
+            if verdict is not None:
+                self._outcomes.judged(endpoint, attempt, verdict, reply, now)
+        elif verdict is GOOD:
             if attempt.stage is Stage.SENT:
                 self._outcomes.accepted(endpoint, attempt, now)
         elif verdict is None:
@@ -168,43 +190,29 @@ class Health:
             endpoint.breaker.end_trial(attempt, self._rng, now)
             attempt.judged = True
         else:
-            self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply)
+            self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
 
     def answering(self, attempt: Attempt, now: float) -> None:
-        """The first byte of an answer was seen, and it is no error."""
+        """The first byte of an answer was seen; what it is worth comes by `replied`."""
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage >= Stage.ANSWERING or attempt.judged:
             return
         if attempt.timed:
             self._records.times(attempt).saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ANSWERING, now)
-        if endpoint.unseen:
-            endpoint.unseen -= 1
-        if endpoint.breaker.doubtful:
-            endpoint.breaker.doubtful -= 1
-        self._outcomes.good(endpoint, attempt, now)
 
-    def ended(
-        self,
-        attempt: Attempt,
-        status: int | None,
-        cause: str,
-        now: float,
-        tokens: int | None = None,
-    ) -> None:
-        """Ends an attempt by its `Completion`'s values; `tokens` of the answer, if known."""
+    def ended(self, attempt: Attempt, status: int | None, cause: str, now: float) -> None:
+        """Ends an attempt by its `Completion`'s values."""
         endpoint = self._of(attempt)
         if endpoint is None:
             return
         if not attempt.judged and attempt.stage is Stage.SENT and status is not None:
             self.replied(attempt, Reply(status=status), now)
-        endpoint.attempts.pop(attempt, None)
+        self._leave(endpoint, attempt)
         whole = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an unread answer that was given up looks like one that came to its end
-            elif whole and tokens is not None and self._outcomes.is_empty(endpoint, tokens, now):
-                self._outcomes.failed(endpoint, attempt, Kind.EMPTY, now)
             elif whole:
                 self._outcomes.whole(endpoint, attempt, now)
             elif cause == "reset":
@@ -214,23 +222,85 @@ class Health:
         endpoint.breaker.end_trial(attempt, self._rng, now)
         attempt.stage = Stage.OVER
 
-    def passed_over(self, slot: int, now: float, attempt: Attempt | None = None) -> None:
+    @property
+    def blames(self) -> bool:
+        """Whether requests have failed wherever they went: then traits of all count."""
+        return len(self._records.blame) > 0
+
+    def retried(
+        self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
+    ) -> Kind:
+        """Takes how a request ended; returns why the attempts before the last most likely failed.
+
+        `Kind.REQUEST` where it is at fault, and not the endpoints, of which the last one is one.
+
+        Args:
+            traits: what it has in common with others: see `laar.health.blame`.
+            failed: slots of all attempts, the last one's included.
+            reply: the last one; None where there was none.
+            now: seconds of the clock.
+        """
+        verdict = None if reply is None else judge(reply)
+        blame, half_life_s = self._records.blame, self.settings.half_life_s
+        if verdict is GOOD:
+            blame.good(traits, half_life_s, now)
+        if verdict is Kind.FULL:
+            return Kind.FULL
+        if reply is not None and verdict not in _BLAMED:
+            return Kind.RETRIED
+        if reply is not None and reply.event:
+            blame.good(traits, half_life_s, now, count=-1.0)  # its status had counted
+        proved = [
+            slot
+            for slot in failed
+            if (known := self._endpoints.get(slot)) is not None and known.is_proved(now)
+        ]
+        if proved:
+            blame.bad(traits, proved, half_life_s, now)
+        if len(set(failed)) > 1 or blame.is_culprit(traits, half_life_s, now):
+            return Kind.REQUEST
+        return Kind.RETRIED
+
+    def refused(self, slot: int, count: float, now: float) -> None:
+        """Takes how many requests an endpoint's page says that it has refused since the last."""
+        endpoint = self._endpoints.get(slot)
+        if endpoint is not None:
+            self._outcomes.refused(slot, endpoint, count, now)
+
+    def is_culprit(self, traits: Iterable[int], now: float) -> bool:
+        """Whether a request is like others that failed wherever they went."""
+        return self._records.blame.is_culprit(traits, self.settings.half_life_s, now)
+
+    def passed_over(
+        self,
+        slot: int,
+        now: float,
+        attempt: Attempt | None = None,
+        kind: Kind = Kind.RETRIED,
+    ) -> None:
         """Envoy's attempt there failed; `attempt` where the request was decided for this slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return
-        self._outcomes.failed(endpoint, attempt, Kind.RETRIED, now)
+        excused = kind is Kind.REQUEST
+        kind = Kind.RETRIED if excused else kind
+        self._outcomes.failed(endpoint, attempt, kind, now, excused=excused)
         if attempt is not None:
-            endpoint.attempts.pop(attempt, None)
+            self._leave(endpoint, attempt)
             attempt.stage = Stage.OVER
 
     def gone(self, attempt: Attempt, now: float) -> None:
         """Drops an attempt that another endpoint serves."""
         endpoint = self._of(attempt)
         if endpoint is not None:
-            endpoint.attempts.pop(attempt, None)
+            self._leave(endpoint, attempt)
             endpoint.breaker.end_trial(attempt, self._rng, now)
             attempt.stage = Stage.OVER
+
+    def _leave(self, endpoint: Endpoint, attempt: Attempt) -> None:
+        endpoint.attempts.pop(attempt, None)
+        if endpoint.breaker.is_limited:
+            self._records.version += 1
 
     def _of(self, attempt: Attempt) -> Endpoint | None:
         """Its endpoint, unless the slot has another by now."""
@@ -299,8 +369,8 @@ class Health:
                 kept.append(slot)
             elif known.breaker.is_out:
                 trials.append((known.breaker.trial_at, slot))
-            elif known.breaker.full_until > now:
-                until = min(until, known.breaker.full_until)
+            elif known.is_full(now):
+                until = min(until, max(known.breaker.full_until, now + _LOOK_S))
             else:
                 kept.append(slot)
         until = min([until, *(at for at, _ in trials if at > now)])
@@ -345,7 +415,7 @@ class Health:
             return "failing"
         if breaker.state in (State.TRIAL, State.SUSPECT):
             return "on trial"
-        if breaker.full_until > now:
+        if known.is_full(now):
             return "full"
         if breaker.state is State.STARTING and is_troubled:
             return "starting"

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GOOD", "Kind", "Reply", "judge"]
+__all__ = ["GOOD", "USELESS", "Kind", "Reply", "judge"]
 
 
 class Kind(StrEnum):
@@ -32,16 +32,29 @@ class Kind(StrEnum):
     CUT = "cut"
     """An answer that ended in the middle, where siblings' do not."""
     EMPTY = "empty"
-    """An answer without a token, where siblings' have some."""
+    """An answer that says nothing, where siblings' do."""
+    TYPE = "content-type"
+    """An answer of another content type than was requested (a page of HTML), where siblings' have
+    the right one."""
+    UNREADABLE = "unreadable"
+    """An answer that is neither JSON nor events, where siblings' are."""
+    MODEL = "other-model"
+    """An answer in the name of another model than was requested, and than siblings answer with."""
     HANG = "hang"
     """Silence far beyond what siblings need."""
     RETRIED = "retried"
     """Envoy went on to another endpoint, and does not report why."""
     FULL = "full"
     """429, or a full queue: never opens the breaker."""
+    REQUEST = "request"
+    """Any of these where the request is at fault: sound endpoints fail it one after the other."""
 
 
 GOOD = "good"
+
+USELESS = frozenset((Kind.EMPTY, Kind.TYPE, Kind.UNREADABLE, Kind.MODEL))
+"""Kinds of answers that begin with 200, and are of no use to any client. A request may be the cause
+(one for silence), so siblings decide."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,18 +66,26 @@ class Reply:
         retry_after_s: value of the header; None without one.
         text: first bytes of the body, where they were read.
         event: the text is an error inside an answer that began with 200.
+        found: what its head or its body shows of an answer that began with 200: `GOOD`, or a kind
+            of failure; None while that is not known.
+        detail: what was found instead, as a word: a content type.
+        model: name that the answer gives its model, where it is another than was requested.
     """
 
     status: int
     retry_after_s: float | None = None
     text: bytes = b""
     event: bool = False
+    found: Kind | str | None = None
+    detail: str = ""
+    model: str = ""
 
 
 _CODE = re.compile(rb'"code"\s*:\s*"?(\d{3})\b')
 _FULL = re.compile(
     rb"queue[^.]{0,40}\bfull|full[^.]{0,40}\bqueue|overloaded|too many requests|rate.?limit"
-    rb"|max.num.queued|maximum number of (?:queued|waiting) requests|at capacity",
+    rb"|max.num.queued|maximum number of (?:queued|waiting) requests|at capacity"
+    rb"|currently busy",
     re.IGNORECASE,
 )
 _CLIENTS = re.compile(rb"BadRequest|invalid_request|ValidationError|NotFoundError", re.IGNORECASE)
@@ -76,6 +97,8 @@ _NOT_IMPLEMENTED = 501
 def judge(reply: Reply) -> Kind | str | None:
     """A kind of failure, `GOOD`, or None for an answer that shows nothing about its endpoint."""
     status, text = reply.status, reply.text
+    if reply.found is not None:
+        return reply.found
     if reply.event:
         code = _CODE.search(text)
         status = int(code[1]) if code else 0

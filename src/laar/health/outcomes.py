@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable
 
 from laar.health.attempt import Attempt, Stage
+from laar.health.breaker import Breaker, State
 from laar.health.endpoint import Endpoint
-from laar.health.kinds import Kind, Reply
+from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
-from laar.health.questions import RETRIED, Questions
+from laar.health.questions import RETRIED, Questions, release
 from laar.health.records import Records
 from laar.health.siblings import alone
 
@@ -28,6 +29,11 @@ another client's."""
 _TIMES_EVERY_S = 0.01
 """An endpoint's answers are timed so often at the most; that costs more than all the rest here."""
 _UNHEARD_S = 0.5
+_REFUSALS_S = 30.0
+"""An attempt that was refused for load is reported when its request was answered elsewhere."""
+_MOST_REFUSALS = 1000.0
+_IN_BODY = USELESS | {Kind.HANG, Kind.EVENT, Kind.CUT}
+"""Kinds that come after a head that looks well."""
 
 
 class Outcomes:
@@ -61,7 +67,7 @@ class Outcomes:
         breaker = endpoint.breaker
         # Silence and errors come after a head that looks well: then the body decides.
         unproven = breaker.doubtful or (
-            breaker.is_out and (attempt.read or breaker.kind in (Kind.HANG, Kind.EVENT))
+            breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
         )
         if not unproven:
             self.good(endpoint, attempt, now)
@@ -71,7 +77,10 @@ class Outcomes:
         if attempt.good and not endpoint.breaker.is_out:
             return
         attempt.good = True
+        endpoint.proved_at = now
         breaker = endpoint.breaker
+        if endpoint.bail:
+            release(endpoint, self._records.settings, now)
         is_news = attempt.slot in self._records.troubled
         is_back = breaker.good(attempt, self._records.settings, now)
         if is_back:
@@ -81,9 +90,6 @@ class Outcomes:
 
     def whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """Records a complete answer."""
-        if attempt.read and attempt.stage is Stage.ACCEPTED:  # not a byte came
-            self.failed(endpoint, attempt, Kind.EVENT, now)
-            return
         group = self._records.times(attempt)
         seconds = now - attempt.at - attempt.rtt_s
         is_brief = seconds < group.brief_s and not attempt.read
@@ -94,10 +100,12 @@ class Outcomes:
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # there is more to learn from than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
-        endpoint.cut.add(now, happened=False)
+        if attempt.read:
+            endpoint.cut.add(now, happened=False)
         if is_quick:
             return  # its time is no sample of answers either
-        self.good(endpoint, attempt, now)
+        if not attempt.read:
+            self.good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
             value = ratio(seconds, attempt.predicted_s)
@@ -106,18 +114,66 @@ class Outcomes:
                 self._records.paced.add(endpoint.model)
             group.ended(seconds, value)
 
-    def is_empty(self, endpoint: Endpoint, tokens: int, now: float) -> bool:
-        """Whether an answer has no token, and siblings' have: 0 is right for some requests."""
-        endpoint.empty.add(now, happened=tokens == 0)
-        if tokens:
-            return False
-        return bool(alone(endpoint.empty, (e.empty for e in self._records.others(endpoint)), now))
+    def judged(
+        self, endpoint: Endpoint, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float
+    ) -> None:
+        """Records what an answer was worth, which the head or the body has shown."""
+        if attempt.judged:
+            return
+        if verdict is GOOD:
+            if endpoint.unseen:
+                endpoint.unseen -= 1
+            if endpoint.breaker.doubtful:
+                endpoint.breaker.doubtful -= 1
+            endpoint.useless.add(now, happened=False)
+            if attempt.stage is Stage.SENT:
+                self.accepted(endpoint, attempt, now)
+            self.good(endpoint, attempt, now)
+        elif verdict is Kind.CUT:
+            self.cut(endpoint, attempt, now)
+        else:
+            self._useless(endpoint, attempt, Kind(verdict), reply.detail or reply.model, now)
 
     def cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
         """Records an answer that was cut: the client left, or the engine stopped."""
+        attempt.judged = True
         endpoint.cut.add(now, happened=True)
+        self._records.contest(endpoint, now)
         if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
             self.failed(endpoint, attempt, Kind.CUT, now)
+
+    def _useless(
+        self, endpoint: Endpoint, attempt: Attempt, kind: Kind, flaw: str, now: float
+    ) -> None:
+        """Records an answer of no use, which counts where siblings' answers are useful.
+
+        A question settles most cases: a client may have asked for silence, but the picker did not.
+        """
+        breaker, records = endpoint.breaker, self._records
+        on_trial = attempt is breaker.trial
+        attempt.judged = attempt.useless = True
+        if attempt.stage is Stage.SENT:
+            endpoint.reached(attempt, Stage.ACCEPTED, now)
+        if attempt.good:
+            attempt.good = False
+            breaker.retract_good(records.settings, now)
+        endpoint.flaw = flaw
+        endpoint.useless.add(now, happened=True)
+        records.contest(endpoint, now)
+        self._distrust(breaker)
+        # Those that are out already for their own failures excuse nobody.
+        tried = (State.OPEN, State.TRIAL)
+        others = [e.useless for e in records.others(endpoint) if e.breaker.state not in tried]
+        apart = alone(endpoint.useless, others, now)
+        is_alone = all(share.is_quiet(now) for share in others)
+        if apart or (on_trial and others and is_alone):
+            self.failed(endpoint, attempt, kind, now)
+            return
+        if apart is None:  # siblings are still at it: they have to be heard first
+            breaker.pause(now + _UNHEARD_S)
+        if is_alone:
+            self._questions.suspect(endpoint, kind, 1.0, now)
+        records.trouble(attempt.slot)
 
     def failed(
         self,
@@ -126,8 +182,13 @@ class Outcomes:
         kind: Kind,
         now: float,
         reply: Reply | None = None,
+        *,
+        excused: bool = False,
     ) -> None:
-        """Records a failure by the endpoint's own fault."""
+        """Records a failure by the endpoint's own fault; by its request's where it is `excused`.
+
+        An endpoint that has not answered others recently is excused as soon as it does.
+        """
         settings, breaker = self._records.settings, endpoint.breaker
         slot = self._slot(endpoint, attempt)
         if attempt is not None:
@@ -138,9 +199,18 @@ class Outcomes:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
         weight = 1.0
         if kind is Kind.RETRIED:
-            if breaker.full_until > now - settings.full_s:
-                kind = Kind.FULL  # it has just reported so in a reply that was seen
+            latest_full = max(breaker.full_until, breaker.limited_at)
+            if endpoint.refusals >= 1.0 or latest_full > now - settings.full_s:
+                kind = Kind.FULL  # its page counts one, or it has just said so in a reply
+            else:
+                endpoint.retried.append(attempt)
             weight = RETRIED
+        if excused and kind is not Kind.FULL:
+            if endpoint.is_proved(now):
+                self._excuse(endpoint, attempt, kind, now)
+                self._records.trouble(slot)
+                return
+            endpoint.bail += weight
         if kind is Kind.FULL:
             self._full(endpoint, attempt, slot, reply, now)
             return
@@ -151,11 +221,10 @@ class Outcomes:
         if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
             weight = self._lightness(attempt)
         row = settings.consecutive_failures
+        if kind in USELESS:
+            weight = max(1.0, float(endpoint.useless.row))
         if kind is Kind.EVENT:
-            if breaker.doubtful:
-                breaker.doubtful = _TRUST_AFTER
-            else:
-                breaker.distrust(_TRUST_AFTER)
+            self._distrust(breaker)
             weight *= 1.0 + endpoint.quick  # the quick ones before it were most likely the same
             endpoint.quick = 0
             if not any(other.breaker.doubtful for other in self._records.others(endpoint)):
@@ -169,6 +238,20 @@ class Outcomes:
         if is_out:
             self._say(slot, "out", kind, breaker.trial_at - now)
 
+    def _excuse(self, endpoint: Endpoint, attempt: Attempt | None, kind: Kind, now: float) -> None:
+        """Counts a failure that is the request's, and has the endpoint asked if that is so."""
+        endpoint.failures[Kind.REQUEST] += 1
+        if attempt is not None:
+            endpoint.breaker.end_trial(attempt, self._rng, now)
+        self._questions.suspect(endpoint, kind, 1.0, now)
+
+    @staticmethod
+    def _distrust(breaker: Breaker) -> None:
+        if breaker.doubtful:
+            breaker.doubtful = _TRUST_AFTER
+        else:
+            breaker.distrust(_TRUST_AFTER)
+
     def _full(
         self,
         endpoint: Endpoint,
@@ -180,10 +263,35 @@ class Outcomes:
         """Records that the endpoint is full, which is no fault."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
-        retry_after_s = reply.retry_after_s if reply else None
-        breaker.full(attempt, retry_after_s, self._records.settings, now)
+        endpoint.refusals -= 1.0
+        endpoint.refused_at = now
         self._records.trouble(slot)
+        retry_after_s = reply.retry_after_s if reply else None
+        if retry_after_s is None and attempt is None:  # by Envoy's own choice: nothing to learn
+            return
+        if retry_after_s is None and attempt is not None and attempt.ahead:
+            breaker.overloaded(attempt, now)
+            return
+        breaker.full(attempt, retry_after_s, self._records.settings, now)
         self._say(slot, "full", Kind.FULL, breaker.full_until - now)
+
+    def refused(self, slot: int, endpoint: Endpoint, count: float, now: float) -> None:
+        """Takes how many requests an endpoint's page says that it has refused for load.
+
+        Envoy does not report why an attempt failed. So as many of those that count as failures
+        were none, and as many of those that are still to be reported.
+        """
+        if now - endpoint.refused_at > _REFUSALS_S:
+            endpoint.refusals = 0.0
+        endpoint.refusals = min(_MOST_REFUSALS, endpoint.refusals + count)
+        endpoint.refused_at = now
+        while endpoint.retried and endpoint.refusals >= 1.0:
+            attempt = endpoint.retried.pop()
+            endpoint.refusals -= 1.0
+            endpoint.breaker.excuse(RETRIED, self._records.settings, now)
+            if attempt is not None and attempt.ahead:
+                endpoint.breaker.overloaded(attempt, now)
+        self._records.trouble(slot)
 
     def _denied_alone(
         self,

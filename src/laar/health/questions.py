@@ -11,10 +11,11 @@ client's key or about this one endpoint.
 from __future__ import annotations
 
 from laar.health.endpoint import Endpoint
-from laar.health.kinds import GOOD, Kind, Reply, judge
+from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
+from laar.health.settings import HealthSettings
 
-__all__ = ["Questions"]
+__all__ = ["RETRIED", "Questions", "release"]
 
 RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
@@ -22,7 +23,9 @@ _LIGHT = 0.5
 """Least weight of an error for a question: a lighter one may be its prompt's alone, of which a tiny
 question shows nothing."""
 _DENIED_ROW = 2
-_ASKED_FOR = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.DENIED, Kind.HANG))
+_COMPARED = USELESS | {Kind.DENIED}
+"""Kinds that count once a sibling was asked the same, and did better."""
+_ASKED_FOR = _COMPARED | {Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.RETRIED, Kind.HANG}
 _NO_ANSWER = frozenset((Kind.STATUS, Kind.RETRIED))
 _FAILURES = frozenset((Kind.STATUS, Kind.ERROR, Kind.EVENT))
 
@@ -51,7 +54,7 @@ class Questions:
             or all(other.breaker.is_out for other in records.others(endpoint))
         ):
             return
-        if endpoint.breaker.suspect(kind, records.settings, now) and kind is Kind.DENIED:
+        if endpoint.breaker.suspect(kind, records.settings, now) and kind in _COMPARED:
             self._ask_a_sibling(endpoint, now)
 
     def drop(self, slot: int) -> None:
@@ -94,23 +97,26 @@ class Questions:
         endpoint = records.endpoints.get(slot)
         if endpoint is None:
             return
-        verdict = judge(reply) if reply is not None else None
+        verdict = records.judge(endpoint, reply, now) if reply is not None else None
         if verdict == GOOD:
             endpoint.admitted_at = now
+            release(endpoint, records.settings, now)
         if was_control:
             self._tell_denied(endpoint.model, verdict == GOOD, now)
         breaker = endpoint.breaker
         if not breaker.probing:
             return
         records.version += 1
-        if verdict is Kind.DENIED and breaker.kind is Kind.DENIED:
+        if verdict in _COMPARED and breaker.kind in _COMPARED:
             self._denied_again(endpoint, now)
             return
         if verdict is Kind.FULL and reply is not None:
             if breaker.kind is Kind.RETRIED:
                 breaker.forgive(RETRIED, records.settings, now)
             breaker.full(None, reply.retry_after_s, records.settings, now)
-        if verdict in _FAILURES:
+        if verdict in _FAILURES or (
+            verdict in USELESS and all(e.useless.is_quiet(now) for e in records.others(endpoint))
+        ):
             failed = Kind(verdict)
         elif refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
             failed = Kind.STATUS
@@ -144,7 +150,8 @@ class Questions:
             return
         # A client's key may be better than none, but not where siblings ask for none.
         weight = 0.0 if admits else 2.0
-        breaker.record_probe(Kind.DENIED, weight, records.settings, records.rng, now)
+        endpoint.failures[breaker.kind] += breaker.is_suspected
+        breaker.record_probe(breaker.kind, weight, records.settings, records.rng, now)
 
     def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
         return any(other.admits(now) for other in self._records.others(endpoint))
@@ -153,11 +160,20 @@ class Questions:
         """A sibling has answered: those that deny are at fault where it does not."""
         records = self._records
         for slot in records.siblings.get(model, ()):
-            breaker = records.endpoints[slot].breaker
+            endpoint = records.endpoints[slot]
+            breaker = endpoint.breaker
             if breaker.is_suspected and breaker.refused:
-                kind = Kind.DENIED if admitted else None
+                kind = breaker.kind if admitted else None
+                endpoint.failures[breaker.kind] += admitted
                 breaker.record_probe(kind, 0.0, records.settings, records.rng, now)
                 records.version += 1
+
+
+def release(endpoint: Endpoint, settings: HealthSettings, now: float) -> None:
+    """Takes back the failures that were requests' fault, now that the endpoint has proved sound."""
+    if endpoint.bail:
+        endpoint.breaker.excuse(endpoint.bail, settings, now)
+        endpoint.bail = 0.0
 
 
 def _has_got_on(endpoint: Endpoint) -> bool:

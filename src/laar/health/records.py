@@ -6,13 +6,16 @@ import random
 from collections.abc import Iterable
 
 from laar.health.attempt import Attempt
+from laar.health.blame import Blame
 from laar.health.endpoint import Endpoint
+from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.pace import GroupTimes
 from laar.health.settings import HealthSettings
 
 __all__ = ["Records"]
 
 _MAX_GROUPS = 4096
+_CONTESTED_S = 5.0
 
 
 class Records:
@@ -27,6 +30,9 @@ class Records:
         groups: usual times, by model and whether the answer is streamed.
         troubled: slots that may stand out; all others are sound.
         paced: models whose endpoints have new times.
+        blame: the requests that fail wherever they go.
+        contested: models of which an endpoint gave a useless answer, and until when its siblings
+            are read to compare.
     """
 
     def __init__(self, settings: HealthSettings, rng: random.Random) -> None:
@@ -38,6 +44,8 @@ class Records:
         self.groups: dict[tuple[str, bool], GroupTimes] = {}
         self.troubled: set[int] = set()
         self.paced: set[str] = set()
+        self.blame = Blame()
+        self.contested: dict[str, float] = {}
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
@@ -68,6 +76,7 @@ class Records:
         if not siblings:
             del self.siblings[known.model]
             self.paced.discard(known.model)
+            self.contested.pop(known.model, None)
             for stream in (False, True):
                 self.groups.pop((known.model, stream), None)
         self.version += 1
@@ -87,6 +96,37 @@ class Records:
                 self.groups.clear()
             group = self.groups[attempt.group] = GroupTimes()
         return group
+
+    def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
+        """The verdict on a reply; an answer's name for its model is held against siblings' names.
+
+        None for an answer that shows nothing about its endpoint.
+        """
+        verdict = judge(reply)
+        if reply.found is not GOOD:
+            return verdict
+        endpoint.named = reply.model
+        if not reply.model:
+            return verdict
+        alike = [e.named == reply.model for e in self.others(endpoint) if e.named is not None]
+        if not alike:  # siblings have to be heard first
+            self.contest(endpoint, now)
+            return None
+        return Kind.MODEL if 2 * sum(alike) < len(alike) else GOOD
+
+    def contest(self, endpoint: Endpoint, now: float) -> None:
+        """Has siblings' answers read, to compare with."""
+        self.contested[endpoint.model] = now + _CONTESTED_S
+
+    def is_missed(self, endpoint: Endpoint, now: float) -> bool:
+        """Whether a sibling is waiting to be compared with it, and too little of it was read."""
+        until = self.contested.get(endpoint.model)
+        if until is None:
+            return False
+        if until < now:
+            del self.contested[endpoint.model]
+            return False
+        return not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))
 
     def trouble(self, slot: int) -> None:
         """Notes that a slot may stand out."""

@@ -33,7 +33,7 @@ class HealthSettings:
     """Seconds after which an outcome counts half. The default is about the time of a restart: older
     outcomes may be another process's."""
     probe: bool = True
-    """Whether the picker sends an endpoint that is out a chat request of one token before it
+    """Whether the picker sends an endpoint that is out a chat request of a few tokens before it
     risks a client's request. An endpoint that requires a key answers 401, from which nothing is
     learned."""
     first_trial_s: Annotated[float, Ge(0.05), Le(3600)] = 1.0

@@ -63,6 +63,16 @@ class Share:
             self.no += 1.0
             self.row = 0
 
+    def is_evidence(self, now: float) -> bool:
+        """Whether enough is known to compare with."""
+        self.decay(now)
+        return self.yes + self.no >= _EVIDENCE
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether it hardly ever happens, as far as is known."""
+        self.decay(now)
+        return self.yes <= _RARE * (self.yes + self.no) and now - self.last_at > _QUIET_S
+
     def decay(self, now: float) -> None:
         """Lets time pass, in steps: it is called for every request."""
         elapsed = now - self._at

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from laar.health.breaker import Breaker, State
+from laar.health.endpoint import Endpoint
 from laar.health.records import Records
 
 __all__ = ["Standing", "standing_of"]
@@ -78,17 +79,21 @@ def _with_troubled(
         out = [slot for slot in out if breakers[slot].state is not State.SUSPECT]
     all_failing = len(out) == len(slots)
     out = [] if all_failing else _as_many_as_may(out, breakers, answers, records, len(slots))
-    left_out = {slot: _why_out(breakers[slot], now) for slot in out}
+    left_out = {slot: _why_out(records.endpoints[slot], now) for slot in out}
     trials = sorted((breakers[slot].trial_at, slot) for slot in out)
     kept = [slot for slot in slots if slot not in left_out]
-    full = {s: one.full_until for s, one in breakers.items() if one.full_until > now}
-    full = {slot: until for slot, until in full.items() if slot not in left_out}
+    full = {
+        slot: one.full_until
+        for slot, one in breakers.items()
+        if slot not in left_out and records.endpoints[slot].is_full(now)
+    }
     if len(full) < len(kept):
         left_out |= {slot: _why_full(until - now) for slot, until in full.items()}
         kept = [slot for slot in kept if slot not in full]
     paces = [records.endpoints[slot].pace for slot in kept]
     is_slow = any(pace > 1.0 for pace in paces)
-    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now), *full.values())
+    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now))
+    changes += tuple(until for until in full.values() if until > now)
     return Standing(
         slots=kept,
         answers=[answers.get(slot, 1.0) for slot in kept],
@@ -127,14 +132,17 @@ def _typical_s(records: Records, slot: int) -> float:
     return max((group.typical_s for group in groups), default=0.0)
 
 
-def _why_out(breaker: Breaker, now: float) -> str:
+def _why_out(endpoint: Endpoint, now: float) -> str:
+    breaker, fault = endpoint.breaker, endpoint.fault
     if breaker.state is State.TRIAL:
-        return f"failing ({breaker.kind}): a request is on trial there"
+        return f"failing ({fault}): a request is on trial there"
     if breaker.state is State.SUSPECT:
-        return f"suspect ({breaker.kind}): the picker asks it a question first"
+        return f"suspect ({fault}): the picker asks it a question first"
     wait_s = max(0.0, breaker.trial_at - now)
-    return f"failing ({breaker.kind}): the next trial is due in {wait_s:.1f} s"
+    return f"failing ({fault}): the next trial is due in {wait_s:.1f} s"
 
 
 def _why_full(wait_s: float) -> str:
+    if wait_s <= 0.0:
+        return "full: it has as many requests in flight as it takes, by those that it refused"
     return f"full: it refused a request, and is asked again in {wait_s:.1f} s"

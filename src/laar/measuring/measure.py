@@ -5,19 +5,21 @@ started again goes on where the last one stopped: an interruption costs the requ
 torn last line (a full disk, a power cut) is mended before anything is appended. Requests that got
 no answer are written down too, and asked again by the next run.
 
-Each target is asked one query at a time by default: latencies are to show the model, not a queue.
+Each endpoint is asked one query at a time by default, whatever it serves: latencies are to show the
+model, not a queue. A prompt that is longer than the endpoint's window is not sent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import aiohttp
 import orjson
@@ -42,6 +44,7 @@ __all__ = [
     "mend",
 ]
 
+_LEAST_CHARS = 400  # of a prompt that shows them: in shorter ones the chat template counts
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0
 _BEGINS = b'{"query_id":'  # as each line that `dump_outcome` makes
@@ -52,10 +55,19 @@ _NOT_A_LIST = (ValueError, LookupError, TypeError, AttributeError)  # raised for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A model behind a base URL."""
+    """A model behind a base URL.
+
+    Args:
+        base_url: where.
+        model: its name.
+        base: the model whose adapter it is; None for none.
+        window_tokens: the longest prompt with its answer, as far as it is known.
+    """
 
     base_url: str
     model: str
+    base: str | None = None
+    window_tokens: float = math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +87,7 @@ class Summary:
     Args:
         asked: requests of this run that were written down.
         resumed: outcomes that earlier runs had written.
+        too_long: questions that were not sent, as longer than the endpoint's window.
         unjudged: answers without a verdict.
         failed: requests without an answer; run again to ask them again.
         mended_bytes: bytes of a torn last line that were cut off.
@@ -82,6 +95,7 @@ class Summary:
 
     asked: int
     resumed: int
+    too_long: int
     unjudged: int
     failed: int
     mended_bytes: int
@@ -106,17 +120,33 @@ async def discover(
                     listed = orjson.loads(await read_capped(answer, _MAX_MODELS_BYTES))
                 # One root under several names is vLLM's --served-model-name; answers carry the
                 # first. An adapter has a root of its own.
-                roots: dict[str, str] = {}
+                roots: dict[str, Target] = {}
                 for model in listed["data"]:
-                    roots.setdefault(str(model.get("root") or model["id"]), str(model["id"]))
+                    target = _target(base_url, model, roots.values())
+                    roots.setdefault(str(model.get("root") or model["id"]), target)
             except (aiohttp.ClientError, OSError, *_NOT_A_LIST) as fault:
                 # Not its repr: that has the request's headers, with the key.
                 why = f"{type(fault).__name__}: {fault}"
                 raise SettingError(f"{url} lists no models ({why}): is it running?") from None
             if not roots:
                 raise SettingError(f"{url} lists no models: is one loaded?")
-            targets.extend(Target(base_url=base_url, model=name) for name in roots.values())
+            targets.extend(roots.values())
     return targets
+
+
+def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -> Target:
+    """A target from an entry of ``/v1/models``; an adapter has the window of its base."""
+    base, window = model.get("parent"), model.get("max_model_len")
+    base = base if isinstance(base, str) and base and base != model["id"] else None
+    windows = [each.window_tokens for each in others if each.model == base]
+    if type(window) is int and window > 0:
+        windows = [float(window)]
+    return Target(
+        base_url=base_url,
+        model=str(model["id"]),
+        base=base,
+        window_tokens=min(windows, default=math.inf),
+    )
 
 
 async def measure(
@@ -158,6 +188,7 @@ async def measure(
                 progress=progress,
             )
             left: dict[str, Iterator[Question]] = {}
+            places = {target.base_url: asyncio.Semaphore(asking.concurrency) for target in targets}
             for model in {target.model for target in targets}:
                 unanswered = [q for q in asked if (q.id, model) not in done]
                 run.total += len(asked)
@@ -167,12 +198,14 @@ async def measure(
                 async with asyncio.TaskGroup() as group:
                     for target in targets:
                         for _ in range(asking.concurrency):
-                            group.create_task(run.work(target, left[target.model]))
+                            place = places[target.base_url]
+                            group.create_task(run.work(target, left[target.model], place))
             except ExceptionGroup as faults:
                 raise faults.exceptions[0] from faults
     return Summary(
         asked=run.asked,
         resumed=run.resumed,
+        too_long=run.too_long,
         unjudged=run.unjudged,
         failed=run.failed,
         mended_bytes=mended_bytes,
@@ -259,16 +292,35 @@ class _Run:
     total: int = 0
     asked: int = 0
     resumed: int = 0
+    too_long: int = 0
     correct: int = 0
     unjudged: int = 0
     failed: int = 0
+    densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
+    """Most characters in a token of a prompt so far, by model and task."""
 
-    async def work(self, target: Target, left: Iterator[Question]) -> None:
+    async def work(
+        self, target: Target, left: Iterator[Question], place: asyncio.Semaphore
+    ) -> None:
+        """Asks a target the questions that are left, while there is a place at its endpoint."""
         for question in left:
-            self._note(await self._outcome(target, question))
+            async with place:
+                messages = question.ask()
+                chars = sum(len(text) for message in messages for text in _texts(message))
+                kind = target.model, question.task
+                least_tokens = chars / self.densities.get(kind, math.inf)
+                if least_tokens + (self.asking.max_tokens or 1) > target.window_tokens:
+                    self.too_long += 1
+                    continue
+                outcome = await self._outcome(target, question, messages)
+                if outcome.prompt_tokens and chars >= _LEAST_CHARS:
+                    known = self.densities.get(kind, 0.0)
+                    self.densities[kind] = max(known, chars / outcome.prompt_tokens)
+                self._note(outcome)
 
-    async def _outcome(self, target: Target, question: Question) -> MeasuredOutcome:
-        messages = question.ask()
+    async def _outcome(
+        self, target: Target, question: Question, messages: Sequence[Message]
+    ) -> MeasuredOutcome:
         body = {"model": target.model, "messages": list(messages), **self.asking.params}
         reply = await self._reply(target, Send(body=body, headers=dict(self.asking.headers)))
         texts = [text for message in messages for text in _texts(message)]
@@ -294,6 +346,7 @@ class _Run:
             status=reply.status,
             endpoint=target.base_url,
             error=error,
+            base=target.base,
         )
 
     async def _reply(self, target: Target, send: Send) -> Reply:

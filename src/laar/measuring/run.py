@@ -163,5 +163,7 @@ def _tell(console: Console, summary: Summary, out: Path) -> None:
     )
     if summary.mended_bytes:
         console.print(f"A torn last line of {summary.mended_bytes} bytes was cut off first.")
+    if summary.too_long:
+        console.print(f"{summary.too_long} were longer than their engine's window: not sent.")
     if summary.failed:
         console.print(f"{summary.failed} got no answer: run it again to ask them again.")

@@ -1,6 +1,6 @@
 """Questions that are made on the spot, each with an answer that can be checked.
 
-* `lookups`: a key among many, in three lengths: whether a model copes with long prompts.
+* `lookups`: a key among many, in eight lengths: whether a model copes with long prompts.
 * `arithmetic`: sums and products, in three levels.
 * `formats`: answers that must be a given JSON and nothing else.
 
@@ -22,8 +22,10 @@ from laar.measuring.run import kv_question
 
 __all__ = ["SETS", "made_questions"]
 
-LOOKUP_TOKENS = (512, 2048, 8192)
-"""Long enough to show the seconds that a token takes, short enough for a hundred in a minute."""
+LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Far enough apart to show the seconds that a token takes. Real tokenizers make two or three times
+as many of such text, so these are 200 to 20,000: the longest that an engine's window has room for
+are among them, whatever it is."""
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath", "inlet", "jade")
 

@@ -52,6 +52,11 @@ class Prompt(Protocol):
         """Separates prompts that must share nothing."""
         ...
 
+    @property
+    def tokens(self) -> int:
+        """Its length where it came as token ids; 0 where that is to be estimated."""
+        ...
+
 
 class PrefixMatch(NamedTuple):
     """A prompt against the caches of the fleet.
@@ -128,7 +133,9 @@ class PrefixBeliefs:
             now: monotonic seconds.
         """
         chain, text = self._read(prompt, weights)
-        tokens = guess if text is None else self._lengths.estimate(chain, text, models, guess)
+        tokens = guess
+        if text is not None and not prompt.tokens:
+            tokens = self._lengths.estimate(chain, text, models, guess)
         shares = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
         return PrefixMatch(chain, tokens, shares, demand, self.again(chain, shares, now))
@@ -281,27 +288,23 @@ class PrefixBeliefs:
             if first is not None:
                 self.index.forget_root(slot, first)
 
-    def emptied(self, slot: int, model: str, *, past: bool = False) -> None:
-        """A slot's cache is empty; its events are followed from here on.
+    def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
+        """A slot's cache is empty since `at_s`; its events are followed from here on.
 
         In the past it was so before this picker listened: what requests have taught since, or a
         snapshot has brought, stays.
         """
-        self.blocks_held.emptied(slot, model)
+        self.blocks_held.emptied(slot, model, at_s)
         self._roots.pop(slot, None)
         if not past:
             self.clear(slot)
 
-    def restarted(self, slot: int) -> None:
-        """A slot's engine was seen to have restarted."""
-        if self.blocks_held.restarted(slot):
+    def restarted(self, slot: int, started_s: float = math.nan) -> None:
+        """A slot's engine was seen to have restarted, at that time by its clock."""
+        if self.blocks_held.restarted(slot, started_s):
             return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
-
-    def ran_on(self, slot: int) -> None:
-        """A slot's engine was seen not to have restarted."""
-        self.blocks_held.ran_on(slot)
 
     def lost(self, slot: int) -> None:
         """Events of a slot were lost. The text index stays: its misses correct it."""

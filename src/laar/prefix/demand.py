@@ -51,7 +51,7 @@ class PrefixDemand:
 
     def note(self, chain: Chain, now: float) -> None:
         """A request with this prompt was sent somewhere."""
-        seen, hashes, end = self._seen, chain.hashes, len(chain)
+        seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         if not hashes:
             return
         for block in self._blocks:
@@ -72,7 +72,7 @@ class PrefixDemand:
 
         Deeper than the last place, no request is known to share. None where none shares any of it.
         """
-        seen, hashes, end = self._seen, chain.hashes, len(chain)
+        seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         counts = []
         for block in self._blocks:
             if block > end:

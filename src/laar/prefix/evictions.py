@@ -69,10 +69,11 @@ class Evictions:
 
     def note(self, chain: Chain, now: float) -> None:
         """A prompt is sent somewhere."""
-        known = bisect_right(self._places, len(chain))
+        known = bisect_right(self._places, len(chain.hashes))
         if not known or not math.isfinite(now):
             return
-        self._grow_older(now)
+        if now >= self._next_at:
+            self._grow_older(now)
         hashes = chain.hashes
         for place in reversed(self._places[:known]):
             age = self._age_of.pop(hashes[place - 1], None)
@@ -102,8 +103,6 @@ class Evictions:
 
     def _grow_older(self, now: float) -> None:
         """Moves text that has not returned to the next class of age."""
-        if now < self._next_at:
-            return
         self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:

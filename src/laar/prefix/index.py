@@ -182,9 +182,12 @@ class PrefixIndex:
         self._ends = grid.ends
         self._segments = Segments()
         self._caches = [_Cache(slot) for slot in range(slots)]
-        self._held_bytes = np.zeros(slots, np.int64)
-        self._room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
-        self._oldest_at = np.zeros(slots)
+        self.held_bytes = np.zeros(slots, np.int64)
+        """Bytes of prompt that each slot probably holds, shape ``(slots,)``; read only."""
+        self.room_bytes = np.full(slots, DEFAULT_CAPACITY_BYTES, np.int64)
+        """Bytes of prompt that each slot's engine can hold, shape ``(slots,)``; read only."""
+        self.oldest_at = np.zeros(slots)
+        """Last use of the prompt that each slot would lose first, shape ``(slots,)``; read only."""
         self._stamp, self._now = 0, 0.0
         self._use_blocks = self._uses = 0
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
@@ -264,7 +267,7 @@ class PrefixIndex:
         cache.claims.clear()  # receipts still out are void: another endpoint may get the slot
         self.clear(slot)
         cache.root_blocks = 0
-        self._room_bytes[slot] = DEFAULT_CAPACITY_BYTES
+        self.room_bytes[slot] = DEFAULT_CAPACITY_BYTES
 
     def clear(self, slot: int) -> None:
         """Forget the slot's cached prompts: its cache was emptied, or the engine restarted.
@@ -332,7 +335,7 @@ class PrefixIndex:
         From vLLM's ``cache_config_info``: ``kv_cache_size_tokens`` (or ``num_gpu_blocks *
         block_size``) times the bytes per token seen on that model.
         """
-        self._room_bytes[slot] = capacity_bytes
+        self.room_bytes[slot] = capacity_bytes
         self._fit(self._caches[slot])
 
     def dump(self, max_blocks: int) -> list[Kept]:
@@ -391,31 +394,16 @@ class PrefixIndex:
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end
-        self._held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
+        self.held_bytes[kept.slot] += self._ends[kept.start + end] - self._ends[kept.start]
 
     def resize(self, slots: int) -> None:
         """Make room for more slots; never fewer."""
         more = range(len(self._caches), slots)
         self._caches += [_Cache(slot) for slot in more]
-        self._held_bytes = np.concatenate([self._held_bytes, np.zeros(len(more), np.int64)])
+        self.held_bytes = np.concatenate([self.held_bytes, np.zeros(len(more), np.int64)])
         room = np.full(len(more), DEFAULT_CAPACITY_BYTES, np.int64)
-        self._room_bytes = np.concatenate([self._room_bytes, room])
-        self._oldest_at = np.concatenate([self._oldest_at, np.zeros(len(more))])
-
-    @property
-    def held_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of prompt that each slot probably holds, shape ``(slots,)``; do not write."""
-        return self._held_bytes
-
-    @property
-    def room_bytes(self) -> npt.NDArray[np.int64]:
-        """Bytes of prompt that each slot's engine can hold, shape ``(slots,)``; do not write."""
-        return self._room_bytes
-
-    @property
-    def oldest_at(self) -> npt.NDArray[np.float64]:
-        """The last use of the prompt that each slot would lose first; do not write."""
-        return self._oldest_at
+        self.room_bytes = np.concatenate([self.room_bytes, room])
+        self.oldest_at = np.concatenate([self.oldest_at, np.zeros(len(more))])
 
     def stats(self) -> IndexStats:
         """Sizes and counters for metrics."""
@@ -477,7 +465,7 @@ class PrefixIndex:
         self._uses += 1
         self._use_blocks += end
         self._segments.tag(1 << cache.slot, hashes, held, edge)
-        self._held_bytes[cache.slot] += self._ends[end] - self._ends[held]
+        self.held_bytes[cache.slot] += self._ends[end] - self._ends[held]
         return held, proven, witness
 
     def _cut(self, cache: _Cache, use: _Use, keep: int) -> int:
@@ -485,7 +473,7 @@ class PrefixIndex:
         hashes, end = use.hashes, len(use.hashes)
         self._segments.untag(1 << cache.slot, hashes, keep)
         ends, start = self._ends, use.start
-        self._held_bytes[cache.slot] -= ends[start + end] - ends[start + keep]
+        self.held_bytes[cache.slot] -= ends[start + end] - ends[start + keep]
         self._use_blocks -= end - keep
         if keep:
             use.hashes = hashes[:keep]
@@ -501,8 +489,8 @@ class PrefixIndex:
         Blocks claimed by open requests are spared: an engine keeps them until those end, and so
         longer than blocks used last by a request that ended meanwhile.
         """
-        spared, room_bytes = 0, int(self._room_bytes[cache.slot])
-        while (excess := int(self._held_bytes[cache.slot]) - room_bytes) > 0:
+        spared, room_bytes = 0, int(self.room_bytes[cache.slot])
+        while (excess := int(self.held_bytes[cache.slot]) - room_bytes) > 0:
             use = _oldest(cache)
             claimed = cache.claims.get(use.claim)
             if claimed is not None and spared < _MOST_SPARED:
@@ -514,9 +502,9 @@ class PrefixIndex:
             keep = max(bisect_right(self._ends, limit_bytes) - 1 - use.start, 0)
             self._evicted_capacity += self._cut(cache, use, keep)
         while self._size_bytes() > self._max_bytes:
-            largest = self._caches[int(self._held_bytes.argmax())]
+            largest = self._caches[int(self.held_bytes.argmax())]
             self._evicted_memory += self._cut(largest, _oldest(largest), 0)
-        self._oldest_at[cache.slot] = _oldest(cache).at if cache.by_age else self._now
+        self.oldest_at[cache.slot] = _oldest(cache).at if cache.by_age else self._now
 
     def _size_bytes(self) -> int:
         return (

@@ -128,7 +128,7 @@ class _Held:
     size: int = 0
     whole: bool = False
     left_out: bool = False  # too many blocks: until it is empty
-    fresh: bool = False  # it was emptied since its engine was last seen to run on
+    since_s: float = math.nan  # when it was empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
     host: set[int | bytes] = field(default_factory=set)  # those with a copy in the host's memory
@@ -211,26 +211,22 @@ class TokenBlocks:
                 self._forget(slot, held, held.own.pop(name, None))
         return gone
 
-    def emptied(self, slot: int, model: str) -> None:
-        """A cache is empty, and all that enters it from now on is seen."""
+    def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
+        """A cache is empty since `at_s`, by its engine's clock; all that enters it is seen."""
         self.lost(slot)
         before = self._slots.get(slot)
-        self._slots[slot] = _Held(model, before.size if before else 0, whole=True, fresh=True)
+        self._slots[slot] = _Held(model, before.size if before else 0, whole=True, since_s=at_s)
 
-    def restarted(self, slot: int) -> bool:
-        """An engine was seen to have restarted; returns whether its events have shown that."""
-        held = self._slots.get(slot)
-        if held is None or not held.fresh:
-            self.lost(slot)
-            return False
-        held.fresh = False
-        return True
+    def restarted(self, slot: int, started_s: float = math.nan) -> bool:
+        """An engine was seen to have restarted; returns whether its events have shown that.
 
-    def ran_on(self, slot: int) -> None:
-        """An engine was seen not to have restarted: a cache emptied before this was its own."""
+        They have where the cache was empty since. Both times are by the engine's clock.
+        """
         held = self._slots.get(slot)
-        if held is not None:
-            held.fresh = False
+        if held is not None and held.since_s >= started_s:
+            return True
+        self.lost(slot)
+        return False
 
     def lost(self, slot: int) -> None:
         """Forgets a cache, since events were lost."""

@@ -13,10 +13,13 @@ from typing import Any
 
 import orjson
 
+from laar.core.request import Api
 from laar.errors import RequestError
+from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import member_spans
+from laar.protocol.usefulness import Usefulness
 
-__all__ = ["NO_USAGE", "ErrorSpotter", "NameRestorer", "Usage", "UsageReader", "error_body"]
+__all__ = ["NO_USAGE", "AnswerReader", "NameRestorer", "Usage", "error_body"]
 
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
@@ -45,6 +48,16 @@ _ERROR_EVENT = re.compile(
 _ERROR_DOCUMENT = re.compile(
     rb"\A\s*\{\s*\"(?:error\"\s*:\s*[{\"]|(?:object|type)\"\s*:\s*\"error\")"
 )
+
+_ENDS = {
+    Api.MESSAGES: (b"message_stop",),
+    Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
+}
+_FIELDS = b"deir:"
+"""First letters of a stream's fields, and the colon of a comment."""
+_DONE = (b"[DONE]",)
+_REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
+_TAIL_BYTES = 1024
 
 
 def error_body(error: RequestError) -> bytes:
@@ -81,57 +94,129 @@ _ID_BYTES = 4096
 """Bytes at the beginning of an answer too long to be kept, among which its id is looked for."""
 
 
-class UsageReader:
-    """Reads usage out of an answer that passes in pieces.
+class AnswerReader:
+    """Reads an answer that passes in pieces: its usage, its id, and whether it is of use.
+
+    An error may stand where an answer should be: 200 was sent before the engine knew better. A
+    stream has it in an event, at its beginning or later; a whole answer is nothing else. Inside a
+    string every quote has a backslash before it, so that no text of a model looks like one.
 
     Args:
-        events: the answer is an event stream; otherwise one JSON document.
+        events: the answer is an event stream; otherwise one JSON document; None where its head does
+            not say.
         stored: the API keeps answers (Responses): `response_id` is read too.
+        status: its status.
+        api: format of the request.
+        max_tokens: limit of the answer; None where there is none.
     """
 
-    def __init__(self, *, events: bool, stored: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        events: bool | None,
+        stored: bool = False,
+        status: int = 200,
+        api: Api = Api.OPAQUE,
+        max_tokens: int | None = None,
+    ) -> None:
         self._events = events
         self._stored = stored
+        self._status = status
+        self._use = Usefulness(api, max_tokens)
+        self._is_judged = self._use.found is not None
         self._kept = bytearray()
-        self._too_long = False
+        self._is_begun = self._too_long = False
+        self._is_error = False
+        self._has_ended = False
+        self._ends = _ENDS.get(api, _DONE)
+        self._tail = b""
         self.usage = NO_USAGE
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
 
-    def feed(self, piece: bytes) -> None:
-        """Takes the next piece of the body; in time that goes with the piece alone."""
+    def feed(self, piece: bytes) -> Reply | None:
+        """Takes the next piece of the body; in time that goes with the piece alone.
+
+        Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
+        """
+        self._is_begun = self._is_begun or bool(piece)
+        if self._events is None and (letter := piece.lstrip()[:1]):
+            self._events = letter in _FIELDS
         cut = piece.rfind(b"\n") if self._events else -1
+        error = None
         if cut >= 0:
             lines = bytes(self._kept) + piece[:cut]
             self._kept = bytearray(piece[cut + 1 :])
-            # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
-            if b'"usage"' in lines or self._wants_id:
-                for line in lines.split(b"\n"):
-                    self._line(line)
+            error = self._lines(lines)
         elif self._events or not self._too_long:
+            begins_at = len(self._kept)
             self._kept += piece
+            if not self._events and begins_at <= _LONGEST_BEGINNING:
+                error = self._error(_ERROR_DOCUMENT, bytes(self._kept[:MAX_ERROR_BYTES]))
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
                 self.response_id = first[1].decode()
-            self._too_long = True
+            if self._use.found is None:  # so long an answer says something, if it is one
+                is_json = self._events or self._kept.lstrip().startswith(b"{")
+                self._use.found = GOOD if is_json else Kind.UNREADABLE
+            self._has_ended = self._too_long = True
             self._kept.clear()
+        return error or self._judged()
 
-    def end(self) -> Usage:
-        """The usage, once the body is complete."""
+    def end(self) -> Reply | None:
+        """Ends the body; returns what it shows of its endpoint, unless that was known before."""
+        error = None
         if self._events:
-            self._line(self._kept)
+            error = self._lines(bytes(self._kept))
         elif self._kept:
             self._document(self._kept)
         self._kept.clear()
-        return self.usage
+        if error or self._is_error:
+            return error
+        if self._events and self._use.is_begun and not self._has_ended and not self._has_reason():
+            return Reply(status=self._status, found=Kind.CUT)
+        self._use.end(self.usage.completion_tokens, begun=self._is_begun)
+        return self._judged()
+
+    def _has_reason(self) -> bool:
+        """Whether a stream that ends without its last event had said that it ends."""
+        return _REASON.search(self._tail) is not None
 
     @property
     def _wants_id(self) -> bool:
         return self._stored and not self.response_id
 
-    def _line(self, line: bytes | bytearray) -> None:
-        if line.startswith(b"data:") and (b'"usage"' in line or self._wants_id):
+    def _judged(self) -> Reply | None:
+        """The finding, once."""
+        if self._is_judged or self._use.found is None or self._is_error:
+            return None
+        self._is_judged = True
+        return Reply(status=self._status, found=self._use.found, model=self._use.model)
+
+    def _error(self, pattern: re.Pattern[bytes], text: bytes) -> Reply | None:
+        found = None if self._is_error or b"error" not in text else pattern.search(text)
+        if found is None:
+            return None
+        self._is_error = True
+        text = text[found.start() : found.start() + MAX_ERROR_BYTES]
+        return Reply(status=self._status, text=text, event=True)
+
+    def _lines(self, lines: bytes) -> Reply | None:
+        error = self._error(_ERROR_EVENT, lines)
+        # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
+        if self._use.found is None or self._wants_id or b'"usage"' in lines:
+            for line in lines.split(b"\n"):
+                self._line(line)
+        if not self._has_ended:
+            self._has_ended = any(end in lines for end in self._ends)
+            self._tail = (self._tail + lines)[-_TAIL_BYTES:]
+        return error
+
+    def _line(self, line: bytes) -> None:
+        if line.startswith(b"data:") and (
+            self._use.found is None or b'"usage"' in line or self._wants_id
+        ):
             self._document(line[5:])
 
     def _document(self, text: bytes | bytearray) -> None:
@@ -143,6 +228,8 @@ class UsageReader:
             return
         if self._wants_id:
             self._read_id(document)
+        if self._use.found is None:
+            self._use.look(document)
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -187,36 +274,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40
 
 
-class ErrorSpotter:
-    """Finds an error where an answer should be: 200 was sent before the engine knew better.
-
-    A stream has it in an event, at its beginning or later; a whole answer is nothing else. Inside
-    a string every quote has a backslash before it, so that no text of a model looks like one.
-
-    Args:
-        events: the answer is an event stream; otherwise one JSON document.
-    """
-
-    def __init__(self, *, events: bool) -> None:
-        self._pattern = _ERROR_EVENT if events else _ERROR_DOCUMENT
-        self._events = events
-        self._kept = b""
-        self._over = False
-
-    def feed(self, piece: bytes) -> bytes:
-        """Takes the next piece; the beginning of the error, or nothing. Found once."""
-        if self._over:
-            return b""
-        kept = self._kept + piece
-        found = self._pattern.search(kept) if b"error" in kept else None
-        if found:
-            self._over = True
-            return kept[found.start() : found.start() + MAX_ERROR_BYTES]
-        self._kept = kept[-_LONGEST_BEGINNING:]
-        self._over = not self._events and len(kept) > _LONGEST_BEGINNING
-        return b""
-
-
 class NameRestorer:
     """Puts the name the client used back where the endpoint wrote its own.
 
@@ -237,6 +294,11 @@ class NameRestorer:
         self._pattern = re.compile(b'("model": ?)' + re.escape(name))
         self._asked = orjson.dumps(asked)
         self._held = b""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a part of the pieces so far waits for the next one."""
+        return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
         """The piece with names restored, without the bytes held back."""

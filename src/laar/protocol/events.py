@@ -51,9 +51,10 @@ __all__ = [
 
 
 class Shape(enum.Enum):
-    """The body mode that Envoy announced, one of two."""
+    """The body modes that Envoy announced."""
 
     NATIVE = "native"
+    STREAMED = "streamed"
     GATEWAY = "gateway"
 
 
@@ -97,6 +98,7 @@ class WholeRequest:
     data: bytes
     subset: frozenset[str] | None = None
     attempts: int = 0
+    shape: Shape = Shape.NATIVE
 
 
 @dataclass(slots=True)
@@ -149,6 +151,9 @@ class ResponseHeaders:
         details: source of the status, as Envoy reports it; empty where it does not.
         shape: the shape, if this is the stream's first message; else None.
         retry_after_s: seconds in ``retry-after``; None without one.
+        media_type: type of the body, in lower case; empty where none is given.
+        encoded: the body is compressed.
+        forged: names of headers that only laar and Envoy may send to clients.
     """
 
     status: int | None
@@ -160,6 +165,9 @@ class ResponseHeaders:
     details: str = ""
     shape: Shape | None = None
     retry_after_s: float | None = None
+    media_type: str = ""
+    encoded: bool = False
+    forged: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -231,10 +239,12 @@ class Patience(NamedTuple):
         silence_s: ever, one of `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
         begin_s: before its answer's head, one of `laar.protocol.headers.BEGINS_S`; None for no
             other bound than the first.
+        once: no other endpoint is asked after it, in any case.
     """
 
     silence_s: int | None = None
     begin_s: int | None = None
+    once: bool = False
 
 
 _WITHOUT_END = Patience()
@@ -245,8 +255,8 @@ class AnswerHeaders:
     """Answer a headers message. With `destination` it is the decision's answer.
 
     `read_answer` asks Envoy to show this request's response body; `skip_body` not to send its
-    request body (native shape only). `prefiller` reads the prompt, if another endpoint does than
-    the one that answers.
+    request body (native shape only). `engine_headers` are among `set_headers`, for an Envoy whose
+    routes set them.
     """
 
     direction: Direction
@@ -256,7 +266,7 @@ class AnswerHeaders:
     read_answer: bool = False
     skip_body: bool = False
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)
@@ -264,7 +274,8 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `prefiller`. In the gateway shape every byte goes back in
+    decision's headers, `patience` and `engine_headers`. In the streamed shape it may take the place
+    of a piece that Envoy still has (`replaces`). In the gateway shape every byte goes back in
     `data`.
     """
 
@@ -275,7 +286,8 @@ class AnswerBody:
     remove_headers: tuple[str, ...] = ()
     destination: str = ""
     patience: Patience = _WITHOUT_END
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
+    replaces: bool = False
 
 
 @dataclass(slots=True)

@@ -27,6 +27,8 @@ __all__ = [
     "Head",
     "attributes_read",
     "header_of",
+    "is_own",
+    "media_type",
     "read_head",
     "read_subset",
     "retry_after_s",
@@ -52,6 +54,9 @@ SILENCES_S = (60, 120, 300, 600)
 BEGIN = "x-laar-begin-s"
 """Key of that metadata as well: seconds, one of `BEGINS_S`, by which the answer's head is expected.
 After that the next endpoint is asked too, and the first head counts."""
+
+ONCE = "x-laar-once"
+"""Key of that metadata as well: the request is tried once, by a route without retries."""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
 """Seconds to the beginning of an answer, with the seconds of silence allowed; routes exist for
@@ -90,8 +95,23 @@ HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
 PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
 
-PREFILL_HEADERS = frozenset({PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port"})
-"""Sources from which engines that split a request's work fetch its other part: not for clients."""
+PRIORITY = "x-vllm-priority"
+"""The request's priority for a vLLM, lower first. It overrides the body's."""
+
+ENGINE_HEADERS = frozenset(
+    {
+        PREFILLER,
+        PRIORITY,
+        "x-data-parallel-host-port",
+        "x-data-parallel-rank",
+        "x-encoder-hosts-ports",
+    }
+)
+"""Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
+Not for clients."""
+
+SET_BY_ROUTES = (PREFILLER, PRIORITY)
+"""Those that the picker sets."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -112,6 +132,15 @@ TEST_SELECTION = "test-epp-endpoint-selection"
 TEST_SELECTED = "x-conformance-test-selected-endpoint"
 TEST_SERVED = "x-conformance-test-served-endpoint"
 """Header of the conformance tests of the Gateway API Inference Extension."""
+
+_OWN = "x-laar-"
+_OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
+
+
+def is_own(name: str) -> bool:
+    """Whether only the picker, or its Envoy, may send an answer's header of this name."""
+    return name.startswith(_OWN) or name in _OTHERS_ON_ANSWERS
+
 
 CONTROL_HEADERS = frozenset(
     {
@@ -135,7 +164,7 @@ CONTROL_HEADERS = frozenset(
     }
 )
 
-_REMOVED = CONTROL_HEADERS | PREFILL_HEADERS
+_REMOVED = CONTROL_HEADERS | ENGINE_HEADERS
 """Headers that a client may not send to an endpoint. laar's own Envoys take the second half off by
 themselves, before the picker sets it."""
 
@@ -283,6 +312,12 @@ def read_subset(value: object) -> frozenset[str] | None:
         return None
     texts = (part.strip() for item in items if isinstance(item, str) for part in item.split(","))
     return frozenset(text for text in texts if text)
+
+
+def media_type(content_type: str) -> str:
+    """The type of a body, in lower case; empty where the header gives none or any bytes."""
+    given = content_type.partition(";")[0].strip().lower()
+    return "" if given == "application/octet-stream" else given
 
 
 def retry_after_s(value: str, now: float) -> float | None:

@@ -36,7 +36,6 @@ from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
-    set_priority,
     splice_model,
     utf8_of,
 )
@@ -51,7 +50,6 @@ __all__ = [
     "model_of",
     "read_body",
     "response_of",
-    "set_priority",
     "splice_model",
     "try_read",
 ]
@@ -114,6 +112,7 @@ class Body:
     system: str = ""
     marks: tuple[str, ...] = ()
     chars: int = 0
+    tokens: int = 0
     stream: bool = False
     max_tokens: int | None = None
     salt: str = ""
@@ -207,6 +206,7 @@ def read_body(api: Api, body: bytes) -> Body:
         system=spans.system,
         marks=marks_of(api, document, spans.messages),
         chars=chars,
+        tokens=spans.tokens,
         stream=document.get("stream") is True,
         max_tokens=_limit(document),
         salt=salt if isinstance(salt, str) else "",

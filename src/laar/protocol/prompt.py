@@ -46,6 +46,7 @@ class Spans:
         self.question = ""
         self.system = ""
         self.messages = 0
+        self.tokens = 0
         self._body = body
 
     def add(self, texts: list[str]) -> None:
@@ -181,6 +182,11 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         raise UnknownPromptError
     if isinstance(prompt, list) and not isinstance(prompt[0], str):
         spans.json(prompt)  # token ids: their digits are as good a prefix as their text
+        rows = prompt if isinstance(prompt[0], list) else [prompt]
+        if all(
+            isinstance(row, list) and all(isinstance(each, int) for each in row) for row in rows
+        ):
+            spans.tokens = sum(map(len, rows))
     else:
         texts = [prompt] if isinstance(prompt, str) else [t for t in prompt if isinstance(t, str)]
         spans.add(texts)

@@ -1,4 +1,4 @@
-"""Changing a request body: one value replaced or one member added, all other bytes as they came.
+"""Changing a request body: the model replaced or added, all other bytes as they came.
 
 The body may be in any encoding that Python's JSON knows. Where the top-level `model` stands is
 found by short cuts that cover nearly all clients, and else by the scanner.
@@ -16,7 +16,7 @@ from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, member_spans
 
-__all__ = ["BYTE_ORDER_MARK", "model_span", "set_priority", "splice_model", "utf8_of"]
+__all__ = ["BYTE_ORDER_MARK", "model_span", "splice_model", "utf8_of"]
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
@@ -55,15 +55,6 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
         return _with_member(body, b'"model":%b' % orjson.dumps(name))
     start, end = span
     return b"%b%b%b" % (body[:start], _encoded(body, orjson.dumps(name)), body[end:])
-
-
-def set_priority(body: bytes, priority: int) -> bytes:
-    """The body with a last top-level `priority`, every other byte as it was.
-
-    Engines take the last of several, so a client's own counts no more. The body must have been read
-    by `read_body`.
-    """
-    return _with_member(body, b'"priority":%d' % priority)
 
 
 def _with_member(body: bytes, member: bytes) -> bytes:

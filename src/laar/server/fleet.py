@@ -143,12 +143,13 @@ class FleetState:
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.removed(slot, block_hashes, host=host)
 
-    def cleared(self, address: str, *, past: bool = False) -> None:
+    def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:
-                self._beliefs.emptied(slot, self._table.spec(slot).models[0], past=past)
+                model = self._table.spec(slot).models[0]
+                self._beliefs.emptied(slot, model, past=past, at_s=at_s)
             if not past:
                 self._on_empty(address)
 
@@ -187,9 +188,7 @@ class FleetState:
         if slot >= 0:
             if self._beliefs is not None:
                 if reading.restarted:
-                    self._beliefs.restarted(slot)
-                elif not math.isnan(reading.prefix_queries_tokens):
-                    self._beliefs.ran_on(slot)
+                    self._beliefs.restarted(slot, reading.started_s)
                 self._beliefs.set_capacity(slot, reading.capacity_tokens)
             if reading.restarted:
                 self._on_empty(address)

@@ -1,8 +1,8 @@
 """The learners of a running picker, and their state across restarts.
 
-Joins the decisions to the learners: reported outcomes move P(correct), sampled answers show whether
-c(m) is still as measured and how many characters a token has. Routing uses the first and the last.
-A drifting c(m) is only shown (`laar.accuracy.latency` gives the reason).
+Joins the decisions to the learners: reported outcomes move P(correct), sampled answers show how
+many characters a token has. c(m) is learned in `laar.core.engines` and shown here beside the
+artifact's.
 
 The state is one JSON file, replaced as a whole on a thread of its own; the loop never waits for a
 disk. The file is not trusted at the start: entries that make no sense are left out,
@@ -12,7 +12,7 @@ and a file that is no state at all costs a warning, never the start.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
 from math import isfinite
 
@@ -21,10 +21,10 @@ import orjson
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
-from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import KAPPA, OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
+from laar.core.engine_model import Seen
 from laar.core.request import Request
 from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
@@ -90,17 +90,17 @@ class Learning:
         )
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(self.assessor.success)
-        self.latency = LatencyCheck(capability.measured_s_per_token)
+        self.seen: Callable[[], Mapping[str, Seen]] = dict
+        """c(m) of models as serving has it; from any thread."""
         self.metrics = LearningMetrics(
-            self.reports, self.online, self.latency, self.assessor.task_names
+            self.reports, self.online, self.speeds, self.assessor.task_names
         )
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replaces the artifact; reported outcomes and seen speeds stay."""
+        """Replaces the artifact; reported outcomes stay."""
         self.assessor.use(capability)
         if self.online is not None:
             self.online.new_prior()
-        self.latency.measured = capability.measured_s_per_token
 
     # -- from the director ---------------------------------------------------------------------
 
@@ -133,19 +133,6 @@ class Learning:
         if not end.ok or end.cause != "complete":
             unanswered = end.cause == "error" or (end.status is not None and not end.ok)
             self.reports.failed(decision.id, refused=unanswered)
-        view = decision.view
-        # Without a stream the first byte comes after the last token, which would blur c(m); and
-        # the tokens ahead of the request are known of the endpoint that was picked, no other.
-        picked = flight.slot == decision.slot and decision.prefiller is None
-        if view is None or not picked or not end.ok or not decision.request.stream:
-            return
-        if end.ttft_s is None:
-            return
-        uncached = decision.uncached_tokens
-        if end.prompt_tokens is not None and end.cached_tokens is not None:
-            uncached = float(end.prompt_tokens - end.cached_tokens)
-        ahead = float(view.queued_tokens[decision.position])
-        self.latency.observe(flight.model, uncached, ahead, end.ttft_s)
 
     def calibrated(self, served: Collection[str]) -> bool:
         """Whether the accuracy of a served model is known, from an artifact or from outcomes."""
@@ -153,8 +140,14 @@ class Learning:
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """The problem of an artifact that has measured none of the served models."""
+        """The problem of an artifact without a served model, or without the speed of one."""
         measured = self.assessor.capability.models
+        if unsure := [name for name in self.assessor.capability.unsure if name in served]:
+            return (
+                f"{self._settings.capability} gives {_named(unsure)} a us/token with a spread of "
+                "more than half of it: it is ignored, and learned from answers; run "
+                "`laar calibrate` again"
+            )
         if not measured or not served or not set(measured).isdisjoint(served):
             return None
         return (
@@ -165,16 +158,23 @@ class Learning:
 
     # -- showing -------------------------------------------------------------------------------
 
+    def speeds(self) -> dict[str, tuple[float | None, Seen | None]]:
+        """c(m) by model: the artifact's, and what serving has it at; from any thread."""
+        measured, seen = self.assessor.capability.measured_s_per_token, self.seen()
+        names = dict.fromkeys([*measured, *seen])
+        return {name: (measured.get(name), seen.get(name)) for name in names}
+
     def models(self, served: list[str]) -> list[dict[str, object]]:
         """One entry for each model that is served, measured or reported; may run on any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
         ratios = self.assessor.tokens.ratios()
-        drifts = {drift.model: drift for drift in self.latency.report()}
+        speeds = self.speeds()
         entries: list[dict[str, object]] = []
         for model in dict.fromkeys([*served, *capability.models, *reported]):
-            outcomes, drift = reported.get(model), drifts.get(model)
+            outcomes = reported.get(model)
+            measured, seen = speeds.get(model, (None, None))
             entries.append(
                 {
                     "model": model,
@@ -190,11 +190,10 @@ class Learning:
                         "prior_weight": weights.get(model, KAPPA),
                     },
                     "seconds_per_token": {
-                        "measured": capability.measured_s_per_token.get(model),
-                        "seen": drift.seconds_per_token if drift else None,
-                        "error": drift.error_s_per_token if drift else None,
-                        "samples": drift.samples if drift else 0.0,
-                        "drifted": drift.drifted if drift else False,
+                        "measured": measured,
+                        "seen": seen.seconds_per_token if seen else None,
+                        "error": seen.error_s_per_token if seen else None,
+                        "samples": seen.samples if seen else 0,
                     },
                     "chars_per_token": ratios.get(model, {}),
                 }

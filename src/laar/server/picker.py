@@ -104,6 +104,8 @@ class Picker:
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Has an endpoint asked for its models soon; every endpoint without an address."""
         self.director = self._director()
+        self.director.engines.reassess(self.learning.assessor.capability.speed)
+        self.learning.seen = self.director.engines.seen
         self.admission = self._admission()
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
@@ -165,7 +167,7 @@ class Picker:
         self.director.use(settings.routing.director, policies)
         if capability is not None:
             self.learning.use(capability)
-            self.director.engines.reassess()
+            self.director.engines.reassess(capability.speed)
             self.check_artifact()
         self.health.settings = settings.health.breaker
         self.enforced.share = settings.routing.enforcement.share
@@ -194,6 +196,8 @@ class Picker:
         if reading.restarted and slot >= 0:
             self.director.adapters.restarted(slot)
             self.director.engines.restarted(slot)
+        if reading.refused:
+            self.health.refused(slot, reading.refused, self.clock())
         self.director.adapters.read(slot, reading.adapters, reading.max_adapters)
         if self.context.in_use is not None:  # sums up all endpoints for each one's reading
             tokens = self.table.cache_tokens()

@@ -28,7 +28,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.request import Api
 from laar.datalayer.fetching import visiting_session
-from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
+from laar.datalayer.tokenizing import LocalTokenizer, ask_engine, ids_given
 from laar.errors import SettingError
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
@@ -191,9 +191,10 @@ class TokenizedPrompts:
         run = asyncio.get_running_loop().run_in_executor
         try:
             document = await run(thread, _read, prompt.body)
-            if tokenizer is not None:
+            ids = await run(thread, ids_given, prompt.api, document)
+            if ids is None and tokenizer is not None:
                 ids = await run(thread, tokenizer.ids, prompt.api, document, prompt.chain)
-            else:
+            elif ids is None:
                 ids = await ask_engine(session, prompt.address, prompt.api, document, prompt.name)
             if ids is not None:
                 prompt.blocks = await run(thread, _blocks, ids, sizes, prompt.adapter, document)

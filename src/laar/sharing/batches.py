@@ -75,7 +75,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
         raise Unreadable("too-long")
     try:
         batch, bad = _read(data), 0
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):  # bad UTF-8 in a string is no DecodeError
         batch, bad = _valid_part(namespace, data)
     _check(namespace, batch.schema, batch.namespace)
     records = [record for record in batch.records if record.makes_sense()]
@@ -106,7 +106,7 @@ def _valid_part(namespace: str, data: bytes) -> tuple[Batch, int]:
         }
         told["records"] = [record for record in records if _fits(record, Record)]
         batch = msgspec.convert(told, Batch)
-    except (msgspec.DecodeError, RecursionError, KeyError, AttributeError, TypeError):
+    except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
         raise Unreadable("no-batch") from None
     return batch, len(loads) + len(records) - len(batch.loads) - len(batch.records)
 

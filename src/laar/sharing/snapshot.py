@@ -125,7 +125,7 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
         raise SnapshotFault("is damaged: its checksum is another")
     try:
         told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         raise SnapshotFault("is no snapshot") from None
     if not isinstance(told, dict) or told.get("v") != SCHEMA:
         raise SnapshotFault(f"is not of version {SCHEMA}")

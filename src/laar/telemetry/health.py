@@ -32,7 +32,9 @@ def health_families(
     yield counter(
         "laar_endpoint_failures",
         "Requests that failed at an endpoint, by kind: status, error, error-event, "
-        "denied, cut, empty, hang, retried (Envoy tried another endpoint), full. "
+        "denied, cut, empty, content-type, unreadable, other-model, hang, retried (Envoy tried "
+        "another endpoint), full, request (it is the request's fault: other endpoints failed it "
+        "too). "
         "Faults of clients do not count.",
         (((at, str(kind)), n) for at, _, known in ailing for kind, n in known.failures.items()),
         ("endpoint", "kind"),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import Metric
 
-from laar.accuracy.latency import LatencyCheck
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import Answered, OutcomeReports
 from laar.accuracy.tasks import TaskNames
+from laar.core.engine_model import Seen
 from laar.telemetry.families import counter, gauge
 
 __all__ = ["MAX_LABELS", "LearningMetrics"]
@@ -28,7 +28,7 @@ class LearningMetrics:
     Args:
         reports: the reported outcomes, by verdict.
         online: the estimates from them; None when it is switched off.
-        latency: the check of c(m).
+        speeds: gives c(m) by model: the artifact's, and what serving has it at.
         tasks: that clients name.
     """
 
@@ -36,13 +36,13 @@ class LearningMetrics:
         self,
         reports: OutcomeReports,
         online: OnlineOutcomes | None,
-        latency: LatencyCheck,
+        speeds: Callable[[], Mapping[str, tuple[float | None, Seen | None]]],
         tasks: TaskNames,
     ) -> None:
         self._tasks = tasks
         self._reports = reports
         self._online = online
-        self._latency = latency
+        self._speeds = speeds
         labels = ("policy", "task")
         self._answers = Counter(
             "laar_answers_reported",
@@ -103,12 +103,7 @@ class LearningMetrics:
         )
         if self._online is not None:
             yield from self._estimates(self._online)
-        yield counter(
-            "laar_latency_samples_refused",
-            "Times to first token rejected as out of range, or as those of one model too many.",
-            self._latency.refused,
-        )
-        yield from self._speeds()
+        yield from self._model_speeds()
 
     def _estimates(self, online: OnlineOutcomes) -> Iterator[Metric]:
         yield gauge(
@@ -148,27 +143,20 @@ class LearningMetrics:
                 setattr(family, "_labelnames", metric._labelnames)  # noqa: B010
                 yield family
 
-    def _speeds(self) -> Iterator[Metric]:
-        drifts = self._latency.report()
-        speeds = [
-            ((drift.model, source), seconds)
-            for drift in drifts
+    def _model_speeds(self) -> Iterator[Metric]:
+        rows = [
+            ((model, source), seconds)
+            for model, (measured, seen) in self._speeds().items()
             for source, seconds in (
-                ("measured", drift.measured_s_per_token),
-                ("seen", drift.seconds_per_token),
+                ("measured", measured),
+                ("seen", seen.seconds_per_token if seen else None),
             )
             if seconds is not None
         ]
         yield gauge(
             "laar_model_seconds_per_token",
-            "Prefill seconds per token, c(m), by source: measured (artifact) or seen "
-            "(live traffic).",
-            speeds,
+            "Prefill seconds per token, c(m), by source: measured (artifact) or seen (what serving "
+            "uses, from the artifact and live traffic).",
+            rows,
             ("model", "source"),
-        )
-        yield gauge(
-            "laar_model_drifted",
-            "1 if c(m) in live traffic differs from the artifact's, else 0.",
-            ((drift.model, float(drift.drifted)) for drift in drifts),
-            ("model",),
         )

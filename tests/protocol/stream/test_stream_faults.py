@@ -121,7 +121,7 @@ def test_of_a_prompt_nothing_is_kept_past_the_decision_but_what_features_are_rea
 
 @pytest.mark.parametrize("shape", list(Shape))
 @pytest.mark.parametrize("limits", [{"pool": "a"}, {"subset": frozenset({"10.0.0.1:80"})}])
-def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
+def test_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
     """Envoy would take any endpoint for it, of any pool."""
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape, **limits))
@@ -131,7 +131,7 @@ def test_d4_after_a_fault_a_request_of_a_pool_goes_nowhere(shape, limits):
 
 
 @pytest.mark.parametrize("shape", list(Shape))
-def test_d4_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
+def test_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch):
     director = director_of("m")
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, shape))

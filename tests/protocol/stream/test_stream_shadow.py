@@ -173,7 +173,7 @@ def test_nothing_is_learned_of_an_endpoint_that_nobody_named(served):
     headers = response(served)
     headers.end = False
     driven.feed(headers)
-    usage = b'{"usage":{"prompt_tokens":9,"completion_tokens":1}}'
+    usage = b'{"choices":[{"text":"x"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}'
     driven.feed(ev.ResponseBody(usage, end=True))
     assert lessons.learned == (["m2"] if served else [])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import orjson
 from rich.console import Console
@@ -23,6 +25,7 @@ from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
 from laar.accuracy.fitting.report import render
+from laar.accuracy.fitting.speed import LENGTHS
 from laar.errors import SettingError, install
 
 __all__ = ["run_fit"]
@@ -80,6 +83,10 @@ def run_fit(
             f"no request can name the task `{task}` in x-laar-task: rename it to small letters, "
             "digits, `.`, `_` and `-`, 32 at most"
         )
+    notes += [
+        f"{name} has no us/token: {reason}; laar learns it while it serves"
+        for name, reason in list(fitted.no_speed.items())[:_MOST_NAMED]
+    ]
     if fitted.evaluation.queries < FEW_QUERIES:
         notes.append(
             f"{fitted.evaluation.queries} questions are too few to judge a model by: the held-out "
@@ -97,6 +104,7 @@ def run_fit(
     except OSError as fault:
         raise SettingError(f"{fault.filename}: {fault.strerror}") from None
     _show(console, fitted, notes)
+    _show_first_tokens(console, fitted)
     if fitted.artifact.fitted_on is not None and hold_out:
         console.print(
             f"{hold_out:.0%} of the questions were held back: `laar evaluate {out} ...` judges by "
@@ -167,6 +175,23 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     for note in notes:
         console.print(f"note: {note}", markup=False)
+
+
+def _show_first_tokens(console: Console, fitted: Fit) -> None:
+    """Prints predicted by seen times to the first token, by length of the prompt."""
+    classes = list(pairwise(LENGTHS))
+    if not any(fitted.first_tokens.values()):
+        return
+    table = Table(title="Predicted / seen time to first token (answers), held out, by tokens")
+    table.add_column("model", overflow="fold")
+    for low, high in classes:
+        table.add_column(f"{low}-{high}", justify="right", overflow="fold")
+    for name, found in fitted.first_tokens.items():
+        cells = (found.get(one, ()) for one in classes)
+        table.add_row(
+            escape(name), *(f"{median(each):.2f} ({len(each)})" if each else "-" for each in cells)
+        )
+    console.print(table)
 
 
 def _thin_cells(artifact: Capability) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from math import log
 from typing import NamedTuple
@@ -40,6 +40,7 @@ from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
 from laar.accuracy.fitting.retry import fit_retry
+from laar.accuracy.fitting.speed import first_token_ratios, fit_speed
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
 
@@ -55,10 +56,20 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """An artifact, and how well the same procedure did on queries it had not seen."""
+    """An artifact, and how well the same procedure did on queries it had not seen.
+
+    Args:
+        artifact: the artifact.
+        evaluation: the quality of its probabilities.
+        first_tokens: predicted by seen times to the first token on the other queries, by model and
+            class of length.
+        no_speed: why a model has no speed, by model.
+    """
 
     artifact: Capability
     evaluation: Evaluation
+    first_tokens: Mapping[str, Mapping[tuple[int, int], Sequence[float]]]
+    no_speed: Mapping[str, str]
 
 
 class _Counts(NamedTuple):
@@ -127,10 +138,8 @@ def _fit(judged: Sequence[MeasuredOutcome], created: str, data_sha256: str, hold
                 held_out=hold_out, questions=b64encode(b"".join(seen)).decode("ascii")
             ),
         }
-    return Fit(
-        artifact=made.artifact.model_copy(update=added if hold_out or added["text"] else {}),
-        evaluation=made.evaluation,
-    )
+    artifact = made.artifact.model_copy(update=added if hold_out or added["text"] else {})
+    return replace(made, artifact=artifact)
 
 
 def _fit_and_evaluate(
@@ -139,14 +148,14 @@ def _fit_and_evaluate(
     created: str,
     data_sha256: str,
 ) -> Fit:
-    on_first = _artifact(first, created, data_sha256, use_pairs=True)
+    on_first, _ = _artifact(first, created, data_sha256, use_pairs=True)
     plain = on_first.model_copy(update={"retry": on_first.retry.model_copy(update={"pairs": []})})
     # Pair terms stay only if they earn their place on queries they have not seen.
     use_pairs = bool(on_first.retry.pairs) and (
         retry_scores(on_first, second).brier < retry_scores(plain, second).brier
     )
     evaluation = evaluate(on_first if use_pairs else plain, second)
-    whole = _artifact([*first, *second], created, data_sha256, use_pairs=use_pairs)
+    whole, no_speed = _artifact([*first, *second], created, data_sha256, use_pairs=use_pairs)
     scores = evaluation.retries
     retry = whole.retry.model_copy(
         update={
@@ -162,6 +171,12 @@ def _fit_and_evaluate(
     return Fit(
         artifact=whole.model_copy(update={"models": models, "retry": retry}),
         evaluation=evaluation,
+        first_tokens={
+            name: first_token_ratios(model.speed, [o for o in second if o.model == name])
+            for name, model in on_first.models.items()
+            if model.speed is not None
+        },
+        no_speed=no_speed,
     )
 
 
@@ -175,23 +190,28 @@ def _fold(query_id: str) -> int:
 
 def _artifact(
     outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str, *, use_pairs: bool
-) -> Capability:
+) -> tuple[Capability, dict[str, str]]:
+    """An artifact, and why some models have no speed in it."""
     by_model: dict[str, list[MeasuredOutcome]] = defaultdict(list)
+    by_base: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     for outcome in outcomes:
         by_model[outcome.model].append(outcome)
+        by_base[outcome.base or outcome.model].append(outcome)
+    speeds = {name: fit_speed(by_base[own[0].base or name], own) for name, own in by_model.items()}
     artifact = Capability(
         created=created,
         data_sha256=data_sha256,
         outcomes=len(outcomes),
-        models={name: _fit_model(by_model[name]) for name in sorted(by_model)},
+        models={name: _fit_model(by_model[name], speeds[name]) for name in sorted(by_model)},
         retry=RetryTerms(per_failure=0, pairs=[], brier_unconditional=None, brier=None, attempts=0),
     )
     cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
     retry = fit_retry(CapabilityModel(artifact), cells, use_pairs=use_pairs)
-    return artifact.model_copy(update={"retry": retry})
+    no_speed = {name: found for name, found in speeds.items() if isinstance(found, str)}
+    return artifact.model_copy(update={"retry": retry}), no_speed
 
 
-def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
+def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> ModelCapability:
     counts = _counted(outcomes)
     right = sum(count.right for count in counts)
     cells: dict[Features, list[float]] = {}
@@ -219,7 +239,7 @@ def _fit_model(outcomes: Sequence[MeasuredOutcome]) -> ModelCapability:
             )
             for f, (n, k) in sorted(cells.items())
         ],
-        speed=_speed(outcomes),
+        speed=speed if isinstance(speed, Speed) else None,
         chars_per_token=_chars_per_token(outcomes),
         held_out=None,
     )
@@ -300,41 +320,6 @@ def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float
         simplefilter("ignore", ConvergenceWarning)
         regression.fit(x[some], y[some], sample_weight=weight[some])
     return np.concatenate([regression.intercept_, regression.coef_[0]])
-
-
-def _speed(outcomes: Sequence[MeasuredOutcome]) -> Speed | None:
-    """c(m) from answers that had to compute their prompt; None if no answer shows its length.
-
-    A line through (tokens, seconds), fitted on relative errors. Seconds are to the first token
-    where it was seen, because decoding depends on the answer and not on the prompt.
-    """
-    usable = [o for o in outcomes if o.prompt_tokens and o.latency_s > 0 and not o.cached_tokens]
-    if not usable:
-        return None
-    seen = [o for o in usable if o.ttft_s]
-    timed = seen if 2 * len(seen) >= len(usable) else usable
-    tokens = np.array([float(o.prompt_tokens or 1) for o in timed])
-    seconds = np.array([(o.ttft_s or o.latency_s) if timed is seen else o.latency_s for o in timed])
-    slope, start_s = _line(tokens, seconds)
-    total_s = np.array([o.latency_s for o in timed])
-    spread = 1.4826 * float(np.median(np.abs(seconds - start_s - slope * tokens) / tokens))
-    return Speed(
-        seconds_per_token=_rounded(min(slope, 10.0)),
-        spread_s_per_token=round(spread, 12),
-        fixed_s=_rounded(max(float(np.median(total_s - slope * tokens)), 0.0)),
-        samples=len(timed),
-    )
-
-
-def _line(tokens: _Floats, seconds: _Floats) -> tuple[float, float]:
-    """Slope and start of a line with relative errors; through the origin if need be."""
-    through_origin = float(np.median(seconds / tokens))
-    if tokens.max() < 2 * tokens.min():
-        return through_origin, 0.0
-    weight = 1 / tokens
-    basis = np.stack([np.ones_like(tokens), tokens], axis=1) * weight[:, None]
-    (start_s, slope), *_ = np.linalg.lstsq(basis, seconds * weight)
-    return (float(slope), float(start_s)) if slope > 0 else (through_origin, 0.0)
 
 
 def _chars_per_token(outcomes: Sequence[MeasuredOutcome]) -> dict[str, float]:

@@ -46,6 +46,7 @@ class MeasuredOutcome(BaseModel):
         dollars: cost of the answer, where it is known.
         text: a bounded sample of the question, where it may be kept, to detect tasks by.
         told: the task was named in the file, not detected.
+        base: the model whose adapter `model` is, if it is one.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
@@ -68,6 +69,7 @@ class MeasuredOutcome(BaseModel):
     dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     text: Annotated[str, Field(max_length=2048)] | None = None
     told: bool = True
+    base: _Name | None = None
 
     @property
     def right(self) -> float:
@@ -111,7 +113,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
     """One line, newline included."""
     fields = outcome.model_dump(mode="json")
-    for name in ("score", "dollars", "text"):
+    for name in ("score", "dollars", "text", "base"):
         if fields[name] is None:
             del fields[name]
     if fields["told"]:

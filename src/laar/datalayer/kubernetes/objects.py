@@ -22,6 +22,7 @@ from laar.core.endpoints import POOL_LABEL, EndpointSpec
 from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
+from laar.datalayer.metrics_page import ENGINES
 
 __all__ = [
     "ModelRewrite",
@@ -43,12 +44,7 @@ ENGINE_KEYS = (
     "inference.networking.k8s.io/engine-type",
 )
 REGION_KEYS = ("laar.dev/region", "topology.kubernetes.io/region")
-ENGINE_NAMES = {
-    "vllm": "vllm",
-    "sglang": "sglang",
-    **dict.fromkeys(("tensorrt-llm", "trtllm-serve", "trtllm"), "tensorrt-llm"),
-    **dict.fromkeys(("llama.cpp", "llamacpp", "llama-server"), "llama.cpp"),
-}
+ENGINE_NAMES = {name: engine for engine, of in ENGINES.items() for name in (engine, *of.aliases)}
 MAX_MODELS = 64
 """Names one pod may claim."""
 

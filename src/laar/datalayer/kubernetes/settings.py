@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +11,7 @@ from laar.datalayer.endpoints_file import ModelName
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 from laar.datalayer.kubernetes.objects import PodRules
+from laar.datalayer.metrics_page import Engine
 
 __all__ = ["KubernetesSource"]
 
@@ -76,7 +77,7 @@ class KubernetesSource(BaseModel):
         description="Annotation or label with a pod's models, separated by commas.",
     )
     region: str = Field("", description="Region of pods without a label for it.")
-    engine: Literal["vllm", "sglang", "tensorrt-llm", "llama.cpp"] = Field(
+    engine: Engine = Field(
         "vllm",
         description="Engine of pods without a label for it, which decides the metric names.",
     )
@@ -87,8 +88,8 @@ class KubernetesSource(BaseModel):
     )
     priority_field: bool = Field(
         False,
-        description="Whether laar adds the `priority` field to bodies of requests that name an "
-        "objective, and with flow control to all. The engines must run with "
+        description="Whether laar sends the header `X-Vllm-Priority` with requests that name an "
+        "objective, and with flow control with all. The engines must run with "
         "--scheduling-policy priority.",
     )
     api_server: Annotated[str, AfterValidator(_server)] = Field(

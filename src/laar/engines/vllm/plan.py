@@ -7,8 +7,8 @@ on a real vLLM:
 
 - A prefill that is paused holds its blocks. The blocks that it still needs are counted as taken, or
   a second long prompt is admitted into them and the two preempt each other for ever.
-- Equal long prompts overtake each other at every step, and all of them end late. The one that ran
-  last keeps a head start of `leader_margin`.
+- Equal long prompts overtake each other at every step, and all of them end late. Among the long
+  ones, the one that ran last keeps a head start of `LEADER_MARGIN`; the others go behind all.
 """
 
 from __future__ import annotations
@@ -26,6 +26,17 @@ __all__ = ["Candidate", "Plan", "StepSettings", "plan", "require_known_version"]
 
 KNOWN_VERSIONS = ("0.32",)
 """Releases the scheduler was read against and run on. Its seams are private to vLLM."""
+
+LEADER_MARGIN = 1.05
+"""Relative slack by which another long prefill must be more urgent than the one that ran last.
+
+While one runs from its first token to its last, an equal one that waits gains 1 on it, whatever the
+time of a token: with less, equal ones change places half way and all of them end late.
+"""
+
+LEAST_STEP_TOKENS = 256
+"""Tokens that a step has time for whatever its target. Below about so many, GPUs wait for the
+model's weights and not for arithmetic, so a smaller step takes as long and does less."""
 
 
 def require_known_version(version: str) -> None:
@@ -52,12 +63,12 @@ class StepSettings:
             right for an 8B model on one H100.
         quadratic_s: prefill seconds for a squared token: the attention part.
         overhead_s: seconds of a step beside its prefills, decodes included.
-        target_s: seconds that a step should take, from the objective for time per output token.
+        target_s: seconds that a step should take, from the objective for time per output token. It
+            bounds the prefill of a step; see `step_s`.
         objective_factor: time to first token a request may take by default, as a multiple of its
             prefill time alone ...
         objective_floor_s: ... plus this.
         long_tokens: a longer prompt is long: one of them in a step.
-        leader_margin: relative slack by which another long one must be more urgent to take over.
     """
 
     seconds_per_token: float = 3e-5
@@ -67,7 +78,6 @@ class StepSettings:
     objective_factor: float = 5.0
     objective_floor_s: float = 1.0
     long_tokens: int = 4096
-    leader_margin: float = 0.5
 
     @classmethod
     def from_config(cls, config: object) -> Self:
@@ -88,6 +98,11 @@ class StepSettings:
                     f"additional-config: laar.{key} must be a number of at least 0, not {value!r}"
                 )
         return cls(**given)
+
+    @property
+    def step_s(self) -> float:
+        """`target_s`, or the time of `LEAST_STEP_TOKENS` where that is more."""
+        return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
     def line(self, table: PrefillTable, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Returns a request's urgency before any of its prompt is computed.
@@ -177,18 +192,20 @@ def plan(
     # This runs once in every step, on caches that the model has just emptied: plain loops.
     ranked = []
     any_running = False
+    first_long, least = None, math.inf  # the one long prefill that may run, as `pack` has it
     for key, remaining, context, (offset_s, rate), blocks, is_running in candidates:
         rho = (offset_s - now + table.total_s(context)) * rate
         is_long = context + remaining > settings.long_tokens
-        yields, rank = turn(rho, is_long=is_long)
-        if key == leader:
-            rank -= settings.leader_margin
+        if is_long:
+            late = rho - LEADER_MARGIN if key == leader else rho
+            if late < least or first_long is None:
+                first_long, least = key, late
         if is_running:
             any_running = True
             free_blocks -= blocks
         prefill = Prefill(remaining, context, rho, is_long)
-        ranked.append((yields, rank, not is_running, key, blocks, prefill))
-    ranked.sort()
+        ranked.append((*turn(rho, is_long=is_long), not is_running, key, blocks, prefill))
+    ranked.sort(key=lambda each: (each[5].is_long and each[3] != first_long, each[:4]))
 
     keys: list[str] = []
     prefills: list[Prefill] = []
@@ -208,7 +225,7 @@ def plan(
             free_blocks -= blocks
         keys.append(key)
         prefills.append(prefill)
-    sizes = pack(prefills, _Step(settings), target_s=settings.target_s, budget_tokens=budget_tokens)
+    sizes = pack(prefills, _Step(settings), target_s=settings.step_s, budget_tokens=budget_tokens)
     if leader not in chunks:
         leader = None
     for key, size, prefill in zip(keys, sizes, prefills, strict=True):

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from laar.core.decision import Completion, Decision
+from laar.core.request import Api
 from laar.errors import RequestError
-from laar.health import Reply
+from laar.health import GOOD, Kind, Reply
 from laar.protocol import agreed
 from laar.protocol.answers import (
     MAX_ERROR_BYTES,
     NO_USAGE,
-    ErrorSpotter,
+    AnswerReader,
     NameRestorer,
     Usage,
-    UsageReader,
 )
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
+from laar.protocol.usefulness import flaw_of_type
 
 __all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
 
 _OK = Reply(status=200)
-_EMPTY = Reply(status=200, event=True)
 
 
 class Answer:
@@ -29,16 +29,20 @@ class Answer:
         self.status: int | None = None
         self.restorer: NameRestorer | None = None
         """Puts the client's name for the model back; None where it needs no change."""
+        self.names: tuple[str, ...] = ()
+        """The model's names, as the client and the decision have them."""
         self.complete = False
         """Whether the answer passed to its end."""
+        self.let_go = False
+        """Whether its end will not be seen."""
         self._unanswered = False
         self._error = False
         self._answered_at: float | None = None
         self._refusal: Reply | None = None
-        self._errors: ErrorSpotter | None = None
+        self._reader: AnswerReader | None = None
         self._seen: ResponseHeaders | None = None
         self._stored = False
-        self._usage_reader: UsageReader | None = None
+        self._is_known = True
 
     @property
     def accepted(self) -> bool:
@@ -56,30 +60,58 @@ class Answer:
             read: the answer's body will be seen.
             stored: the engine keeps the answer, under an id that is to be read.
         """
-        self._seen, self._stored = event, stored
         if event.status is None:
             return None
-        if event.status == 200 and not read:
-            return Replied(decision, _EMPTY if event.end else _OK, False)  # empty is no answer
-        reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
-        if event.status == 503 and read and reply.retry_after_s is None:
-            self._refusal = reply
-            return None
-        if read and self.accepted:
-            self._errors = ErrorSpotter(events=event.streamed)
-        return Replied(decision, reply, read)
+        request = decision.request
+        reply = _OK
+        if event.status != 200:
+            reply = Reply(status=event.status, retry_after_s=event.retry_after_s)
+            if event.status == 503 and read and reply.retry_after_s is None:
+                self._refusal = reply
+        if not self.accepted or request.api is Api.OPAQUE:
+            pass
+        elif event.end:
+            reply = Reply(status=event.status, found=Kind.EMPTY)
+        elif flaw_of_type(event.media_type, request.api, stream=request.stream):
+            reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
+        elif read and event.encoded:  # its head is all that can be read
+            reply = Reply(status=event.status, found=GOOD)
+        self._seen = event
+        self._is_known = reply.found is not None or not self.accepted
+        self._stored = stored
+        self._error = reply.found is not None and reply.found is not GOOD
+        return None if self._refusal is not None else Replied(decision, reply, read)
 
-    def look_for_error(self, decision: Decision, data: bytes) -> Replied | None:
-        """Reads the text of a refusal, or an error in an answer that began well."""
+    def read(self, decision: Decision, data: bytes, *, end: bool) -> list[Replied | Stored]:
+        """Reads a piece, or no more than the end: a refusal's text, an error, usage, an id."""
+        found: list[Replied | Stored] = []
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             refusal.text = data[:MAX_ERROR_BYTES]
-            return Replied(decision, refusal, True)
-        if self._errors is not None and (text := self._errors.feed(data)):
-            assert self.status is not None
-            self._error = True
-            return Replied(decision, Reply(status=self.status, text=text, event=True), True)
-        return None
+            found.append(Replied(decision, refusal, True))
+        if self._reader is None:
+            self._reader = self._new_reader(decision)
+        reader = self._reader
+        was_known = bool(reader.response_id)
+        replies = (reader.feed(data) if data else None, reader.end() if end else None)
+        for reply in replies:
+            if reply is not None and self.accepted and not self._error:
+                reply.model = "" if reply.model in self.names else reply.model
+                self._error = reply.found is not GOOD
+                found.append(Replied(decision, reply, True))
+        if reader.response_id and not was_known:
+            found.append(Stored(decision, reader.response_id))
+        return found
+
+    def _new_reader(self, decision: Decision) -> AnswerReader:
+        seen = self._seen or ResponseHeaders(None)
+        return AnswerReader(
+            events=seen.streamed if seen.media_type or seen.streamed else None,
+            stored=self._stored,
+            status=seen.status or 0,
+            api=Api.OPAQUE if self._is_known else decision.request.api,
+            max_tokens=decision.request.max_tokens,
+        )
 
     def first_byte(self, decision: Decision, now: float) -> Answering | None:
         """Notes the first byte of the body; None for each later one."""
@@ -87,24 +119,6 @@ class Answer:
             return None
         self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
-
-    def read(self, decision: Decision, data: bytes) -> Stored | None:
-        """Looks in a piece for usage, and for the id of an answer that the engine keeps."""
-        reader = self._usage_reader
-        if reader is None:
-            if self._seen is None:
-                return None
-            reader = UsageReader(events=self._seen.streamed, stored=self._stored)
-            self._usage_reader = reader
-        was_known = bool(reader.response_id)
-        reader.feed(data)
-        if was_known or not reader.response_id:
-            return None
-        return Stored(decision, reader.response_id)
-
-    def restored(self, data: bytes, *, end: bool) -> bytes:
-        """A piece as the client gets it."""
-        return data if self.restorer is None else self.restorer.feed(data, end=end)
 
     def fail(self) -> None:
         """There is none: the status was Envoy's."""
@@ -116,9 +130,7 @@ class Answer:
 
     def usage(self) -> Usage:
         """The engine's own counts, if the answer was read to its end."""
-        if self._usage_reader is None or not self.complete:
-            return NO_USAGE
-        return self._usage_reader.end()
+        return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
     def completion(self, decision: Decision, usage: Usage, now: float) -> Completion:
         """How the request ended, as far as can be seen."""
@@ -130,7 +142,7 @@ class Answer:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            response_id=self._usage_reader.response_id if self._usage_reader is not None else "",
+            response_id=self._reader.response_id if self._reader is not None else "",
             error=self._error,
         )
 
@@ -141,7 +153,7 @@ class Answer:
         """
         if self._unanswered:
             return "error"
-        if self.status is None:
+        if self.status is None or (self.let_go and not self.complete):
             return "disconnect"
         if self._answered_at is not None and not self.complete:
             return "reset"

@@ -89,8 +89,7 @@ def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[s
         changes.append((names.DESTINATION, sending.destination))
     if room and not sending.head.id:
         changes.append((names.REQUEST_ID, sending.request_id))
-    if sending.prefiller:
-        changes.append((names.PREFILLER, sending.prefiller))
+    changes += sending.engine_headers
     told = {name for name, _ in changes}
     return changes, tuple(name for name in control if name not in (told | {names.DESTINATION}))
 

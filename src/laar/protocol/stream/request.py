@@ -70,6 +70,7 @@ def request_of(
         system=read.system,
         marks=read.marks,
         chars=read.chars,
+        tokens=read.tokens,
         stream=read.stream,
         max_tokens=read.max_tokens,
         body_bytes=body_bytes,

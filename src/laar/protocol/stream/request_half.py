@@ -34,7 +34,6 @@ from laar.protocol.openai import (
     Body,
     api_of,
     model_of,
-    set_priority,
     splice_model,
     try_read,
 )
@@ -144,7 +143,7 @@ class RequestHalf:
         )
 
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
-        self._shared.dialect = KEPT_HEADERS
+        self._shared.dialect = KEPT_HEADERS[event.shape]
         self._begin(event, now)
         if (refused := self._refuse_denied(out)) is not None:
             return refused
@@ -212,7 +211,7 @@ class RequestHalf:
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
         body = self._body
         if self.phase is RequestPhase.PASSING:
-            self._shared.dialect.pass_on(Direction.REQUEST, event.data, out, end=event.end)
+            self._shared.dialect.pass_request(event.data, out, end=event.end)
             return RequestPhase.SENT if event.end else RequestPhase.PASSING
         if body.gave_way:
             return self._refuse_held(out)
@@ -349,7 +348,7 @@ class RequestHalf:
             changed,
             came.whole,
             came.trailers,
-            decision.prefiller.address if decision.prefiller is not None else "",
+            _engine_headers(decision),
         )
         self._shared.dialect.send(sending, out)
         came.take()  # not before: after a fault it goes on as it came
@@ -362,8 +361,6 @@ class RequestHalf:
             if target != self._shared.asked:
                 body = splice_model(body, target, self._model_span)
                 self._shared.target = target
-            if decision.engine_priority is not None:
-                body = set_priority(body, decision.engine_priority)
         except (ValueError, RequestError):  # the destination stays: it may not be any other
             self.unspliced += 1
         return body
@@ -411,6 +408,16 @@ class RequestHalf:
     def _closed(self, event: Closed, now: float, out: list[Action]) -> RequestPhase:
         self._body.take()
         return RequestPhase.OVER
+
+
+def _engine_headers(decision: Decision) -> tuple[tuple[str, str], ...]:
+    """The headers by which the engine is steered, besides the destination."""
+    found = []
+    if decision.prefiller is not None:
+        found.append((names.PREFILLER, decision.prefiller.address))
+    if decision.engine_priority is not None:
+        found.append((names.PRIORITY, str(decision.engine_priority)))
+    return tuple(found)
 
 
 REQUEST_HANDLERS: Mapping[type, Callable[[RequestHalf, Any, float, list[Action]], RequestPhase]] = {

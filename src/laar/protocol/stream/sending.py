@@ -8,7 +8,7 @@ from laar.core.decision import Decision
 from laar.protocol import headers as names
 from laar.protocol.events import Patience
 
-__all__ = ["Sending", "destinations", "patience"]
+__all__ = ["ONCE", "Sending", "destinations", "patience"]
 
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
@@ -21,6 +21,10 @@ _BEGIN = 5.0
 _SLOW_TOKEN_S = 0.1
 """The same for the answer's head, after which another endpoint is asked as well. Too short costs
 work done twice, too long a wait: so half as much will do."""
+
+
+ONCE = Patience(names.SILENCES_S[-1], once=True)
+"""For a request that is tried once; there is one route for these."""
 
 
 @dataclass(slots=True)
@@ -37,7 +41,7 @@ class Sending:
         changed: the body differs from the client's.
         whole: the body is complete.
         trailers: trailers follow the body.
-        prefiller: reads the prompt for the endpoint; empty where that reads it itself.
+        engine_headers: headers by which the engine is steered.
     """
 
     destination: str
@@ -49,7 +53,7 @@ class Sending:
     changed: bool
     whole: bool
     trailers: bool
-    prefiller: str = ""
+    engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
@@ -69,6 +73,8 @@ def patience(decision: Decision) -> Patience:
     An answer that is not streamed is silent until its last token. Where no other endpoint answers
     for the model, Envoy asks none while this one has not begun.
     """
+    if decision.once:
+        return ONCE
     request, view = decision.request, decision.view
     if view is None or view.terms is None:
         return Patience()

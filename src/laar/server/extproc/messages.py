@@ -38,6 +38,7 @@ _Given = Mapping[str, pb.Value]
 _STATUSES = {str(status): status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+_STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
 """More than any Envoy makes; anything else is no number of attempts."""
 
@@ -70,7 +71,12 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
             given = _given(message)
             headers = _headers(given)
             return WholeRequest(
-                headers, _pool(given), body.body, _subset(message), _attempts(given)
+                headers,
+                _pool(given),
+                body.body,
+                _subset(message),
+                _attempts(given),
+                _shape(message) or Shape.NATIVE,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -105,8 +111,10 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
     """The shape, by a stream's first message, whichever that is."""
     if not message.HasField("protocol_config"):
         return None
-    full = message.protocol_config.request_body_mode == _FULL_DUPLEX
-    return Shape.GATEWAY if full else Shape.NATIVE
+    modes = message.protocol_config
+    if modes.request_body_mode == _FULL_DUPLEX:
+        return Shape.GATEWAY
+    return Shape.STREAMED if modes.response_body_mode == _STREAMED else Shape.NATIVE
 
 
 def _given(message: pb.ProcessingRequest) -> _Given:
@@ -150,28 +158,38 @@ def _pool(given: _Given) -> str:
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     headers = message.response_headers.headers.headers
-    status, streamed, retry_after_s = None, False, None
+    status, media_type, encoded, retry_after_s = None, "", False, None
+    forged: list[str] = []
     for header in headers:
         name = header.key
         if name in (":status", "status"):  # without the colon from some test clients
             status = _STATUSES.get(_value(header))
         elif name == "content-type":
-            streamed = "text/event-stream" in _value(header)
+            media_type = names.media_type(_value(header))
+        elif name == "content-encoding":
+            encoded = _value(header).strip().lower() not in ("", "identity")
         elif name == "retry-after":
             retry_after_s = names.retry_after_s(_value(header), time.time())
+        elif names.is_own(name):
+            forged.append(name)
     end = message.response_headers.end_of_stream
     given = _given(message)
-    details = given.get(agreed.DETAILS)
+    details = _text(given[agreed.DETAILS]) if agreed.DETAILS in given else ""
+    if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own answer has laar's reason
+        forged.clear()
     return ResponseHeaders(
         status,
-        streamed,
+        media_type == "text/event-stream",
         len(headers),
         end,
         _served(message, given),
         _number(given, agreed.ATTEMPTED),
-        "" if details is None else _text(details),
+        details,
         _shape(message),
         retry_after_s,
+        media_type,
+        encoded,
+        tuple(forged),
     )
 
 
@@ -215,13 +233,16 @@ def _served(message: pb.ProcessingRequest, given: _Given) -> str:
 def _headers_answer(action: AnswerHeaders) -> bytes:
     request = action.direction is Direction.REQUEST
     field = "request_headers" if request else "response_headers"
-    if not (action.set_headers or action.destination or action.skip_body or action.read_answer):
+    changes = action.set_headers or action.remove_headers
+    if not (changes or action.destination or action.skip_body or action.read_answer):
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
     _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(response, target.response, action.destination, action.patience, action.prefiller)
+        _send_to(
+            response, target.response, action.destination, action.patience, action.engine_headers
+        )
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
@@ -240,10 +261,12 @@ def _body_answer(action: AnswerBody) -> bytes:
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
         _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination, action.patience, action.prefiller)
+        _send_to(response, common, action.destination, action.patience, action.engine_headers)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
+    elif action.data is not None and action.replaces:
+        common.body_mutation.body = action.data
     elif action.data is not None:
         streamed = common.body_mutation.streamed_response
         streamed.body = action.data
@@ -294,7 +317,7 @@ def _send_to(
     common: pb.CommonResponse,
     destination: str,
     patience: Patience,
-    prefiller: str,
+    engine_headers: Sequence[tuple[str, str]],
 ) -> None:
     """The destination, in the metadata as in the header, and the route worked out again."""
     common.clear_route_cache = True
@@ -302,10 +325,12 @@ def _send_to(
     known.fields[names.DESTINATION].string_value = destination.encode()
     if patience.silence_s is not None:
         known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
+    if patience.once:
+        known.fields[names.ONCE].string_value = b"1"
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
-    if prefiller:
-        known.fields[names.PREFILLER].string_value = prefiller.encode()
+    for name, value in engine_headers:
+        known.fields[name].string_value = value.encode()
 
 
 _ANSWERS: dict[type, Callable[[Any], bytes]] = {

@@ -1,7 +1,8 @@
 """One HTTP/2 connection: an event-loop protocol around jh2's state machine.
 
-The bytes of one read are handled and answered before the next read, in one write. Messages wait in
-their calls: for the peer's windows, for its socket, or for their handlers.
+The bytes of one read are handled and answered before the next read. Connections take turns: one
+that has used up its time goes on after the others. Messages wait in their calls: for the peer's
+windows, for its socket, or for their handlers.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import jh2.events as events
@@ -37,8 +40,9 @@ __all__ = ["Connection"]
 
 _LOG = logging.getLogger(__name__)
 
-HELD_BYTES = 512 << 20
-"""Unfinished messages of one connection."""
+TURN_S = 0.002
+"""Time of the event loop that a connection takes at once: some 40 messages of 1 KB. What its peer
+sends beyond that waits for the other connections' turns, and then in its own socket."""
 
 GREETING_S = 10.0
 """Until the peer's preface and settings are here."""
@@ -71,6 +75,8 @@ class Connection(asyncio.Protocol):
         server: has the methods and the limits.
     """
 
+    turn_s = TURN_S
+
     def __init__(self, server: H2Server) -> None:
         self._server = server
         self._loop = asyncio.get_running_loop()
@@ -82,9 +88,12 @@ class Connection(asyncio.Protocol):
         self.blocked: dict[Call, None] = {}
         """Calls that wait for one of the peer's windows, in turn."""
         self._reading = False
+        self._frames: Iterator[tuple[int, int, bytes]] | None = None  # of a read that is not over
+        self._next_turn: asyncio.Handle | None = None  # reading is paused until then
         self._pumping: asyncio.Handle | None = None
         self._unwritable = False
         self._closing = False
+        self._is_lost = False
         self._greeted = False
         self._draining = False  # the peer was sent a GOAWAY
         self._refusing = False  # and it knows
@@ -118,10 +127,35 @@ class Connection(asyncio.Protocol):
         """Handles the bytes, and writes the answers they cause."""
         if self._closing:
             return
+        frames = self.guard.feed(data, self._loop.time())
+        if self._frames is None:
+            self._frames = frames
+            self._take_turn()
+        else:  # TLS may have more in hand when reading is paused
+            self._frames = chain(self._frames, frames)
+
+    def _take_turn(self) -> None:
+        """Handles frames of a read until it is the others' turn, then reads no further."""
+        transport, frames = self._transport, self._frames
+        if self._closing or transport is None or frames is None:
+            return
+        if self._handle(frames):
+            self._frames = None
+            if self._next_turn is not None:
+                self._next_turn = None
+                transport.resume_reading()
+            return
+        if self._next_turn is None:
+            transport.pause_reading()
+        self._next_turn = self._loop.call_soon(self._take_turn)
+
+    def _handle(self, frames: Iterator[tuple[int, int, bytes]]) -> bool:
+        """Handles the frames; returns whether that was all within this turn."""
         self._heard = self._reading = True
         now = self._loop.time()
+        end, is_over = perf_counter() + self.turn_s, True
         try:
-            for kind, stream_id, piece in self.guard.feed(data, now):
+            for kind, stream_id, piece in frames:
                 if kind == Frame.DATA:
                     self._data(stream_id, piece, len(piece))
                 elif kind == Frame.HEADERS:
@@ -131,6 +165,9 @@ class Connection(asyncio.Protocol):
                     self._stream_reset(stream_id)
                 else:
                     self._through_the_library(piece)
+                if perf_counter() >= end:
+                    is_over = False
+                    break
         except FloodError as error:
             self._fail(str(error), ErrorCodes.ENHANCE_YOUR_CALM)
         except ProtocolError as error:  # the library has a GOAWAY ready
@@ -142,23 +179,37 @@ class Connection(asyncio.Protocol):
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
         finally:
             self._reading = False
-        self._reassure(now)
-        self._credit()
+        if self._coming:
+            self._reassure(now)
+        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2:
+            self._credit()
         self._pump()
+        return is_over
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Ends all calls."""
-        self._closing = True
+        self._closing = self._is_lost = True
         self.blocked.clear()
-        for handle in (self._timer, self._pumping):
+        for handle in (self._timer, self._pumping, self._next_turn):
             if handle is not None:
                 handle.cancel()
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
+        self._frames = None
+        self._lose_calls()
+
+    def _lose_calls(self) -> None:
+        """Ends all calls, in turns with what other connections do."""
+        end = perf_counter() + self.turn_s
+        while self._calls:
+            _, call = self._calls.popitem()
+            self._server.open_calls.take(-1, 0)
             call.lost()
-        self._ready.clear()
-        self._coming.clear()
-        self._server.forget(self)
+            if perf_counter() >= end:
+                self._loop.call_soon(self._lose_calls)
+                return
+        if self._is_lost:
+            self._ready.clear()
+            self._coming.clear()
+            self._server.forget(self)
 
     def pause_writing(self) -> None:
         """The peer reads slowly: its answers wait in their calls."""
@@ -176,7 +227,8 @@ class Connection(asyncio.Protocol):
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
-        self._write_soon()
+        if not self._reading:
+            self._write_soon()
 
     def credit(self, call: Call, count: int) -> None:
         """Lets the peer send more on a stream."""
@@ -186,9 +238,9 @@ class Connection(asyncio.Protocol):
             self._write_soon()
 
     def hold_bytes(self, count: int) -> bool:
-        """Counts bytes that calls hold, or hold no more; False beyond the limit."""
+        """Counts bytes that calls hold, or hold no more; False beyond this connection's share."""
         self._held_bytes += count
-        return count <= 0 or self._held_bytes <= HELD_BYTES
+        return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
     def is_coming(self, call: Call) -> None:
         """Notes that a message of a call has begun, or is about to."""
@@ -199,7 +251,7 @@ class Connection(asyncio.Protocol):
         """Forgets a call whose end is written; `reset` makes a sending peer stop."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
-        self._calls.pop(call.stream_id, None)
+        self._drop(call.stream_id)
 
     # -- input of the peer ---------------------------------------------------------------------
 
@@ -210,7 +262,9 @@ class Connection(asyncio.Protocol):
                 react(self, event)
 
     def _request(self, stream_id: int, head: Head) -> None:
-        if self._refusing or len(self._calls) >= self._server.max_streams:
+        fits = self._server.open_calls.take(1, 1 + len(self._calls))
+        if self._refusing or not fits:
+            self._server.open_calls.take(-1, 0)
             self._reset(stream_id, ErrorCodes.REFUSED_STREAM)
             return
         call = self._calls[stream_id] = Call(
@@ -272,7 +326,7 @@ class Connection(asyncio.Protocol):
             call.remote_ended()
 
     def _stream_reset(self, stream_id: int) -> None:
-        call = self._calls.pop(stream_id, None)
+        call = self._drop(stream_id)
         if call is not None:
             call.lost()
         # Envoy resets each stream at its end, and those of clients that leave before an answer. It
@@ -347,9 +401,15 @@ class Connection(asyncio.Protocol):
 
     def _credit(self) -> None:
         """Gives the connection's window back: what streams may hold has a limit of its own."""
-        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+        if not self._closing:
             self.h2.increment_flow_control_window(self._owed_bytes)
             self._owed_bytes = 0
+
+    def _drop(self, stream_id: int) -> Call | None:
+        call = self._calls.pop(stream_id, None)
+        if call is not None:
+            self._server.open_calls.take(-1, 0)
+        return call
 
     def _reset(self, stream_id: int, code: ErrorCodes) -> None:
         stream = self.h2.streams.get(stream_id)
@@ -377,9 +437,9 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._closing:
             return
         for stream_id, call in tuple(self._calls.items()):
+            self._drop(stream_id)
             call.lost()
             self._reset(stream_id, ErrorCodes.CANCEL)
-        self._calls.clear()
         self._goaway(self.h2.highest_inbound_stream_id)
         self._close()
 
@@ -391,10 +451,8 @@ class Connection(asyncio.Protocol):
             self._transport.write(self.h2.data_to_send())
         else:
             self._goaway(self.h2.highest_inbound_stream_id, code)
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            call.lost()
         self._close()
+        self._lose_calls()
 
     def _close(self) -> None:
         """Closes once all is written, which a peer that does not read would put off."""

@@ -23,6 +23,7 @@ __all__ = [
     "FloodError",
     "Frame",
     "Guard",
+    "Share",
 ]
 
 FRAME_HEAD = struct.Struct(">HBBBL")
@@ -44,6 +45,9 @@ _END_HEADERS, _ACK = 0x4, 0x1
 
 _LIBRARY, _NOBODY = 0, -1
 """Takers of frames, beside the streams."""
+
+_LIBRARY_BYTES = 4096
+"""Most bytes of several frames that the library is given at once, so that a turn can end."""
 
 _SMALL_DATA_BYTES = 256
 """Data frames below this are free only as far as they complete messages."""
@@ -101,6 +105,30 @@ class Budget:
     def earn(self, count: float) -> None:
         """Gives some back, for useful events; never beyond the burst."""
         self._left = min(self._burst, self._left + count)
+
+
+class Share:
+    """An amount of which each connection may have as much as is left free.
+
+    So one alone has half, and a newcomer finds room however many have taken what they may.
+
+    Args:
+        most: the amount for all connections together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken = 0
+
+    def take(self, count: int, mine: int) -> bool:
+        """Counts what a connection takes, or gives back; False beyond its share.
+
+        Args:
+            count: the change.
+            mine: all that the connection has now.
+        """
+        self._taken += count
+        return mine <= self.most - self._taken
 
 
 def _takes_none(_kind: int, _stream_id: int, _length: int) -> bool:
@@ -184,6 +212,9 @@ class Guard:
                         yield kind, stream_id, data[body:at]
                         continue
                     self._taker = stream_id
+            elif at - since > _LIBRARY_BYTES:
+                yield LIBRARY, 0, data[since:at]
+                since = at
             self._rest_bytes = length
             at = body
         if since < end:

@@ -14,6 +14,7 @@ from laar.datalayer import split_address
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.connection import GREETING_S, Connection
 from laar.server.h2.coroutine_methods import Service, opened
+from laar.server.h2.guard import Share
 from laar.server.listener import listener
 
 __all__ = ["H2Server"]
@@ -22,6 +23,9 @@ _LOG = logging.getLogger(__name__)
 
 _MOST_STREAMS = 100_000
 """On one connection: as many as the breaker of laar's own bootstraps lets through."""
+
+HELD_BYTES = 512 << 20
+"""Unfinished messages of all connections; one alone has half, a dozen bodies of 20 MB."""
 
 _BACKLOG = 1024
 _NOT_HERE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -49,7 +53,8 @@ class H2Server:
 
     Args:
         longest_bytes: longest message that is taken.
-        max_streams: streams on one connection at a time; those beyond are refused.
+        max_streams: streams on one connection at a time; those beyond are refused. All connections
+            together have twice as many, in fair shares.
         told_streams: limit of streams on one connection that peers learn; None for `max_streams`.
             More are served: a burst comes before its peer has read the limit, and an Envoy takes a
             picker that refuses a stream for broken.
@@ -67,7 +72,8 @@ class H2Server:
         port: str = "ext_proc",
     ) -> None:
         self.longest_bytes = longest_bytes
-        self.max_streams = max_streams
+        self.open_calls = Share(2 * max_streams)
+        self.held_bytes = Share(HELD_BYTES)
         self.told_streams = max_streams if told_streams is None else told_streams
         self.methods: dict[bytes, Callable[[Call], Handler]] = {}
         self.connections: set[Connection] = set()

@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from laar.errors import RequestError, SettingError
-from laar.protocol.headers import PREFILLER, REQUEST_ID
+from laar.protocol.headers import PREFILLER, PRIORITY, REQUEST_ID
 from laar_lab.sim.endpoint.answering import Answer, answer_for
 from laar_lab.sim.endpoint.apart import PATHS, prefilled_elsewhere
 from laar_lab.sim.endpoint.bodies import (
@@ -65,6 +65,7 @@ from laar_lab.sim.endpoint.replies import (
     Usage,
 )
 from laar_lab.sim.endpoint.serving import Serving
+from laar_lab.sim.endpoint.useless import FOREIGN_MODEL, USELESS, Page, Useless
 
 __all__ = ["EndpointApp", "Sockets"]
 
@@ -194,6 +195,8 @@ class EndpointApp:
         body = read_body(body_type, raw)
         serving.check_model(body.model)
         ask = body.ask()
+        if (priority := request.headers.get(PRIORITY, "")).lstrip("-").isdecimal():
+            ask = replace(ask, priority=int(priority))
         if isinstance(body, ResponsesBody) and body.previous_response_id is not None:
             earlier = serving.stored.earlier(body.previous_response_id)
             ask = replace(ask, prompt=body.continuing(earlier))
@@ -209,9 +212,18 @@ class EndpointApp:
             return Refusal(QUEUE_FULL, stream=stream)
         if kind is FaultKind.ERROR:
             return Refusal(set_to_fail(int(value or 500)), stream=stream, status=200)
+        if kind is FaultKind.HTML:
+            return Page()
         echo = (self._settings.names[0], body.model or "") if self._settings.echo else None
+        if kind is FaultKind.FOREIGN_MODEL:
+            echo = (FOREIGN_MODEL, body.model or "")
+            reply = reply_type(replace(self._head(request, body), model=FOREIGN_MODEL))
         wrong = kind is FaultKind.WRONG
         answer = answer_for(ask, serving.answerer, room=room, wrong=wrong, echo=echo)
+        if kind is FaultKind.EMPTY:
+            answer = Answer("", 1, "stop", 1)
+        if kind in USELESS:
+            return Useless(answer, reply, prompt_tokens=ask.prompt.tokens, stream=stream)
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
         job = serving.job(ask.prompt, answer, ask)
@@ -370,6 +382,15 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
         return Response(DONE, media_type="text/event-stream")
     nothing = Usage(prompt_tokens=prompt.tokens, completion_tokens=0, cached_tokens=0)
     return Response(reply.whole("", "abort", nothing), media_type="application/json")
+
+
+def _at_once(prompt: Prompt, reply: Reply, text: str, *, stream: bool) -> Response:
+    """An answer that no engine made."""
+    usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=1, cached_tokens=0)
+    if not stream:
+        return Response(reply.whole(text, "stop", usage), media_type="application/json")
+    events = reply.opening(usage) + reply.piece(text, "stop", usage)
+    return Response(events + reply.closing(text, "stop", usage), media_type="text/event-stream")
 
 
 def _request_id(request: Request) -> str:

@@ -13,6 +13,9 @@ endpoint runs; the latter two only where the endpoint was started to honour them
 | full | | what vLLM says when its queue is full: 503, but status 200 and an SSE error on a stream |
 | error | status in the error (500) | status 200 and an error: the body, or a stream's first event |
 | late-error | tokens (3) | a stream's error event after that many tokens |
+| html | | status 200 and a page of HTML, at once |
+| empty | | a well-formed answer of one token without text, at once |
+| foreign-model | | a well-formed answer of another model, at once |
 | wrong | | an ordinary answer with another text |
 | slow | factor (3) | the answer takes that many times longer; as a start option, the engine |
 | hang | | a stream gets its head and nothing more, another request gets nothing at all |
@@ -34,9 +37,9 @@ endpoint runs; the latter two only where the endpoint was started to honour them
 | metrics-status | status (500) | the page fails |
 
 Conditions: a number is the share of requests hit; ``every=N`` hits each N-th request; ``longer=N``
-those with a body above N bytes; ``without=NAME`` those without that header. Real connection
-refusals (no socket listens) happen during the outage of `oom` and `closed` only. `/v1/embeddings`
-knows the statuses and `flap`; the routes that generate know all of it.
+those with a body above N bytes; ``with=NAME`` and ``without=NAME`` those with or without that
+header. Real connection refusals (no socket listens) happen during the outage of `oom` and `closed`
+only. `/v1/embeddings` knows the statuses and `flap`; the routes that generate know all of it.
 """
 
 from __future__ import annotations
@@ -58,6 +61,9 @@ class FaultKind(StrEnum):
     FULL = "full"
     ERROR = "error"
     LATE_ERROR = "late-error"
+    HTML = "html"
+    EMPTY = "empty"
+    FOREIGN_MODEL = "foreign-model"
     WRONG = "wrong"
     SLOW = "slow"
     HANG = "hang"
@@ -119,6 +125,7 @@ class Fault:
         every: N, for each N-th request; 1 is all.
         longer_bytes: requests with a body above this.
         without: requests without this header, in lower case; empty for all.
+        having: requests with this header, in lower case; empty for all.
     """
 
     kind: FaultKind
@@ -128,6 +135,7 @@ class Fault:
     every: int = 1
     longer_bytes: int = 0
     without: str = ""
+    having: str = ""
 
 
 def parse_fault(text: str) -> Fault:
@@ -157,7 +165,8 @@ def parse_fault(text: str) -> Fault:
             fault = _narrowed(fault, condition)
     except ValueError:
         raise SettingError(
-            f"fault {text!r}: write kind[:number][@share,every=N,longer=BYTES,without=HEADER]"
+            f"fault {text!r}: write kind[:number]"
+            "[@share,every=N,longer=BYTES,with=HEADER,without=HEADER]"
         ) from None
     if not (value is None or 0 < value < 1e6) or not 0 < fault.share <= 1 or fault.every < 1:
         raise SettingError(f"fault {text!r}: the value must be above 0, the share in (0, 1]")
@@ -174,6 +183,8 @@ def _narrowed(fault: Fault, condition: str) -> Fault:
         return replace(fault, every=int(value))
     if name == "longer":
         return replace(fault, longer_bytes=int(value))
+    if name == "with" and value:
+        return replace(fault, having=value.lower())
     if name == "without" and value:
         return replace(fault, without=value.lower())
     raise ValueError(condition)
@@ -211,6 +222,8 @@ class FaultBook:
 
     def _is_hit(self, index: int, fault: Fault, body_bytes: int, headers: Collection[str]) -> bool:
         if body_bytes < fault.longer_bytes or (fault.without and fault.without in headers):
+            return False
+        if fault.having and fault.having not in headers:
             return False
         self._seen[index] += 1
         return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share

@@ -52,8 +52,8 @@ class EndpointSettings:
         round_trip_s: real seconds that every answer comes later, metrics and health included, as if
             the endpoint were that far away.
         max_model_len: longest prompt and answer together, tokens.
-        scheduler: the engine's, by name; None for the profile's. Only "priority" heeds the body's
-            `priority`, as in vLLM.
+        scheduler: the engine's, by name; None for the profile's. Only "priority" heeds
+            `X-Vllm-Priority` and the body's `priority`, as in vLLM.
         max_waiting: requests that may wait in the engine before more get 503; None for the
             engine's own, far above what a client would wait for.
         num_blocks: KV blocks; None for what the profile's memory holds.

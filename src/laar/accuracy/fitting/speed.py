@@ -1,0 +1,182 @@
+"""c(m) from timed answers: a slope that a few odd answers, or many short prompts, can't bend.
+
+The first token of a short prompt shows an engine's start, its queue and its jitter; only prompts
+far apart in length show what a token takes. So the slope is the weighted median of the slopes
+between pairs of such prompts (Theil and Sen), each weighed by the distance of its two lengths, and
+its error is that of the same median over resampled answers. How much a context adds is chosen from
+a few values, and is the usual one unless another fits clearly better. An adapter computes with the
+weights of its base, so the answers of both make one slope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+
+__all__ = ["LENGTHS", "first_token_ratios", "fit_speed"]
+
+LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
+"""Edges of the classes of length, in tokens, by which predicted first tokens are checked."""
+
+_APART = 2.0  # times as long: two prompts nearer than this show the difference of their jitters
+_LEAST_PAIRS = 10
+_POINTS = 96  # medians of neighbours in length stand for more answers than these
+_RESAMPLES = 40
+_BENDS = (0.0, 1.0, BEND, 4.0, 8.0, 16.0, 32.0, MAX_BEND)
+_CLEARLY = 0.95  # of the error with the usual bend
+
+_Floats = NDArray[np.float64]
+
+
+def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
+    """The speed of a model, or the reason why its answers show none.
+
+    Args:
+        shared: answers of all models with its weights, which share c(m).
+        own: its own answers.
+    """
+    timed, seconds = _timed(shared)
+    if not timed:
+        return "no answer shows its length and its time"
+    tokens = np.array([float(each.prompt_tokens or 0) for each in timed])
+    cached = np.array([float(each.cached_tokens or 0) for each in timed])
+    x, _ = _medians(tokens - cached, seconds)
+    if len(_apart(x)[0]) < _LEAST_PAIRS:
+        return (
+            f"{len(timed)} timed answers to prompts of {x[0]:.0f} to {x[-1]:.0f} tokens are too "
+            "alike in length, or too few, to show the seconds of a token"
+        )
+    lines = {bend: _line(_work(tokens, cached, bend), seconds) for bend in _BENDS}
+    best = min(lines, key=lambda bend: lines[bend].error)
+    bend = best if lines[best].error < _CLEARLY * lines[BEND].error else BEND
+    slope, start_s, _ = lines[bend]
+    spread = _spread(*_medians(_work(tokens, cached, bend), seconds))
+    speed = Speed(
+        seconds_per_token=_rounded(min(max(slope, 1e-12), 10.0)),
+        spread_s_per_token=_rounded(min(spread, 10.0)),
+        start_s=_rounded(start_s),
+        fixed_s=_rounded(start_s + _answer_s(own)),
+        bend=bend,
+        samples=len(timed),
+    )
+    if slope <= 0.0 or not speed.sure:
+        return (
+            f"{slope * 1e6:.3g} +- {spread * 1e6:.2g} us a token from {len(timed)} answers is no "
+            "measurement: the times of first tokens vary more than lengths explain"
+        )
+    return speed
+
+
+def first_token_ratios(
+    speed: Speed, outcomes: Sequence[MeasuredOutcome]
+) -> dict[tuple[int, int], list[float]]:
+    """Predicted by seen times to the first token, by class of length."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for each in outcomes:
+        if each.ttft_s and each.prompt_tokens:
+            cached = each.cached_tokens or 0
+            uncached = each.prompt_tokens - cached
+            work = speed.work_tokens(each.prompt_tokens, cached)
+            predicted = speed.start_s + speed.seconds_per_token * work
+            for low, high in pairwise(LENGTHS):
+                if low <= uncached < high:
+                    found.setdefault((low, high), []).append(predicted / each.ttft_s)
+    return found
+
+
+def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
+    """As `Speed.work_tokens`."""
+    return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
+
+
+class _Line(NamedTuple):
+    """A line through first tokens, and its median error as a share of them."""
+
+    slope: float
+    start_s: float
+    error: float
+
+
+def _line(work: _Floats, seconds: _Floats) -> _Line:
+    x, t = _medians(work, seconds)
+    slope = _slope(x, t, _apart(x))
+    # For short prompts as good as for long ones: the error counts as a share.
+    start_s = max(_weighted_median(t - slope * x, 1.0 / x), 0.0)
+    return _Line(slope, start_s, float(np.mean(np.abs(start_s + slope * x - t) / t)))
+
+
+def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
+    """Answers that had a prompt to compute, and their seconds.
+
+    To the first token where most show it, because decoding depends on the answer and not on the
+    prompt.
+    """
+    usable = [
+        each
+        for each in outcomes
+        if each.prompt_tokens
+        and each.latency_s > 0
+        and (each.cached_tokens or 0) < each.prompt_tokens
+    ]
+    seen = [each for each in usable if each.ttft_s]
+    if 2 * len(seen) >= len(usable):
+        return seen, np.array([each.ttft_s or 0.0 for each in seen])
+    return usable, np.array([each.latency_s for each in usable])
+
+
+def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
+    """At most `_POINTS` points: the medians of neighbours in length."""
+    order = np.argsort(x, kind="stable")
+    groups = np.array_split(order, min(_POINTS, len(x)))
+    return (
+        np.array([np.median(x[group]) for group in groups]),
+        np.array([np.median(t[group]) for group in groups]),
+    )
+
+
+def _apart(x: _Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The pairs of points of which the second is much longer than the first."""
+    first, second = (x[None, :] >= _APART * x[:, None]).nonzero()
+    return first, second
+
+
+def _slope(x: _Floats, t: _Floats, pairs: tuple[NDArray[np.intp], NDArray[np.intp]]) -> float:
+    first, second = pairs
+    distance = x[second] - x[first]
+    return _weighted_median((t[second] - t[first]) / distance, distance)
+
+
+def _spread(x: _Floats, t: _Floats) -> float:
+    """The standard error of the slope, from resampled points."""
+    rng = np.random.default_rng(0)
+    slopes = []
+    for _ in range(_RESAMPLES):
+        drawn = rng.integers(0, len(x), len(x))
+        pairs = _apart(x[drawn])
+        if len(pairs[0]):
+            slopes.append(_slope(x[drawn], t[drawn], pairs))
+    return float(np.std(slopes)) if len(slopes) > 1 else float("inf")
+
+
+def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
+    """Seconds of a usual answer after its first token; 0 where first tokens were not seen."""
+    rest = [each.latency_s - each.ttft_s for each in own if each.ttft_s]
+    return max(float(np.median(rest)), 0.0) if rest else 0.0
+
+
+def _weighted_median(values: _Floats, weights: _Floats) -> float:
+    order = np.argsort(values, kind="stable")
+    total = np.cumsum(weights[order])
+    return float(values[order][np.searchsorted(total, 0.5 * total[-1])])
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: more than any measurement has."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,26 @@
+"""Names that mean the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["goes_by"]
+
+_SEPARATORS = "-.:@_"
+
+
+def goes_by(name: str, known: Iterable[str]) -> bool:
+    """Whether an answer's name for its model is one of the known ones, or a form of it.
+
+    Engines answer with the path they loaded it from, or with a date or a version behind it.
+    """
+    own = _last(name)
+    for each in map(_last, known):
+        short, long = sorted((own, each), key=len)
+        if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
+            return bool(short)
+    return False
+
+
+def _last(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2].casefold()

@@ -1,0 +1,92 @@
+"""The party at fault: the endpoint, or the request that every endpoint fails.
+
+A prompt that breaks each engine, or a tenant who sends nothing else, must not take the fleet out.
+An endpoint's failure is the request's where its siblings fail that request too, or have failed
+those like it again and again: of the same tenant or session, or with the same prompt or its
+beginning. Each of these is a trait, and has its own record, from its first failure on.
+
+Nothing is excused where an endpoint has not proved in the last seconds that it answers others: the
+failures of a fleet that fails as a whole are its own.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+
+from laar.health.recent import Recent
+
+__all__ = ["PROVED_S", "Blame"]
+
+PROVED_S = 5.0
+"""How long a good answer proves an endpoint sound. A failure that may be the request's has the
+endpoint asked a question as well, at most once a second: so proof is at hand while it is sound."""
+
+_MOST = 1024
+"""Traits remembered; those longest unseen make room. A tenant who varies the prompt makes a new one
+with each request, and refreshes its own."""
+_LEAST = 2.5
+"""Failures before a trait is a culprit: three, a little while ago."""
+_CULPRIT = 0.8
+"""Share of failures from which a trait is a culprit. A tenant with less sends good requests as
+well, which must keep their fallbacks."""
+
+
+class _Record(Recent):
+    """The outcomes of the requests with a trait, and the first endpoint that failed one."""
+
+    __slots__ = ("several", "slot")
+
+    def __init__(self, slot: int) -> None:
+        super().__init__()
+        self.slot = slot
+        self.several = False
+
+
+class Blame:
+    """The records of traits. It is empty, and costs nothing, while no request fails everywhere."""
+
+    def __init__(self) -> None:
+        self._records: OrderedDict[int, _Record] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def good(
+        self, traits: Iterable[int], half_life_s: float, now: float, count: float = 1.0
+    ) -> None:
+        """Records that a request with these traits was answered; -1 takes one back."""
+        for trait in traits:
+            record = self._records.get(trait)
+            if record is None:
+                continue
+            record.add(half_life_s, now, good=max(count, -record.good))
+            if record.good > 4.0 * record.bad:
+                del self._records[trait]
+
+    def bad(
+        self, traits: Iterable[int], slots: Collection[int], half_life_s: float, now: float
+    ) -> None:
+        """Records that these endpoints, each known to be sound, failed a request."""
+        for trait in traits:
+            record = self._records.get(trait)
+            if record is None:
+                record = self._records[trait] = _Record(next(iter(slots)))
+                if len(self._records) > _MOST:
+                    self._records.popitem(last=False)
+            self._records.move_to_end(trait)
+            record.several = record.several or any(slot != record.slot for slot in slots)
+            record.add(half_life_s, now, bad=1.0)
+
+    def is_culprit(self, traits: Iterable[int], half_life_s: float, now: float) -> bool:
+        """Whether requests with one of these traits fail nearly always, and at several endpoints.
+
+        Failures at one alone may be its own: prompts that begin alike go to one endpoint.
+        """
+        for trait in traits:
+            record = self._records.get(trait)
+            if record is not None and record.several:
+                record.fade(half_life_s, now)
+                if record.bad >= _LEAST and record.bad >= _CULPRIT * (record.good + record.bad):
+                    return True
+        return False

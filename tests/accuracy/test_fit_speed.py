@@ -1,0 +1,90 @@
+"""c(m) from timed answers: what bends a line through them must not bend it."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import median
+
+import pytest
+
+from laar.accuracy.artifact import Speed
+from laar.accuracy.fitting.fit import fit
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.speed import LENGTHS, first_token_ratios, fit_speed
+
+C = 45e-6
+
+
+def answers(
+    count: int = 90,
+    *,
+    jitter_s: float = 0.005,
+    shorts: float = 0.6,
+    bend: float = 0.0,
+    stalls: int = 0,
+    seed: int = 1,
+    longest: int = 8000,
+    **given: object,
+) -> list[MeasuredOutcome]:
+    """Short prompts mostly, as a fleet's own questions are; some of all lengths."""
+    rng, made = Random(seed), []
+    for at in range(count):
+        tokens = rng.randint(40, 112)
+        if rng.random() >= shorts:
+            tokens = round(200 * (longest / 200) ** rng.random())
+        ttft_s = 0.012 + C * tokens * (1 + bend * 0.5 * tokens / 65536)
+        ttft_s = max(ttft_s + rng.expovariate(1 / jitter_s), 1e-3)
+        if at < stalls:
+            ttft_s += 3.0
+        row = {"query_id": f"{seed}-{at}", "model": "m", "correct": at % 2 == 0, "language": "en",
+               "prompt_chars": 4 * tokens, "prompt_tokens": tokens, "ttft_s": ttft_s,
+               "latency_s": ttft_s + 0.4}  # fmt: skip
+        made.append(MeasuredOutcome.model_validate(row | given))
+    return made
+
+
+def ratios(speed: Speed, **given: object) -> dict[tuple[int, int], float]:
+    """Predicted by seen first tokens of other prompts, by class of length."""
+    other = answers(600, shorts=0.0, seed=9, **given)
+    return {one: median(each) for one, each in first_token_ratios(speed, other).items()}
+
+
+@pytest.mark.parametrize(
+    ("jitter_s", "bend"), [(0.001, 0.0), (0.005, 0.0), (0.005, 2.0), (0.005, 16.0), (0.02, 2.0)]
+)
+def test_first_tokens_of_every_length_are_predicted(jitter_s: float, bend: float) -> None:
+    for seed in range(5):
+        speed = fit_speed(mine := answers(jitter_s=jitter_s, bend=bend, seed=seed), mine)
+        assert isinstance(speed, Speed)
+        found = ratios(speed, jitter_s=jitter_s, bend=bend)
+        assert len(found) == len(LENGTHS) - 1
+        assert all(0.8 <= each <= 1.25 for each in found.values()), found
+
+
+def test_a_few_stalls_do_not_bend_it() -> None:
+    speed = fit_speed(mine := answers(stalls=12), mine)
+    assert isinstance(speed, Speed)
+    assert speed.seconds_per_token == pytest.approx(C, rel=0.2)
+
+
+def test_an_adapter_has_the_speed_of_its_base() -> None:
+    asked = [*answers(40), *answers(40, seed=2, jitter_s=0.05, model="adapter", base="m")]
+    found = fit(asked, created="", data_sha256="").artifact.models
+    assert len({model.speed.seconds_per_token for model in found.values() if model.speed}) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"shorts": 1.0, "jitter_s": 0.05}, "is no measurement"),
+        ({"count": 12, "shorts": 0.3, "jitter_s": 5.0}, "is no measurement"),
+        ({"count": 3, "shorts": 0.0}, "too alike in length, or too few"),
+        ({"shorts": 0.0, "longest": 210}, "too alike in length, or too few"),
+        ({"prompt_tokens": None}, "no answer shows its length"),
+        ({"cached_tokens": 10**6}, "no answer shows its length"),
+    ],
+)
+def test_times_that_show_no_slope_make_no_speed_and_say_why(
+    given: dict[str, object], reason: str
+) -> None:
+    assert reason in str(fit_speed(mine := answers(**given), mine))  # type: ignore[arg-type]

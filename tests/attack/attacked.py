@@ -1,0 +1,286 @@
+"""What is attacked: `laar serve` and Envoy as processes, and engines that this process plays."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import orjson
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+
+from laar.core.endpoints import POOL_LABEL
+
+Judge = Callable[[str, object, bool], None]
+"""Notes what was expected and what was seen, and asserts that it holds."""
+
+DEADLINE_S = 900.0
+ANSWER_S = 6.0
+PATH = "/v1/chat/completions"
+MODEL = "m"
+FOREIGN = "m-foreign"
+"""The model of the other pool, which no request may reach."""
+OWN = 3
+"""Endpoints of the pool that requests are sent to; the last endpoint is of the other."""
+METRICS = (
+    b'vllm:num_requests_running{engine="0",model_name="m"} 0.0\n'
+    b'vllm:num_requests_waiting{engine="0",model_name="m"} 0.0\n'
+    b'vllm:kv_cache_usage_perc{engine="0",model_name="m"} 0.1\n'
+)
+_LENGTH = re.compile(rb"(?im)^content-length: *(\d+)\r?$")
+
+
+def chat(text: str = "hello", **fields: object) -> bytes:
+    return orjson.dumps({"model": MODEL, "messages": [{"role": "user", "content": text}], **fields})
+
+
+def response(body: bytes, *headers: bytes, kind: bytes = b"application/json") -> bytes:
+    """A whole HTTP answer."""
+    lines = (b"content-type: " + kind, b"content-length: %d" % len(body), *headers)
+    return b"HTTP/1.1 200 OK\r\n" + b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def good(text: str = "well", **changes: object) -> bytes:
+    """What an engine answers a chat."""
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "finish_reason": "stop", "message": message}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": MODEL}
+    return response(orjson.dumps({**answer, "choices": [choice], "usage": usage, **changes}))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One request as it reached an engine."""
+
+    line: bytes
+    head: bytes
+    body: bytes
+
+    def header(self, name: str) -> list[str]:
+        pattern = rb"(?im)^" + re.escape(name.encode()) + rb": *([^\r\n]*)\r?$"
+        return [value.decode("latin-1") for value in re.findall(pattern, self.head)]
+
+
+Behaviour = Callable[[Seen, asyncio.StreamWriter], Awaitable[None]]
+
+
+@dataclass
+class Engine:
+    """An engine on a raw socket: what it is sent is kept as bytes, what it answers is a test's."""
+
+    address: str
+    seen: list[Seen] = field(default_factory=list)
+    answer: bytes | Behaviour = field(default_factory=good)
+    page: bytes | Behaviour = b""
+    pages: int = 0
+    _server: asyncio.Server | None = None
+    _open: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def start(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        self._server = await asyncio.start_server(self._accept, host, int(port), limit=1 << 26)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open.discard(task)
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = await reader.readuntil(b"\r\n\r\n")
+        line = head.partition(b"\r\n")[0]
+        body = b""
+        if length := _LENGTH.search(head):
+            body = await reader.readexactly(int(length[1]))
+        elif b"chunked" in head.lower():
+            while size := int((await reader.readline()).split(b";")[0], 16):
+                body += await reader.readexactly(size)
+                await reader.readline()
+            while (await reader.readline()).strip():
+                pass
+        seen = Seen(line, head, body)
+        answer: bytes | Behaviour
+        if line.startswith(b"GET /metrics"):
+            self.pages += 1
+            answer = self.page or response(METRICS, kind=b"text/plain")
+        elif line.startswith((b"GET /health", b"GET /v1/models")):
+            answer = response(b'{"object":"list","data":[{"id":"m"}]}')
+        else:
+            self.seen.append(seen)
+            answer = self.answer
+        if isinstance(answer, bytes):
+            writer.write(answer)
+        else:
+            await answer(seen, writer)
+        await writer.drain()
+        return not writer.is_closing()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client got: status 0 where the connection ended without an answer."""
+
+    status: int
+    head: bytes
+    body: bytes
+
+    @property
+    def reason(self) -> str:
+        found = re.search(rb"(?im)^x-laar-reason: *([^\r\n]*)\r?$", self.head)
+        return found[1].decode() if found else ""
+
+    def __str__(self) -> str:
+        return f"{self.status or 'closed'} {self.reason}".rstrip()
+
+
+class Attacked:
+    """A stand, and what a client of it sees."""
+
+    def __init__(self, stand: Stand, engines: list[Engine]) -> None:
+        self.stand = stand
+        self.shape = stand.plan.shape
+        self.engines = engines
+
+    @property
+    def own(self) -> list[Engine]:
+        return self.engines[:OWN]
+
+    @property
+    def foreign(self) -> Engine:
+        return self.engines[-1]
+
+    def reset(self) -> None:
+        """Every engine is well again, and has seen nothing."""
+        for engine in self.engines:
+            engine.seen.clear()
+            engine.answer = good()
+            engine.page = b""
+
+    def reached(self) -> list[Seen]:
+        """Requests at the engines, those of the picker's own trials left out."""
+        return [
+            seen
+            for engine in self.engines
+            for seen in engine.seen
+            if not seen.header("user-agent") or "laar" not in seen.header("user-agent")[0]
+        ]
+
+    @asynccontextmanager
+    async def connected(
+        self, port: int | None = None
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        port = port or int(self.stand.url.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 26)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+    async def raw(self, *parts: bytes, port: int | None = None, wait_s: float = ANSWER_S) -> Answer:
+        """Sends bytes; returns the first answer after any that are informational."""
+        async with self.connected(port) as (reader, writer):
+            try:
+                async with asyncio.timeout(wait_s):
+                    for part in parts:
+                        writer.write(part)
+                        await writer.drain()
+                    return await read_answer(reader)
+            except (OSError, asyncio.IncompleteReadError):
+                return Answer(0, b"", b"")
+            except TimeoutError:
+                return Answer(-1, b"", b"")
+
+    async def post(self, body: bytes, *headers: bytes, path: str = PATH) -> Answer:
+        lines = (b"host: a", b"content-type: application/json", b"content-length: %d" % len(body))
+        head = b"POST %s HTTP/1.1\r\n" % path.encode() + b"\r\n".join((*lines, *headers))
+        return await self.raw(head + b"\r\n\r\n", body)
+
+    async def decides(self) -> bool:
+        """Whether a plain request beside the attack is decided by laar and answered."""
+        answer = await self.post(chat("a bystander"))
+        return answer.status == 200 and b"x-laar-model: m" in answer.head.lower()
+
+    def memory_bytes(self) -> int:
+        return self.stand.pickers[0].memory_bytes()
+
+    def log(self) -> str:
+        return self.stand.pickers[0].log_tail(1 << 20)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        if status >= 200 or status == 101:
+            break
+    body = b""
+    if length := _LENGTH.search(head):
+        body = await reader.readexactly(int(length[1]))
+    elif b"transfer-encoding: chunked" in head.lower():
+        try:
+            while size := int((await reader.readline()).split(b";")[0] or b"0", 16):
+                body += await reader.readexactly(size)
+                await reader.readline()
+        except (OSError, asyncio.IncompleteReadError):
+            body += b"<cut>"
+    return Answer(status, head, body)
+
+
+def one_pool(bootstrap: dict[str, object]) -> None:
+    """All routes are of pool ``a``."""
+    listeners = bootstrap["static_resources"]["listeners"]
+    (listener,) = [entry for entry in listeners if entry["name"] == "data"]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    for route in manager["route_config"]["virtual_hosts"][0]["routes"]:
+        route["metadata"] = {"filter_metadata": {"laar": {"pool": "a"}}}
+
+
+@asynccontextmanager
+async def attacked(shape: str, **plan: object) -> AsyncIterator[Attacked]:
+    """A stand under attack: three engines of the clients' pool, and one of another."""
+    own = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), told=(FOREIGN, MODEL))
+    engines: list[Engine] = []
+
+    async def start_engines(stand: Stand) -> None:
+        for address in stand.addresses:
+            engines.append(Engine(address))
+            await engines[-1].start()
+
+    given = Plan(
+        endpoints=(own,) * OWN + (foreign,),
+        labels=({POOL_LABEL: "a"},) * OWN + ({POOL_LABEL: "b"},),
+        shape=shape,
+        engines=None,
+        change=one_pool,
+        **plan,
+    )
+    try:
+        async with standing(given, deadline_s=DEADLINE_S, before=start_engines) as stand:
+            found = Attacked(stand, engines)
+            deadline_s = time.monotonic() + 20
+            while not await found.decides():
+                assert time.monotonic() < deadline_s, found.log()[-3000:]
+                await asyncio.sleep(0.1)
+            yield found
+    finally:
+        for engine in engines:
+            await engine.stop()

@@ -1,0 +1,68 @@
+"""One stand for each shape and session, so that a case costs milliseconds; and the table."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from attacked import Attacked, Judge, attacked
+
+from support import eventually
+
+_rows: list[tuple[str, str, str, str]] = []
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--attack-table", action="store_true", help="print what each attack met")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=["standalone", "gateway"])
+async def stand(request: pytest.FixtureRequest, envoy_binary: Path) -> AsyncIterator[Attacked]:
+    async with attacked(request.param) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def target(stand: Attacked) -> AsyncIterator[Attacked]:
+    """The stand, with engines that are well; it has to decide for others after each attack."""
+    stand.reset()
+    yield stand
+    stand.reset()
+    await eventually(stand.decides, what="a decision for a bystander", timeout_s=20)
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest) -> Judge:
+    """Notes what was expected and what was seen, and asserts that it holds."""
+
+    def note(expected: str, seen: object, holds: bool) -> None:
+        request.node.user_properties.append(("attack", (expected, str(seen)[:90])))
+        assert holds, f"expected {expected}; seen: {seen}"
+
+    return note
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.when != "call":
+        return
+    verdict = {"passed": "met", "failed": "MISSED", "skipped": "known"}[report.outcome]
+    if "XPASS" in str(report.longrepr):
+        verdict = "mended"  # strict: the mark has to go
+    for name, value in report.user_properties:
+        if name == "attack":
+            _, _, case = report.nodeid.partition("::")
+            _rows.append((case, *value, verdict))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    if not config.getoption("--attack-table", default=False):
+        return
+    terminalreporter.section("attacks")
+    for case, expected, seen, verdict in _rows:
+        terminalreporter.write_line(f"{verdict:7} {case}\n        expected {expected}; seen {seen}")
+    missed = sum(verdict != "met" for *_, verdict in _rows)
+    terminalreporter.write_line(f"{len(_rows)} cases, {missed} not met")

@@ -1,0 +1,263 @@
+"""Whose fault a failure is: the endpoint's, its request's, or nobody's since it was full."""
+
+import random
+
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.request import Api, Request
+from laar.health import Health, HealthSettings, Kind, Reply
+from laar.health.blame import Blame
+from laar.health.breaker import State
+from laar.policies import build_policies
+
+ADDRESSES = tuple(f"10.0.0.{n}:80" for n in range(1, 6))
+ATTEMPTS = 3
+
+
+class Fleet:
+    """A director, and Envoy's retries as the picker sees them, at the speed of thought."""
+
+    def __init__(self, *, endpoints=5, probes=True, seed=1):
+        self.table = EndpointTable()
+        specs = [EndpointSpec(address=a, models=("m",)) for a in ADDRESSES[:endpoints]]
+        self.table.replace("test", specs)
+        self.health = Health(HealthSettings(), rng=random.Random(seed))
+        self.health.questions.are_asked = probes
+        self.director = Director(
+            self.table,
+            build_policies(CostWeights()),
+            DirectorSettings(policy="random"),
+            rng=random.Random(seed),
+            health=self.health,
+        )
+        self.dead = set()
+        self.now = 1.0
+        self.asked = dict.fromkeys(ADDRESSES, 0)
+
+    def ask(self, *, poison=False, tenant="", session="", status=500):
+        """One request; returns its status (None: Envoy's own) and how many attempts it took."""
+        self.now += 0.02
+        self._answer_questions()
+        request = Request(
+            id="r", api=Api.CHAT, model="m", spans=("x" * 200,), chars=200, tenant=tenant,
+            session=session, question="q",
+        )  # fmt: skip
+        decision = self.director.decide(request, self.now)
+        ranked = (decision.address, *decision.fallbacks)
+        most = 1 if decision.once else ATTEMPTS
+        asked = [ranked[n % len(ranked)] for n in range(most)]
+        failed = []
+        for address in asked:
+            self.asked[address] += 1
+            if not poison and address not in self.dead:
+                self._end(decision, failed, address, 200)
+                return 200, len(failed) + 1
+            failed.append(address)
+        if status is None:
+            self.director.attempted(decision, tuple(failed), self.now)
+            end = Completion(status=None, cause="error", latency_s=self.now - decision.now)
+            self.director.settle(decision, end)
+        else:
+            self._end(decision, failed[:-1], failed[-1], status)
+        return status, len(failed)
+
+    def _end(self, decision, failed, address, status):
+        if failed:
+            self.director.attempted(decision, tuple(failed), self.now)
+        if failed or address != decision.address:
+            self.director.served_by(decision, address, self.now)
+        self.director.replied(decision, Reply(status=status), self.now)
+        end = Completion(status=status, cause="complete", latency_s=self.now - decision.now)
+        self.director.settle(decision, end)
+
+    def _answer_questions(self):
+        for slot in self.health.questions.due(self.now, 16):
+            dead = self.table.spec(slot).address in self.dead
+            self.health.questions.told(slot, Reply(status=500 if dead else 200), self.now, None)
+
+    def states(self):
+        return {
+            self.table.spec(slot).address: endpoint.breaker.state
+            for slot, endpoint in self.health.known()
+        }
+
+    def openings(self):
+        return sum(endpoint.breaker.openings for _, endpoint in self.health.known())
+
+
+@pytest.mark.parametrize("probes", [True, False])
+@pytest.mark.parametrize("status", [500, 503, None])
+@pytest.mark.parametrize("named", [{"tenant": "bad"}, {"session": "s"}])
+def test_poison_costs_one_attempt_and_no_endpoint_its_place(probes, status, named):
+    fleet = Fleet(probes=probes)
+    for _ in range(20):
+        fleet.ask(tenant="good")
+    attempts = []
+    for _ in range(400):
+        attempts.append(fleet.ask(poison=True, status=status, **named)[1])
+        assert fleet.ask(tenant="good") == (200, 1)
+    assert sum(attempts[10:]) <= 1.05 * len(attempts[10:])
+    assert fleet.openings() == 0
+    assert all(endpoint.failures.keys() <= {Kind.REQUEST} for _, endpoint in fleet.health.known())
+
+
+@pytest.mark.parametrize("status", [500, None])
+def test_a_dead_endpoint_is_out_although_half_of_the_traffic_is_poison(status):
+    fleet = Fleet()
+    for _ in range(100):
+        fleet.ask(poison=True, tenant="bad", status=status)
+        fleet.ask(tenant="good")
+    fleet.dead.add(ADDRESSES[0])
+    fleet.asked[ADDRESSES[0]] = 0
+    ended = []
+    for _ in range(500):
+        fleet.ask(poison=True, tenant="bad", status=status)
+        before = fleet.asked[ADDRESSES[0]]
+        assert fleet.ask(tenant="good")[0] == 200
+        ended.append(fleet.asked[ADDRESSES[0]] - before)
+    assert sum(ended) <= 5
+    states = fleet.states()
+    assert states.pop(ADDRESSES[0]) in (State.OPEN, State.TRIAL)
+    assert set(states.values()) == {State.CLOSED}
+
+
+@pytest.mark.parametrize("probes", [True, False])
+def test_a_fleet_that_fails_as_a_whole_is_out_and_no_request_is_to_blame(probes):
+    fleet = Fleet(probes=probes)
+    for n in range(100):
+        fleet.ask(tenant=f"t{n % 5}")
+    fleet.dead.update(ADDRESSES)
+    for n in range(600):
+        fleet.ask(tenant=f"t{n % 5}")
+    request = Request(id="r", api=Api.CHAT, model="m", spans=("y",), chars=1, tenant="t1")
+    decision = fleet.director.preview(request, fleet.now)
+    assert decision.reason == "all-failing"
+    assert len(decision.fallbacks) == 2
+    fleet.dead.clear()
+    for n in range(50):
+        assert fleet.ask(tenant=f"t{n % 5}")[0] == 200
+
+
+def test_a_tenant_with_some_poison_keeps_its_fallbacks():
+    fleet = Fleet()
+    for n in range(300):
+        fleet.ask(poison=n % 10 == 0, tenant="mixed")
+    fleet.dead.add(ADDRESSES[0])
+    assert [fleet.ask(tenant="mixed")[0] for _ in range(100)] == [200] * 100
+    assert sum(e.breaker.openings for s, e in fleet.health.known() if s) == 0
+
+
+def test_a_tenant_that_has_mended_its_requests_has_fallbacks_again():
+    fleet = Fleet()
+    for _ in range(50):
+        fleet.ask(poison=True, tenant="bad")
+        fleet.ask(tenant="good")
+    for _ in range(6):
+        assert fleet.ask(tenant="bad") == (200, 1)
+    fleet.dead.add(ADDRESSES[0])
+    assert [fleet.ask(tenant="bad")[0] for _ in range(30)] == [200] * 30
+
+
+def test_one_endpoint_that_fails_all_prompts_of_a_session_is_at_fault_itself():
+    blame = Blame()
+    for n in range(20):
+        blame.bad((7,), (0,), 30.0, float(n))
+    assert not blame.is_culprit((7,), 30.0, 20.0)
+    blame.bad((7,), (1,), 30.0, 21.0)
+    assert blame.is_culprit((7,), 30.0, 21.0)
+    assert not blame.is_culprit((7,), 30.0, 200.0)
+
+
+def test_traits_remembered_are_bounded_and_those_in_use_stay():
+    blame = Blame()
+    for n in range(10_000):
+        blame.bad((-1, n), (0, 1), 30.0, 1.0)
+    assert len(blame) == 1024
+    assert blame.is_culprit((-1,), 30.0, 1.0)
+
+
+# -- refusals for load -----------------------------------------------------------------------------
+
+
+def sent(health, now, count, slot=0):
+    return [
+        health.sent(slot, "m", stream=False, predicted_s=0.1, tokens=10.0, now=now)
+        for _ in range(count)
+    ]
+
+
+def full(health, now, slot=0):
+    standing = health.standing([0, 1], ["m", "m"], now)
+    return slot in standing.left_out
+
+
+def known(now=1.0):
+    health = Health(HealthSettings(), rng=random.Random(1))
+    for slot in (0, 1):
+        health.know(slot, "m", now)
+    return health
+
+
+def test_a_refusal_for_load_limits_what_is_in_flight_and_nothing_else():
+    health = known()
+    attempts = sent(health, 1.0, 10)
+    for attempt in attempts[6:]:
+        health.replied(attempt, Reply(status=503, text=b"engine is currently busy"), 1.1)
+        health.ended(attempt, 503, "complete", 1.1)
+    assert full(health, 1.2)  # it holds six
+    for attempt in attempts[:6]:
+        health.replied(attempt, Reply(status=200), 1.3)
+        health.ended(attempt, 200, "complete", 1.3)
+    assert not full(health, 1.3)
+    assert health.answers(0, 1.3) == 1.0
+    sent(health, 1.3, 6)
+    assert full(health, 1.3)
+    assert not full(health, 7.0)  # it may have room for more by now
+
+
+def test_an_endpoint_that_refuses_with_nothing_in_flight_pauses():
+    health = known()
+    (attempt,) = sent(health, 1.0, 1)
+    health.replied(attempt, Reply(status=429), 1.1)
+    health.ended(attempt, 429, "complete", 1.1)
+    assert full(health, 1.5)
+    assert not full(health, 2.5)
+
+
+@pytest.mark.parametrize("page_first", [True, False])
+def test_refusals_that_a_page_counts_were_no_failures(page_first):
+    health = known()
+    attempts = sent(health, 1.0, 20)
+    if page_first:
+        health.refused(0, 14.0, 1.1)
+    for attempt in attempts[6:]:
+        health.passed_over(0, 1.2, attempt)
+    if not page_first:
+        assert health.answers(0, 1.2) < 0.5
+        health.refused(0, 14.0, 2.0)
+    assert health.answers(0, 2.0) == pytest.approx(1.0, abs=0.01)
+    assert health.of(0).breaker.state is State.CLOSED
+    assert health.of(0).breaker.limit(2.0) == pytest.approx(6.0, rel=0.2)
+    (more,) = sent(health, 3.0, 1)
+    health.passed_over(0, 3.0, more)
+    assert health.answers(0, 3.0) < 1.0  # all fourteen are accounted for
+
+
+@pytest.mark.parametrize("retry_after_s", [1e9, -5.0, 0.0, None])
+def test_no_retry_after_keeps_an_endpoint_away_for_more_than_a_minute(retry_after_s):
+    health = known()
+    now = 1.0
+    for _ in range(10):
+        (attempt,) = sent(health, now, 1)
+        health.replied(attempt, Reply(status=503, retry_after_s=retry_after_s, text=b"overloaded"),
+                       now)  # fmt: skip
+        health.ended(attempt, 503, "complete", now)
+        now += 0.01
+    assert not full(health, now + 31.0)
+    (attempt,) = sent(health, now + 31.0, 1)
+    health.replied(attempt, Reply(status=200), now + 31.0)
+    assert health.answers(0, now + 31.0) > 0.95

@@ -1,0 +1,137 @@
+"""Whether an answer is of use, in every API and however it comes."""
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.request import Api
+from laar.health import GOOD, Kind
+from laar.protocol.answers import AnswerReader
+from laar.protocol.usefulness import flaw_of_type
+
+
+def chat(message, finish="stop", **fields):
+    return {"choices": [{"index": 0, "message": message, "finish_reason": finish}], **fields}
+
+
+def delta(found, finish=None):
+    return {"choices": [{"index": 0, "delta": found, "finish_reason": finish}]}
+
+
+DONE = [delta({}, "stop"), "[DONE]"]
+TOOL = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+WHOLE = [
+    (Api.CHAT, chat({"content": "x"}), GOOD),
+    (Api.CHAT, chat({"content": ""}), Kind.EMPTY),
+    (Api.CHAT, chat({"content": " \n"}, None), Kind.EMPTY),
+    (Api.CHAT, chat({"content": ""}, usage={"completion_tokens": 1}), Kind.EMPTY),
+    (Api.CHAT, chat({"content": ""}, "length", usage={"completion_tokens": 1}), Kind.EMPTY),
+    (Api.CHAT, chat({"content": ""}, "length", usage={"completion_tokens": 100}), None),
+    (Api.CHAT, chat({"content": ""}, "content_filter"), None),
+    (Api.CHAT, chat({"content": None, "refusal": "no"}), GOOD),
+    (Api.CHAT, chat({"content": None, "reasoning": "so"}), GOOD),
+    (Api.CHAT, chat(TOOL, "tool_calls"), GOOD),
+    (Api.CHAT, {"choices": []}, Kind.EMPTY),
+    (Api.CHAT, {"choices": [chat({"content": ""})["choices"][0], {"text": "b"}]}, GOOD),
+    (Api.CHAT, {"status": "ok"}, None),
+    (Api.CHAT, {}, Kind.EMPTY),
+    (Api.COMPLETIONS, {"choices": [{"text": "x", "finish_reason": "length"}]}, GOOD),
+    (Api.COMPLETIONS, {"choices": [{"text": "", "stop_reason": "END"}]}, None),
+    (Api.COMPLETIONS, {"choices": [{"text": "", "logprobs": {"tokens": ["a"]}}]}, GOOD),
+    (Api.MESSAGES, {"content": [{"type": "text", "text": "x"}]}, GOOD),
+    (Api.MESSAGES, {"content": [{"type": "tool_use", "name": "f", "input": {}}]}, GOOD),
+    (Api.MESSAGES, {"content": [], "stop_reason": "end_turn"}, Kind.EMPTY),
+    (Api.RESPONSES, {"output": [{"content": [{"text": "x"}]}], "status": "completed"}, GOOD),
+    (Api.RESPONSES, {"output": [], "status": "completed", "reasoning": {"summary": "auto"}},
+     Kind.EMPTY),
+    (Api.RESPONSES, {"output": [], "status": "queued"}, None),
+    (Api.EMBEDDINGS, {"data": [{"embedding": [0.0, 1.0]}]}, GOOD),
+    (Api.EMBEDDINGS, {"data": [{"embedding": "AAAA"}]}, GOOD),
+    (Api.EMBEDDINGS, {"data": []}, Kind.EMPTY),
+]  # fmt: skip
+STREAMS = [
+    (Api.CHAT, [delta({"role": "assistant", "content": ""}), delta({"content": "x"}), *DONE], GOOD),
+    (Api.CHAT, [delta({"role": "assistant", "content": ""}), *DONE], Kind.EMPTY),
+    (Api.CHAT, [delta({"reasoning_content": "x"}), *DONE], GOOD),
+    (Api.CHAT, [delta({"tool_calls": TOOL["tool_calls"]}), *DONE], GOOD),
+    (Api.CHAT, [delta({"content": ""}, "stop")], Kind.EMPTY),
+    (Api.CHAT, [delta({"role": "assistant", "content": ""})], Kind.CUT),
+    (Api.MESSAGES, [{"type": "message_start", "message": {"content": []}},
+                    {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "x"}},
+                    {"type": "message_stop"}], GOOD),
+    (Api.MESSAGES, [{"type": "message_start", "message": {"content": []}},
+                    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+                    {"type": "message_stop"}], Kind.EMPTY),
+    (Api.RESPONSES, [{"type": "response.created", "response": {"output": []}},
+                     {"type": "response.output_text.delta", "delta": "x"},
+                     {"type": "response.completed", "response": {"output": []}}], GOOD),
+]  # fmt: skip
+
+
+def found(api, text, cuts=(), *, events, max_tokens=20):
+    reader = AnswerReader(events=events, api=api, max_tokens=max_tokens)
+    replies = []
+    for cut in cuts:
+        replies.append(reader.feed(text[:cut]))
+        text = text[cut:]
+    replies += [reader.feed(text), reader.end()]
+    return [reply.found for reply in replies if reply is not None]
+
+
+CUTS = st.lists(st.integers(1, 60), max_size=12)
+
+
+@given(st.sampled_from(WHOLE), CUTS, st.sampled_from([False, None]))
+def test_a_document_is_useful_if_it_says_anything(case, cuts, events):
+    api, document, verdict = case
+    assert found(api, orjson.dumps(document), cuts, events=events) == [verdict] * (
+        verdict is not None
+    )
+
+
+@given(st.sampled_from(STREAMS), CUTS, st.sampled_from([True, None]))
+def test_a_stream_is_useful_if_it_says_anything_and_ends(case, cuts, events):
+    api, events_of_it, verdict = case
+    lines = [e if isinstance(e, str) else orjson.dumps(e).decode() for e in events_of_it]
+    text = "".join(f"data: {line}\n\n" for line in lines).encode()
+    assert found(api, text, cuts, events=events) == [verdict]
+
+
+def test_a_stream_that_breaks_off_after_its_first_words_is_cut():
+    text = b"data: " + orjson.dumps(delta({"content": "x"})) + b"\n\n"
+    assert found(Api.CHAT, text, events=True) == [GOOD, Kind.CUT]
+
+
+@pytest.mark.parametrize("events", [True, False, None])
+@pytest.mark.parametrize("text", [b"<html>It works</html>", b"[]", b"\xff\xfe", b'{"choices": ['])
+def test_what_is_no_answer_is_unreadable(text, events):
+    assert found(Api.CHAT, text, events=events) == [Kind.UNREADABLE]
+
+
+def test_one_token_may_be_nothing():
+    text = orjson.dumps(chat({"content": ""}, "length"))
+    assert found(Api.CHAT, text, events=False, max_tokens=1) == []
+
+
+def test_a_deep_answer_is_looked_at_no_deeper_than_is_cheap():
+    text = b'{"choices":' + b'[{"content":' * 400 + b'"x"' + b"}]" * 400 + b"}"
+    assert found(Api.CHAT, text, events=False) == [Kind.EMPTY]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "api", "stream", "is_flaw"),
+    [
+        ("text/html", Api.CHAT, False, True),
+        ("text/html", Api.EMBEDDINGS, False, True),
+        ("application/json", Api.CHAT, False, False),
+        ("application/problem+json", Api.CHAT, False, False),
+        ("text/event-stream", Api.CHAT, True, False),
+        ("text/event-stream", Api.CHAT, False, True),
+        ("application/json", Api.CHAT, True, True),
+        ("", Api.CHAT, True, False),
+        ("application/x-npy", Api.EMBEDDINGS, False, False),
+    ],
+)
+def test_the_type_of_an_answer(media_type, api, stream, is_flaw):
+    assert flaw_of_type(media_type, api, stream=stream) is is_flaw

@@ -1,0 +1,173 @@
+"""Failures that are a request's, and refusals for load, behind a real picker and a real Envoy."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from io import BytesIO
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+from laar.health.breaker import State
+from support import eventually
+
+pytestmark = pytest.mark.envoy
+
+TENANT = "x-gateway-inference-fairness-id"
+SHAPES = ["standalone", "gateway"]
+BUSY = b'{"error": {"message": "The engine is currently busy.", "type": "Service Unavailable"}}'
+GOOD = orjson.dumps(
+    {
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "yes"}}],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10},
+        "model": "m",
+    }
+)
+
+
+class Engine:
+    """Breaks at prompts with `poison`, and refuses beyond `most` requests, as vLLM does."""
+
+    def __init__(self, how="500", most=10**6, took_s=0.03):
+        self.how, self.most, self.took_s = how, most, took_s
+        self.in_flight = self.refused = 0
+        self.dead = False
+        self.asked = Counter()
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_failure):
+        await self._runner.cleanup()
+
+    async def _handle(self, request):
+        if request.path == "/metrics":
+            return web.Response(text=self._page())
+        if request.method != "POST":
+            return web.Response(text="{}")
+        body = await request.read()
+        kind = "poison" if b"poison" in body else "good"
+        if request.headers.get("user-agent") == "laar-trial":
+            kind = "question"
+        self.asked[kind] += 1
+        if self.dead:
+            return web.Response(status=500, text="dead")
+        if kind == "poison":
+            if self.how == "reset":
+                request.transport.abort()
+            return web.Response(status=500 if self.how == "reset" else int(self.how), text="broken")
+        if self.in_flight >= self.most:
+            self.refused += 1
+            return web.Response(status=503, body=BUSY)
+        self.in_flight += 1
+        try:
+            await asyncio.sleep(self.took_s)
+        finally:
+            self.in_flight -= 1
+        return web.Response(body=GOOD, content_type="application/json")
+
+    def _page(self):
+        return (
+            f"vllm:num_requests_waiting 0.0\nvllm:num_requests_running {self.in_flight}\n"
+            f"vllm:prompt_tokens_total {9 * self.asked.total()}\n"
+            'vllm:admission_rejections_total{engine="0",reason="max_num_queued_reqs"} '
+            f"{self.refused}.0\n"
+        )
+
+
+def chat(text, **fields):
+    text += " and some more text, so that the prompt is longer than a block of the index" * 3
+    return orjson.dumps(
+        {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": text}], **fields}
+    )
+
+
+async def post(http, envoy, body, **headers):
+    headers = {"content-type": "application/json", **headers}
+    start = time.monotonic()
+    try:
+        async with http.post(
+            envoy.url() + "/v1/chat/completions", data=BytesIO(body), headers=headers
+        ) as answer:
+            await answer.read()
+            return answer.status, time.monotonic() - start
+    except aiohttp.ClientError:
+        return 0, time.monotonic() - start
+
+
+async def apart(count, every_s, one):
+    """Runs `one(n)` for each n, `every_s` apart whatever they take; returns their results."""
+    start, tasks = time.monotonic(), []
+    for n in range(count):
+        await asyncio.sleep(start + n * every_s - time.monotonic())
+        tasks.append(asyncio.create_task(one(n)))
+    return await asyncio.gather(*tasks)
+
+
+def states(runner):
+    return {e.breaker.state for _, e in runner.picker.health.known()}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("how", ["500", "reset"])
+async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
+    gateway, http, shape, how
+):
+    engines = [await gateway.enter(Engine(how)) for _ in range(4)]
+    gateway.members(*((engine.address, "m") for engine in engines))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape, trust_gateway_headers=True)
+
+    async def one(n):
+        if n % 2:
+            return "poison", await post(http, envoy, chat(f"{n} poison"), **{TENANT: "bad"})
+        return "good", await post(http, envoy, chat(f"{n}"), **{TENANT: "good"})
+
+    await apart(40, 0.02, one)
+    for engine in engines:
+        engine.asked.clear()
+    engines[0].dead = True
+    ended = await apart(160, 0.02, one)
+    assert Counter(status for kind, (status, _) in ended if kind == "good") == {200: 80}
+    assert sum(engine.asked["poison"] for engine in engines) <= 1.2 * 80
+    assert engines[0].asked["good"] <= 4
+    health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
+    await eventually(lambda: health.of(dead).breaker.is_out, what="an answer to its question")
+    for slot, endpoint in health.known():
+        assert slot == dead or endpoint.breaker.openings == 0
+    for engine in engines:
+        engine.dead = True
+    fails = asyncio.create_task(apart(300, 0.02, one))
+    await eventually(
+        lambda: all(e.breaker.is_out for _, e in health.known()), what="a fleet that fails"
+    )
+    fails.cancel()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_engine_that_refused_a_burst_has_its_share_again(gateway, http, shape):
+    small, large = await gateway.enter(Engine(most=4)), await gateway.enter(Engine())
+    gateway.members((small.address, "m"), (large.address, "m"))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    for _ in range(3):
+        burst = await asyncio.gather(*(post(http, envoy, chat(f"b{n}")) for n in range(30)))
+        assert Counter(status for status, _ in burst) == {200: 30}
+    assert small.refused
+    await eventually(lambda: State.OPEN not in states(runner), what="all of the refusals explained")
+    await asyncio.sleep(0.3)
+    small.asked.clear()
+    large.asked.clear()
+    ended = await apart(60, 0.03, lambda n: post(http, envoy, chat(f"t{n}")))
+    assert Counter(status for status, _ in ended) == {200: 60}
+    assert small.asked["good"] >= 20

@@ -1,0 +1,15 @@
+"""The road of a usual request through laar's own functions stays as short as it is."""
+
+from __future__ import annotations
+
+from bench.bench_road import moves, usual_request
+
+CALLS, MOVES = 473, 92
+"""The budget: lower it with each step that shortens the road. It is never raised for a feature that
+a usual request does not use."""
+
+
+async def test_a_usual_request_stays_within_its_budget_of_calls() -> None:
+    trail = await usual_request()
+    assert len(trail) <= CALLS
+    assert moves(trail) <= MOVES
