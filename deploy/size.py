@@ -19,7 +19,7 @@ LIMITS = {
     "statements": 36_250,
     "modules": 345,
     "lines loaded": 52_600,
-    "settings": 158,
+    "settings": 150,
 }
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
 

@@ -10,6 +10,7 @@ from laar.core.decision import DirectorSettings
 from laar.datalayer import dns, probe, scrape, served_names
 from laar.errors import SettingError
 from laar.flow import saturation
+from laar.health import breaker, recent, standing
 from laar.server import state_file
 from laar.settings import Settings, leaves, load
 from laar.sharing import SharingSettings, outbox
@@ -52,6 +53,14 @@ USED = {
     "share.max_waiting_bytes": outbox.MAX_WAITING_BYTES,
     "share.snapshot_interval_s": SNAPSHOT_INTERVAL_S,
     "otlp.sample_without_parent": 0,
+    "health.failing_share": breaker.FAILING_SHARE,
+    "health.half_life_s": recent.HALF_LIFE_S,
+    "health.first_trial_s": breaker.FIRST_TRIAL_S,
+    "health.slow_start_s": breaker.SLOW_START_S,
+    "health.max_out_share": standing.MAX_OUT_SHARE,
+    "health.overdue_s": breaker.OVERDUE_S,
+    "health.full_s": breaker.FULL_S,
+    "health.longest_full_s": breaker.LONGEST_FULL_S,
 }
 
 

@@ -51,6 +51,8 @@ _REMOVED = {
         ("decisions", "log_sample 1, log_max_bytes 104857600, log_keep 5"),
         ("share", "flush_ms 12, max_waiting_bytes 16777216, snapshot_interval_s 20"),
         ("otlp", "sample_without_parent 0"),
+        ("health", "failing_share 0.35, half_life_s 30, first_trial_s 1, slow_start_s 10"),
+        ("health", "max_out_share 0.7, overdue_s 2, full_s 1, longest_full_s 30"),
     )
     for name, value in (each.split() for each in values.split(", "))
 }
