@@ -167,12 +167,12 @@ def test_one_in_ten_is_left_to_its_price():
             breaker.good(attempt, SETTINGS, now)
     assert opened <= 12
     assert sent > 1500
-    assert 0.6 < breaker.answers(SETTINGS, now) < 1.0
+    assert 0.6 < breaker.answers(now) < 1.0
 
 
 def test_a_failure_is_forgotten():
     breaker, rng = Breaker(), random.Random(1)
     breaker.bad(None, Kind.STATUS, 1.0, SETTINGS, rng, 10.0)
-    assert breaker.answers(SETTINGS, 10.0) < 0.7
-    assert breaker.answers(SETTINGS, 400.0) > 0.99
+    assert breaker.answers(10.0) < 0.7
+    assert breaker.answers(400.0) > 0.99
     assert not breaker.troubled(SETTINGS, 400.0)
