@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 63_900,
-    "statements": 36_250,
+    "lines": 63_700,
+    "statements": 36_100,
     "modules": 345,
-    "lines loaded": 52_600,
+    "lines loaded": 52_400,
     "settings": 150,
 }
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
