@@ -415,8 +415,6 @@ def in_force(runner):
         "context": [ordering.rule for ordering in picker.context._orderings],
         "health": (picker.health.settings, picker.health.reads),
         "hook": processor._hook is None,
-        "log": (watched.log.sample, watched.exports._records.share),
-        "spans": watched.exports.spans.share,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
     }
