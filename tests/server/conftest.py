@@ -17,6 +17,12 @@ from support import RecordingUpstream, free_port
 from support.bootstraps import rendered
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """Lets the context hook take its time: on a busy machine it is no reason to leave a body."""
+    monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 1000.0)
+
+
 class Gateway:
     """Upstreams, a picker in this process, and Envoy; one test's worth."""
 

@@ -74,6 +74,7 @@ def test_the_lab_begins_with_the_settings_of_the_product():
 NO_KEY = {
     "in_flight_tokens",
     "max_times_tried",
+    "transfer_tokens_per_s",
     "tolerance",
     "sigma",
     "sigma_min",

@@ -257,7 +257,7 @@ class Chooser:
         elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
         if not reason:
-            first = to_explore(view, may, scores, self.settings.explore_share)
+            first = to_explore(view, may, scores)
             reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
         order = policy.order(scores, view, masks, first)

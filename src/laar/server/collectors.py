@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.filters import STALE_S
 from laar.core.membership import EVENTS_LABEL
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
@@ -50,9 +51,7 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
-        self.resolver = Resolver(
-            fleet, clock=self._clock, interval_s=picker.settings.readings.resolve_interval_s
-        )
+        self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
         """Takes the endpoints that are written into the settings themselves."""
@@ -136,10 +135,7 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(
-                readings.scrape_interval_s, self._picker.director.settings.filters.stale_s
-            ),
-            timeout_s=readings.scrape_timeout_s,
+            interval_s=lambda _: self.interval_s(readings.scrape_interval_s, STALE_S),
         )
         tasks.spawn("scrape", scraper.run)
         names = ServedNames(
@@ -147,7 +143,6 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=readings.models_interval_s,
         )
         tasks.spawn("models", names.run)
         self._picker.doubt_names = names.doubt
@@ -157,7 +152,6 @@ class Collectors:
             clock=self._clock,
             rng=self._picker.rng,
             interval_s=lambda _: self.interval_s(readings.probe_interval_s, STALE_AFTER_S),
-            timeout_s=readings.probe_timeout_s,
         )
         tasks.spawn("probe", prober.run)
 

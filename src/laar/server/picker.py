@@ -309,7 +309,6 @@ class Picker:
             self.learning.reports,
             self.rules,
             clock=self.clock,
-            rng=self.rng,
             problems=self.problems,
             calibrated=lambda: self.learning.calibrated(self.table.models),
             sharing=lambda: self.sharer.shown() if self.sharer else None,

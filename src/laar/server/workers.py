@@ -26,7 +26,7 @@ from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing.settings import SharingSettings
+from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
 __all__ = ["Worker", "run_workers"]
@@ -90,7 +90,7 @@ def _hub_of(share: Share, path: Path) -> Hub:
     return Hub(
         path,
         history_s=sharing.history_s,
-        interval_s=sharing.snapshot_interval_s,
+        interval_s=SNAPSHOT_INTERVAL_S,
         key=key,
         snapshot=data,
         file=file,

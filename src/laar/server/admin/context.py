@@ -144,6 +144,8 @@ class _ContextAdmin:
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
+    from laar.context.guard import MIN_GAIN, MIN_REQUESTS
+
     rule, tally = ordering.rule, ordering.tally
     groups = tally.groups
     return {
@@ -155,8 +157,8 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "guard": {
             "state": _guard_state(ordering),
             "holdout_share": rule.hook.holdout_share,
-            "min_gain": rule.hook.min_gain,
-            "requests_needed": rule.hook.guard_requests,
+            "min_gain": MIN_GAIN,
+            "requests_needed": MIN_REQUESTS,
             **_measured(ordering),
         },
         "requests": tally.reasons,

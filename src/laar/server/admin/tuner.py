@@ -54,7 +54,6 @@ class TunerKeeper:
         self._settings = settings
         self.state_file = StateFile(
             settings.state_file,
-            settings.state_interval_s,
             setting="tuner.state_file",
             what="the climb",
             take=lambda: orjson.dumps(self.tuner.state_dict()),
