@@ -316,6 +316,8 @@ def _parameters(function: Any) -> Iterator[tuple[str, str, str, str]]:
     for name, parameter in inspect.signature(function).parameters.items():
         told = next((x for x in hints[name].__metadata__ if isinstance(x, ParameterInfo)), None)
         assert told is not None, f"{function.__name__}: {name} is not described"
+        if getattr(told, "hidden", False):
+            continue
         # Typer takes the first name of an annotated option for its default.
         names = [x for x in (told.default, *(told.param_decls or ())) if isinstance(x, str)]
         if isinstance(told, ArgumentInfo):

@@ -441,3 +441,16 @@ def test_an_idle_endpoint_is_not_taken_to_be_busy_where_answers_are_not_streamed
         now += 0.5
         d.settle(decision, Completion(status=200, cause="complete", latency_s=0.5))
     assert d.preview(request(first_token_seen=False), now).ttft_s < 1.0
+
+
+def test_only_a_streamed_answer_teaches_the_time_to_the_first_token():
+    """The first byte of any other comes after its last token."""
+    for streamed in (False, True):
+        d = director(*FLEET)
+        for now in range(50):
+            decision = d.decide(request("m1", first_token_seen=streamed), float(now))
+            end = Completion(status=200, cause="complete", latency_s=0.9, ttft_s=0.8)
+            d.settle(decision, end)
+        assert set(d.engines.seen()) == ({"m1"} if streamed else set())
+        ttft_s = d.preview(request("m1"), 60.0).ttft_s
+        assert (ttft_s > 0.4) == streamed

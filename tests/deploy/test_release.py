@@ -99,4 +99,5 @@ def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_
     with tarfile.open(source) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/app.py"} <= inside
+    assert not any(name.startswith("lab/") for name in inside)
     assert "base install: " in run("install", dist, tmp_path / "clean")

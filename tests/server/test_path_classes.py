@@ -188,6 +188,42 @@ async def test_bodies_around_the_limit_reach_their_model_or_get_413(gateway, htt
     assert not wrong.asked
 
 
+def form_behind(parts, heading_bytes=0):
+    """A form with its model behind so many files, the first with a heading of some length."""
+    opening = f"--{BOUNDARY}\r\n".encode()
+    file = b'content-disposition: form-data; name="file"; filename="a.wav"\r\n\r\nx\r\n'
+    long = opening + b"x-long: " + b"x" * heading_bytes + b"\r\n" + file
+    model = opening + b'content-disposition: form-data; name="model"\r\n\r\nright\r\n'
+    return long + (opening + file) * (parts - 1) + model + f"--{BOUNDARY}--\r\n".encode()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_forms_whose_model_is_not_looked_for_reach_no_engine(gateway, http, shape):
+    right, wrong = await gateway.upstream(), await gateway.upstream()
+    gateway.members((right.address, "right"), (wrong.address, "wrong"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    cases = (
+        (form_behind(20, 3900), 200),
+        (form_behind(99), 200),
+        (form_behind(100), 400),
+        (form_behind(5000), 400),
+        (form_behind(1, 5000), 400),
+        (b"\r\n" + form_behind(1), 200),
+        (form_behind(1).replace(b"\r\nx\r\n", f"\r\n\r\n--{BOUNDARY}x\r\n".encode()), 400),
+    )
+    headers = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+    for (number, (body, status)), _ in itertools.product(enumerate(cases), range(3)):
+        url = envoy.url() + "/v1/audio/transcriptions"
+        async with http.post(url, data=BytesIO(body), headers=headers) as answer:
+            assert answer.status == status, number
+            if status == 400:
+                assert answer.headers["x-laar-reason"] == "bad-request"
+                assert "the form can't be read" in (await answer.json())["error"]["message"]
+    assert not wrong.asked
+    assert len(right.asked) == 9
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
 async def test_an_empty_body_goes_no_way_of_its_own(gateway, http, shape, path):

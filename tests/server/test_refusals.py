@@ -7,7 +7,7 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
 from laar.policies import build_policies
 from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler
@@ -82,3 +82,15 @@ async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor)
         ("404", "unknown-model"): 1,
         ("503", "picker-fault"): 1,
     }
+
+
+async def test_a_model_is_shown_in_its_pool_and_unknown_in_another(processor):
+    pooled = EndpointSpec(address="b:1", models=("org/n",), labels={POOL_LABEL: "p"})
+    processor._director.table.replace("pool", [pooled])
+    answered = []
+    for pool, name in (("p", "org%2Fn/?x=1"), ("p", "m"), ("", "org/n"), ("", "m"), ("", "n")):
+        exchange = opened(processor)
+        begin(exchange, f"/v1/models/{name}", "GET", end=True, pool=pool)
+        [answer] = map(pb.ProcessingResponse.FromString, exchange.answers)
+        answered.append(answer.immediate_response.status.code)
+    assert answered == [200, 404, 200, 200, 404]

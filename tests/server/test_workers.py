@@ -38,7 +38,7 @@ BURST = 192
 class Machine:
     """Two workers, an Envoy and two endpoints."""
 
-    async def start(self, directory, stack, transport="h2", **share):
+    async def start(self, directory, stack, transport="h2", drain_s=0.3, **share):
         wide = aiohttp.TCPConnector(limit=BURST)
         self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
@@ -53,7 +53,7 @@ class Machine:
             "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()}
             | {"transport": transport},
             "envoy": {"eds_file": str(eds)},
-            "shutdown": {"drain_s": 0.3, "grace_s": 3.0},
+            "shutdown": {"drain_s": drain_s, "grace_s": 3.0},
             "share": {"lease_s": 1.0, **share},
             "tuner": {"enabled": True},
         }
@@ -110,6 +110,12 @@ class Machine:
             await answer.read()
             self.decision = answer.headers.get("x-laar-decision-id")
             return answer.status, answer.headers.get("x-laar-reason")
+
+    async def picked(self):
+        """Whether no request of some passes the picker by."""
+        answers = [await self.ask() for _ in range(10)]
+        assert {status for status, _ in answers} == {200}
+        return all(reason is not None for _, reason in answers)
 
     async def report(self, index, decision, *, correct):
         url = f"http://127.0.0.1:{self.admin + index}/outcomes"
@@ -185,23 +191,23 @@ async def test_a_worker_that_hangs_is_started_again(machine):
     gone = "the end of the one that hangs"
     await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
     await eventually(machine.together, what="a new worker", timeout_s=90.0)
-
-    async def picked():
-        answers = [await machine.ask() for _ in range(10)]
-        assert {status for status, _ in answers} == {200}
-        return all(reason is not None for _, reason in answers)
-
-    await eventually(picked, what="no request passed by", timeout_s=30.0)
+    await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
 
 
 @pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
-async def test_workers_end_with_a_parent_that_is_killed(machine):
-    workers = machine.workers()
-    os.kill(machine.process.pid, signal.SIGKILL)
-    await eventually(
-        lambda: not any(worker.is_running() for worker in workers), what="the workers' end"
-    )
+async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary, transport):
+    """Draining, they would share the port with the next ones, and answer the health checks."""
+    async with AsyncExitStack() as stack:
+        machine = await Machine().start(tmp_path, stack, transport, drain_s=600)
+        workers = machine.workers()
+        os.kill(machine.process.pid, signal.SIGKILL)
+        await eventually(
+            lambda: not any(worker.is_running() for worker in workers), what="the workers' end"
+        )
+        await machine.serve(tmp_path / "next.log", stack)
+        await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
+        machine.process.kill()
 
 
 async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from laar.core.apart import Prefillers, kin_of
+from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
 from laar.core.request import Request
@@ -138,7 +139,7 @@ class Candidates:
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
         able = self._serving(model)
         if able is None:
-            raise RequestError(404, "unknown-model", f"the model `{model[:200]}` does not exist")
+            raise no_such_model(model)
         if pool:
             able = able[np.isin(able, table.in_pool(pool))]
         if subset is not None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from laar.core.endpoints import EndpointTable
+from laar.errors import RequestError
 
-__all__ = ["catalog"]
+__all__ = ["catalog", "no_such_model"]
 
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
@@ -40,3 +41,8 @@ def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dic
 def _entry(name: str) -> dict[str, Any]:
     """`created` is unknown; zero lets all pickers of a fleet give the same answer."""
     return {"id": name, "object": "model", "created": 0, "owned_by": "laar"}
+
+
+def no_such_model(name: str) -> RequestError:
+    """The refusal of a name that no endpoint is known to have."""
+    return RequestError(404, "unknown-model", f"the model `{name[:200]}` does not exist")

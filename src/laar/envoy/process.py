@@ -16,6 +16,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -40,17 +41,20 @@ _LOG_BYTES = 64 * 2**20
 _LOG_LOOK_S = 10.0
 
 _DIE_WITH_PARENT = """
-import ctypes, os, signal, sys
+import ctypes, os, sys
 if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG, kept across exec
+    ctypes.CDLL(None).prctl(1, int(sys.argv[2]))  # PR_SET_PDEATHSIG, kept across exec
 if os.getppid() == int(sys.argv[1]):  # else it died before we asked
-    os.execv(sys.argv[2], sys.argv[2:])
+    os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-def dying_with_us(command: Sequence[str | Path]) -> list[str | Path]:
-    """A command that gets SIGTERM when the thread that starts it dies, however it dies (Linux)."""
-    return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())), *command]
+def dying_with_us(
+    command: Sequence[str | Path], number: signal.Signals = signal.SIGTERM
+) -> list[str | Path]:
+    """A command that gets a signal when the thread that starts it dies, however it dies (Linux)."""
+    own = (str(os.getpid()), str(int(number)))
+    return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *own), *command]
 
 
 def find_binary() -> Path:

@@ -176,8 +176,8 @@ def read_body(api: Api, body: bytes) -> Body:
     """Reads a body; of an opaque one only the model's name, where there is one.
 
     Raises:
-        RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. Never for an
-            opaque body.
+        RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. For an
+            opaque body only where it is a form that can't be read.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")

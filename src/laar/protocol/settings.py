@@ -52,9 +52,9 @@ class StreamSettings:
     endpoint nor its speed reveals other tenants' prompts. Give engines a `cache_salt` for each
     tenant too. False by default, since tenants often share a system prompt."""
     list_models: bool = True
-    """Whether the picker answers GET /v1/models, with every model name of the fleet (of the pool,
-    if the route names one) and the aliases. If not, and always in shadow or with a subset hint, an
-    endpoint answers for itself, and may require a key."""
+    """Whether the picker answers GET /v1/models and GET /v1/models/NAME, from every model name of
+    the fleet (of the pool, if the route names one) and the aliases. If not, and always in shadow or
+    with a subset hint, an endpoint answers for itself, and may require a key."""
     conformance_headers: bool = False
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
     and answers name the endpoints selected and served. For the conformance tests of the Gateway API

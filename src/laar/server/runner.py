@@ -109,6 +109,7 @@ class Runner:
         )
         self.processor = self._processor()
         self._stopping = asyncio.Event()
+        self._undrained = False
         self._changed = asyncio.Event()
 
     # -- life ----------------------------------------------------------------------------------
@@ -180,6 +181,11 @@ class Runner:
         """Begins the drain; a second call changes nothing."""
         self._stopping.set()
 
+    def stop_undrained(self) -> None:
+        """Stops, and drains no longer than Envoys need to notice: others have the same ports."""
+        self._undrained = True
+        self.stop()
+
     async def _start_parts(self) -> None:
         picker, tasks = self.picker, self.tasks
         tasks.spawn("eds", self.fleet.run)
@@ -219,7 +225,7 @@ class Runner:
         """Returns once laar's own Envoys have noticed the drain, and no others send new streams."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
-        while not self.health.laars_ask or begun != self.processor.begun:
+        while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
             begun = self.processor.begun
             await asyncio.sleep(_NOTICED_S)
 

@@ -47,6 +47,10 @@ def serve(
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, runner.stop if envoy is None else stop.set)
+        if worker is not None:
+            from laar.server.workers import ORPHANED
+
+            loop.add_signal_handler(ORPHANED, runner.stop_undrained)
         loop.add_signal_handler(signal.SIGHUP, runner.reloader.look)
         started = asyncio.Event()
         collecting = asyncio.create_task(_collect(runner.picker, started))

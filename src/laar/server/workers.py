@@ -2,8 +2,8 @@
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
 store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each
-connection of a client to one worker; none outlives the parent, for the next parent's workers would
-share the port with it.
+connection of a client to one worker; none outlives the parent by more than its open streams, for
+the next parent's workers would share the port with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
-__all__ = ["Worker", "run_workers"]
+__all__ = ["ORPHANED", "Worker", "run_workers"]
+
+ORPHANED = signal.SIGUSR1
+"""Tells a worker that its parent is gone. (`os.getppid` shows that only when the parent's last thread
+has ended.)"""
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,7 +184,7 @@ class _Parent:
         """
         own = ("--worker-index", str(index), "--worker-home", str(self._home))
         _beat(self._home, index).unlink(missing_ok=True)
-        command = dying_with_us([*self._command, *own])
+        command = dying_with_us([*self._command, *own], ORPHANED)
         process = await asyncio.create_subprocess_exec(*command)
         self._processes[index] = process
         watching = asyncio.create_task(self._watch(index, process))

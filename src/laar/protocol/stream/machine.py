@@ -53,8 +53,8 @@ class Stream:
         join: returns the trace that the decision is seen in, by ``traceparent`` and
             ``tracestate``; None when nothing is traced.
         since: returns when a question was first asked; None: every question is new.
-        catalog: returns the list of the fleet's models, or of a pool's, as JSON; None where there
-            is no list.
+        catalog: returns the list of the fleet's models, or of a pool's, or its entry of a name, as
+            JSON; None where there is no list. Raises `RequestError` for an unknown name.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Stream:
         held: HeldBytes | None = None,
         join: Callable[[str, str], Trace | None] | None = None,
         since: Since | None = None,
-        catalog: Callable[[str], bytes | None] = lambda _pool: None,
+        catalog: Callable[[str, str], bytes | None] = lambda _pool, _name: None,
     ) -> None:
         self._shared = Shared(settings, since)
         self._request = RequestHalf(

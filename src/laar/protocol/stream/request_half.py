@@ -83,7 +83,7 @@ class RequestHalf:
         hook: BodyHook | None,
         held: HeldBytes | None,
         join: Callable[[str, str], Trace | None] | None,
-        catalog: Callable[[str], bytes | None],
+        catalog: Callable[[str, str], bytes | None],
     ) -> None:
         self.phase = RequestPhase.HEADERS
         self._shared = shared
@@ -121,9 +121,8 @@ class RequestHalf:
         if self._head.method == "POST" and event.headers.get("upgrade", "").lower() == "websocket":
             # Some engines answer it as a plain POST, whose body was not read then.
             return self._refuse(RequestError(400, "bad-request", "a POST upgrades nothing"), out)
-        if event.end and self._wants_list() and (listed := self._catalog(self._pool)) is not None:
-            out.append(Immediate(200, [("content-type", "application/json")], listed))
-            return RequestPhase.OVER
+        if event.end and (phase := self._list_models(out)) is not None:
+            return phase
         if event.end or self._is_opaque() or self._head.upgrade:
             return self._ask_unread(now, out)
         if self._announces_too_much(event.headers):
@@ -131,16 +130,27 @@ class RequestHalf:
         self._shared.dialect.await_body(out)
         return RequestPhase.BODY
 
-    def _wants_list(self) -> bool:
-        """Whether the request is for the models of the whole fleet, or of a pool."""
-        path, _, _ = self._head.path.partition("?")
-        return (
-            self._head.method == "GET"
-            and path.rstrip("/") == "/v1/models"
-            and self._shared.settings.list_models
-            and self._subset is None
-            and not self._shared.shadow
-        )
+    def _list_models(self, out: list[Action]) -> RequestPhase | None:
+        """Answers for the models of the fleet or a pool, or for one; None for other requests."""
+        head, name = self._head, model_of(self._head.path)
+        path, _, _ = head.path.partition("?")
+        if (
+            head.method != "GET"
+            or not path.startswith("/v1/models")
+            or not (name or path.rstrip("/") == "/v1/models")
+            or not self._shared.settings.list_models
+            or self._subset is not None
+            or self._shared.shadow
+        ):
+            return None
+        try:
+            listed = self._catalog(self._pool, name)
+        except RequestError as error:
+            return self._refuse(error, out)
+        if listed is None:
+            return None
+        out.append(Immediate(200, [("content-type", "application/json")], listed))
+        return RequestPhase.OVER
 
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
         self._shared.dialect = KEPT_HEADERS[event.shape]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from laar.core.catalog import catalog
+from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.request import Request, Trace
@@ -146,11 +146,21 @@ class ExternalProcessor:
         """Applies new settings to the streams that begin from now on."""
         self._settings, self._hook = settings, hook
 
-    def _listed(self, pool: str) -> bytes | None:
-        """The models of a pool, or of all; None where there is no endpoint."""
+    def _listed(self, pool: str, name: str) -> bytes | None:
+        """The models of a pool, or of all, or one of these; None where there is no endpoint.
+
+        Raises:
+            RequestError: there is no model of that name.
+        """
         aliases = self._director.settings.aliases
         listed = catalog(self._director.table, aliases, pool)
-        return orjson.dumps(listed) if listed["data"] else None
+        if not name or not listed["data"]:
+            return orjson.dumps(listed) if listed["data"] else None
+        for entry in listed["data"]:
+            if entry["id"] == name:
+                return orjson.dumps(entry)
+        self._unknown_model()
+        raise no_such_model(name)
 
     def let_go(self) -> None:
         """Closes the streams that Envoy can finish without the picker.
