@@ -15,9 +15,8 @@ from laar.health.endpoint import Endpoint
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
-from laar.health.settings import HealthSettings
 
-__all__ = ["compare", "doubted_after_s", "find_hang", "silent_for_long"]
+__all__ = ["compare", "find_hang", "silent_for_long"]
 
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
@@ -29,20 +28,16 @@ _DOUBT = 0.25
 to it meanwhile would be lost as well."""
 
 
-def doubted_after_s(settings: HealthSettings) -> float:
-    """Seconds of silence beyond which `find_hang` may find something."""
-    return _DOUBT * settings.overdue_s
-
-
 def find_hang(
     records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
 ) -> None:
-    """Takes a slot out that has fallen silent, and has one asked that may have."""
-    breaker, doubted_s = endpoint.breaker, doubted_after_s(records.settings)
+    """Take a slot out that has fallen silent, and have one asked that may have."""
+    breaker, doubted_s = endpoint.breaker, _DOUBT * records.settings.overdue_s
+    ends = now - endpoint.progress_at[Stage.OVER] <= doubted_s  # then most need no look
     for attempt in endpoint.attempts:
         if now - attempt.at <= doubted_s:
             return  # and all after it are younger
-        if attempt.overdue or attempt.judged:
+        if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
         silent_s = _silent_s(records, endpoint, attempt, now, doubted_s)
         if not silent_s:
@@ -79,6 +74,8 @@ def _silent_s(
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
+    if attempt.is_followed:
+        since = attempt.progress_at  # its own; whatever others get, it has come to a halt
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0

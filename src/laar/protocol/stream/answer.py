@@ -20,6 +20,8 @@ from laar.protocol.usefulness import flaw_of_type
 __all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
 
 _OK = Reply(status=200)
+_PROGRESS_S = 0.5
+"""A stream's progress is reported so often at the most."""
 
 
 class Answer:
@@ -36,6 +38,7 @@ class Answer:
         self._unanswered = False
         self._error = False
         self._answered_at: float | None = None
+        self._progress_at = float("-inf")
         self._refusal: Reply | None = None
         self._reader: AnswerReader | None = None
         self._seen: ResponseHeaders | None = None
@@ -111,11 +114,17 @@ class Answer:
             max_tokens=decision.request.max_tokens,
         )
 
-    def first_byte(self, decision: Decision, now: float) -> Answering | None:
-        """Notes the first byte of the body; None for each later one."""
-        if self._answered_at is not None:
+    def progress(self, decision: Decision, now: float) -> Answering | None:
+        """Note that a piece of the body came; None for most that follow on the first.
+
+        A piece without an event, such as a comment, is no progress.
+        """
+        progressed = self._reader is None or self._reader.progressed
+        if not progressed or now - self._progress_at < _PROGRESS_S:
             return None
-        self._answered_at = now
+        self._progress_at = now
+        if self._answered_at is None:
+            self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
 
     def restored(self, data: bytes, *, end: bool) -> bytes:
@@ -127,7 +136,7 @@ class Answer:
         self.status, self._unanswered = None, True
 
     def ttft_s(self, decision: Decision) -> float | None:
-        """Seconds from the decision to the first byte of the body, if it was seen."""
+        """Return the seconds from the decision to the answer's beginning, if that was seen."""
         return None if self._answered_at is None else self._answered_at - decision.now
 
     def usage(self) -> Usage:
