@@ -106,7 +106,9 @@ class Attempts:
         self, health: Health, decision: Decision, reply: Reply, now: float, *, read: bool
     ) -> None:
         flight = decision.flight
-        excused = self._judge(health, decision, reply, now) is Kind.REQUEST
+        # What a body shows later was a good answer by its head, and counts once.
+        is_later = flight.attempt is not None and flight.attempt.is_accepted and not reply.event
+        excused = not is_later and self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
