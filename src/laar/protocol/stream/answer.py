@@ -35,7 +35,7 @@ class Answer:
         """The model's names, as the client and the decision have them."""
         self.complete = False
         """Whether the answer passed to its end."""
-        self._unanswered = False
+        self._unanswered = self._is_read = False
         self._error = False
         self._answered_at: float | None = None
         self._progress_at = float("-inf")
@@ -77,7 +77,7 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif read and event.encoded:  # its head is all that can be read
             reply = Reply(status=event.status, found=GOOD)
-        self._seen = event
+        self._seen, self._is_read = event, read
         self._is_known = reply.found is not None or not self.accepted
         self._stored = stored
         self._error = reply.found is not None and reply.found is not GOOD
@@ -166,7 +166,7 @@ class Answer:
             return "error"
         if self.status is None:
             return "disconnect"
-        if self._answered_at is not None and not self.complete:
+        if (self._is_read or self._answered_at is not None) and not self.complete:
             return "reset"
         return "complete"
 
