@@ -11,7 +11,7 @@ from aiohttp import web
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 
-PATIENCE_S = 4.0
+PATIENCE_S = 15.0  # longer than the load: no client that leaves shows what is wrong
 WHOLE = {"model": "m", "choices": [{"message": {"content": "one two three"}}]}
 
 
@@ -25,7 +25,6 @@ class Engine:
 
     def __init__(self):
         self.dead = False
-        self.asked = 0
 
     async def __aenter__(self):
         app = web.Application()
@@ -40,7 +39,6 @@ class Engine:
         await self._runner.cleanup()
 
     async def _handle(self, request):
-        self.asked += request.headers.get("user-agent") != "laar-trial"
         if not (await request.json()).get("stream"):
             await asyncio.sleep(0.03)
             return web.json_response(WHOLE)
@@ -74,16 +72,18 @@ async def test_comments_do_not_keep_a_halted_endpoint_in(gateway, http, shape):
     await gateway.picker()
     envoy = await gateway.envoy(shape)
 
+    tasks = []
+
     async def ask(count):
-        tasks = []
         for number in range(count):
             tasks.append(asyncio.create_task(is_answered(http, envoy, number)))
             await asyncio.sleep(0.05)
-        return await asyncio.gather(*tasks)
 
-    assert all(await ask(60))
+    await ask(60)
+    assert all(await asyncio.gather(*tasks))
     engines[0].dead = True
-    await ask(80)
-    engines[0].asked = 0
-    answered = await ask(160)
-    assert answered.count(False) <= 4
+    await ask(100)
+    tasks = []
+    await ask(120)
+    answered = await asyncio.gather(*tasks)
+    assert answered.count(False) <= 3
