@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 63_700,
-    "statements": 36_100,
+    "lines": 63_750,
+    "statements": 36_150,
     "modules": 260,
     "lines loaded": 37_200,
     "settings": 150,

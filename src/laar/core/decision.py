@@ -182,7 +182,7 @@ class Decision:
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
-        once: requests like it failed wherever they went, so no further endpoint is asked.
+        once: requests like it failed wherever they went, so one endpoint gets it.
         hedge: advice on asking another model beside this one, where the client asked for it.
         flight: the state of the request between its decision and its end.
     """

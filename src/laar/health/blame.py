@@ -27,9 +27,9 @@ _MOST = 1024
 with each request, and refreshes its own."""
 _LEAST = 2.5
 """Failures before a trait is a culprit: three, a little while ago."""
-_CULPRIT = 0.8
-"""Share of failures from which a trait is a culprit. A tenant with less sends good requests as
-well, which must keep their fallbacks."""
+_CULPRIT = 1 / 3
+"""Share of failures from which a trait is a culprit: half of the requests, less chance. A tenant
+with less sends good requests in the main, which must keep their fallbacks."""
 
 
 class _Record(Recent):

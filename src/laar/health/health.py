@@ -28,7 +28,7 @@ from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
-from laar.health.silence import DOUBTED_S, compare, find_hang, silent_for_long
+from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing, standing_of
 
 __all__ = ["Health", "Word"]
@@ -193,7 +193,8 @@ class Health:
             self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
 
     def answering(self, attempt: Attempt, now: float) -> None:
-        """The first byte of an answer was seen; what it is worth comes by `replied`."""
+        """Note that an answer has begun, or goes on; what it is worth comes by `replied`."""
+        attempt.progress_at = now
         endpoint = self._of(attempt)
         if endpoint is None or attempt.stage >= Stage.ANSWERING or attempt.judged:
             return
@@ -346,7 +347,7 @@ class Health:
         if not self._records.settings.enabled:
             return
         for slot, endpoint in self._endpoints.items():
-            if endpoint.attempts and now - endpoint.progress_at[Stage.OVER] > DOUBTED_S:
+            if endpoint.attempts:
                 find_hang(self._records, self.questions, slot, endpoint, now)
         paced, self._records.paced = self._records.paced, set()
         for model in paced:
@@ -418,6 +419,11 @@ class Health:
         if breaker.state is State.STARTING and is_troubled:
             return "starting"
         return "slow" if known.pace > 1.0 else ""
+
+    def fault(self, slot: int) -> str:
+        """Return why an endpoint is out, in words; empty for one that is not."""
+        known = self._endpoints.get(slot)
+        return known.fault if known is not None and known.breaker.is_out else ""
 
     def answers(self, slot: int, now: float) -> float:
         """P(answers) of a slot; 1 for one that nothing is known of."""

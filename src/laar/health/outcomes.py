@@ -104,7 +104,7 @@ class Outcomes:
             endpoint.cut.add(now, happened=False)
         if is_quick:
             return  # its time is no sample of answers either
-        if not attempt.read:
+        if not attempt.read or endpoint.breaker.is_out:
             self.good(endpoint, attempt, now)
         group.sizes.append(attempt.tokens)
         if attempt.timed:
@@ -128,7 +128,9 @@ class Outcomes:
             endpoint.useless.add(now, happened=False)
             if attempt.stage is Stage.SENT:
                 self.accepted(endpoint, attempt, now)
-            self.good(endpoint, attempt, now)
+            breaker = endpoint.breaker
+            if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.group[1]):
+                self.good(endpoint, attempt, now)  # else its end decides: it may halt again
         elif verdict is Kind.CUT:
             self.cut(endpoint, attempt, now)
         else:

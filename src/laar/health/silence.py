@@ -16,14 +16,14 @@ from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
 
-__all__ = ["DOUBTED_S", "compare", "find_hang", "silent_for_long"]
+__all__ = ["compare", "find_hang", "silent_for_long"]
 
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
 _SLACK = 0.4
 """Largest share of the silence that overtaking requests may take: in a fleet that slows down as a
 whole some request is always overtaken."""
-DOUBTED_S = 0.25 * OVERDUE_S
+_DOUBTED_S = 0.25 * OVERDUE_S
 """Seconds of silence after which an endpoint is asked a question: requests sent to it until it is
 out would be lost as well."""
 
@@ -31,14 +31,15 @@ out would be lost as well."""
 def find_hang(
     records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
 ) -> None:
-    """Takes a slot out that has fallen silent, and has one asked that may have."""
+    """Take a slot out that has fallen silent, and have one asked that may have."""
     breaker = endpoint.breaker
+    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no look
     for attempt in endpoint.attempts:
-        if now - attempt.at <= DOUBTED_S:
+        if now - attempt.at <= _DOUBTED_S:
             return  # and all after it are younger
-        if attempt.overdue or attempt.judged:
+        if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
-        silent_s = _silent_s(records, endpoint, attempt, now, DOUBTED_S)
+        silent_s = _silent_s(records, endpoint, attempt, now, _DOUBTED_S)
         if not silent_s:
             continue
         if silent_s <= OVERDUE_S:
@@ -72,6 +73,8 @@ def _silent_s(
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
+    if attempt.is_followed:
+        since = attempt.progress_at  # its own; whatever others get, it has come to a halt
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0

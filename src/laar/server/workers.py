@@ -32,8 +32,8 @@ from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, rea
 __all__ = ["ORPHANED", "Worker", "run_workers"]
 
 ORPHANED = signal.SIGUSR1
-"""Tells a worker that its parent is gone. (`os.getppid` shows that only when the parent's last thread
-has ended.)"""
+"""Tells a worker that its parent is gone, which `os.getppid` shows only once the parent's last
+thread has ended."""
 
 _LOG = logging.getLogger(__name__)
 

@@ -154,6 +154,7 @@ class PageModel:
                     "model": spec.models[0],
                     "region": spec.region,
                     "health": health[slot],
+                    "fault": "" if learned is None else learned.fault(slot),
                     "has_metrics": spec.metrics_url != "",
                     "rtt_s": float(table.rtt_s[slot]),
                     "in_flight": int(table.in_flight[slot]),
