@@ -42,7 +42,7 @@ from rich.table import Table
 from bench.chaos.asking import End, Ended, Names, Question, ask
 from bench.chaos.load import client_session, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from laar.envoy import BodyMode, Shape
+from laar.envoy.options import BodyMode, Shape
 
 MODEL = "m"
 ENDPOINTS = 5

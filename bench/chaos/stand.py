@@ -24,7 +24,9 @@ import orjson
 import yaml
 
 from bench.chaos.guard import Child, Guard
-from laar.envoy import BodyMode, BootstrapOptions, Shape, find_binary, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BodyMode, BootstrapOptions, Shape
+from laar.envoy.process import find_binary
 from laar_lab.live.processes import free_ports
 
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]

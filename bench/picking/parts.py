@@ -26,7 +26,7 @@ from bench.picking.subjects import (
     laar_with,
     running,
 )
-from laar.envoy import BodyMode
+from laar.envoy.options import BodyMode
 
 __all__ = ["SHAPES", "Costs", "cpu", "crowds", "features", "fleets", "idle", "latency", "streams"]
 

@@ -19,15 +19,10 @@ import orjson
 import yaml
 
 from bench.cpu import cpu_s
-from laar.envoy import (
-    BodyMode,
-    BootstrapOptions,
-    EndpointAddress,
-    EnvoyProcess,
-    dying_with_us,
-    render,
-    write_eds,
-)
+from laar.envoy.bootstrap import render
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.options import BodyMode, BootstrapOptions
+from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import SettingError
 from laar_lab.live.processes import free_ports
 

@@ -132,7 +132,6 @@ FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "hedge", "end
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])
-@pytest.mark.xfail(reason="robustness F7: an engine's x-laar headers pass")
 async def test_an_engine_does_not_speak_for_laar(target: Attacked, judge: Judge, path: str) -> None:
     names = (*(f"x-laar-{name}" for name in FORGED), "x-gateway-destination-endpoint-served")
     for engine in target.own:
@@ -234,11 +233,11 @@ USELESS = {
     "foreign model": good("useless", model="another"),
     "no choices": good(choices=[], system_fingerprint="useless"),
     "not parsable": response(b"useless{{{"),
+    "other JSON": response(b'{"status":"ok","useless":true}'),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="robustness F1: useless answers with status 200 win")
 @pytest.mark.parametrize("name", USELESS)
 async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
     target: Attacked, judge: Judge, name: str
@@ -257,7 +256,6 @@ async def test_an_endpoint_that_answers_at_once_and_uselessly_does_not_win(
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(reason="robustness F5: failures that follow a request count for endpoints")
 @pytest.mark.parametrize("line", [b"500 Internal", b"503 Busy"])
 async def test_poison_requests_disarm_no_breaker(
     target: Attacked, judge: Judge, line: bytes

@@ -90,8 +90,6 @@ FLOODS = {
     ),
     "random bytes": lambda: again(bytes(range(256))),
 }
-STARVES = ("heard and reset", "undecodable messages", "open streams")
-"""From one connection and within its limits these take the picker's time (robustness F4)."""
 
 
 async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> int:
@@ -114,15 +112,7 @@ async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> in
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.xfail(reason="robustness F4: one peer starves it"))
-        if name in STARVES
-        else name
-        for name in FLOODS
-    ],
-)
+@pytest.mark.parametrize("name", FLOODS)
 async def test_a_flood_of_the_ext_proc_port_costs_its_own_connection(
     target: Attacked, judge: Judge, name: str
 ) -> None:

@@ -84,9 +84,7 @@ def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
         "own entries again",
         "own entries cut",
         "empty",
-        pytest.param(
-            "bad UTF-8", marks=pytest.mark.xfail(reason="robustness F3: it stops sharing for 5 s")
-        ),
+        "bad UTF-8",
     ],
 )
 async def test_entries_of_strangers_stop_no_sharing(

@@ -275,7 +275,6 @@ async def test_a_clients_header_picks_no_endpoint(
     judge("nothing at the other pool's engine, no such address told", answer, holds)
 
 
-@pytest.mark.xfail(reason="vllm 5: the bootstraps leave engines' headers to clients")
 @pytest.mark.parametrize("header", ["x-vllm-priority: -1000", "x-data-parallel-rank: 7"])
 async def test_a_client_does_not_overtake_at_the_engine(
     target: Attacked, judge: Judge, header: str

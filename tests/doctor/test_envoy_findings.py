@@ -7,7 +7,9 @@ import pytest
 from laar.doctor.envoy import configuration, envoy_findings, faults, fixed
 from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Level
-from laar.envoy import BootstrapOptions, render, validate
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import validate
 
 NEEDS = Needs()
 SHAPES = ("sidecar", "standalone", "gateway")

@@ -23,7 +23,8 @@ import yaml
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
 from vllm_server import NEEDS_VLLM, QUESTION, Engine, running, started, write_model
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import eventually, metric

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, render, to_yaml, validate, write_eds
+from laar.envoy.bootstrap import render, to_yaml
+from laar.envoy.endpoints_file import write_eds
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import validate
 from laar.errors import SettingError
 
 CHECKED_IN = Path(__file__).parents[2] / "envoy"

@@ -14,7 +14,7 @@ import pytest
 from bench.noop_picker import NoopPicker, start
 from yarl import URL
 
-from laar.envoy import BootstrapOptions
+from laar.envoy.options import BootstrapOptions
 from laar.protocol.headers import header_of
 from support import Answer, eventually, free_port
 

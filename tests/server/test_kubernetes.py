@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 import grpc
 import orjson
@@ -11,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from laar.datalayer import ServedNames
 from laar.errors import SettingError
 from laar.server import fleet
 from support import Answer, eventually, free_port
@@ -545,9 +547,13 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
 
 
 @pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_another_model_serves_that(gateway, http, cluster):
+async def test_an_engine_that_comes_back_with_another_model_serves_that(
+    gateway, http, cluster, monkeypatch
+):
+    soon = partial(ServedNames, interval_s=0.1)
+    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
     (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny", "other"))
-    runner = await picker(gateway, inference_pool(cluster), readings={"models_interval_s": 0.1})
+    runner = await picker(gateway, inference_pool(cluster))
     table = runner.picker.table
     envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)

@@ -96,14 +96,14 @@ class Sidecar(RecordingUpstream):
         return await super()._handle(request)
 
 
-async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http):
+async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http, monkeypatch):
     d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
     write(
         gateway, **{f"127.0.0.1:{free_port()}": "prefill", d.address: "decode", e.address: "decode"}
     )
-    health = {"first_trial_s": 0.2}
+    monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.2)
     readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}  # the probes would end it, too
-    await gateway.picker(routing={"apart": "always"}, health=health, readings=readings)
+    await gateway.picker(routing={"apart": "always"}, readings=readings)
     url = (await gateway.envoy()).url()
     statuses = []
     for n in range(40):

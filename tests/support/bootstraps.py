@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
-from laar.envoy import BootstrapOptions, Shape, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions, Shape
 
 _PORT = "64999"
 _DIRECTORY = "/the/directory/of/the/test"

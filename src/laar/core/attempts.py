@@ -55,7 +55,7 @@ class Attempts:
         self.gone = part(self._gone)
         """Ends the attempt at an endpoint that does not answer after all."""
         self.answering = part(self._answering)
-        """Notes the first byte of an answer that is no refusal."""
+        """Note that an answer which is no refusal has begun, or goes on."""
         self.prefilled = part(self._prefilled)
         """Notes that the prompt was read where another endpoint answers."""
         self.ended = part(self._ended)
@@ -106,7 +106,9 @@ class Attempts:
         self, health: Health, decision: Decision, reply: Reply, now: float, *, read: bool
     ) -> None:
         flight = decision.flight
-        excused = self._judge(health, decision, reply, now) is Kind.REQUEST
+        # What a body shows later was a good answer by its head, and counts once.
+        is_later = flight.attempt is not None and flight.attempt.is_accepted and not reply.event
+        excused = not is_later and self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
@@ -167,10 +169,11 @@ class Attempts:
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
     """The traits that requests which fail may share: see `laar.health.blame`.
 
-    Its tenant, its session, the beginning of its prompt, and all of it.
+    Its tenant, its session, the beginning of its prompt, and all of it. Requests that name neither
+    a tenant nor a session have that in common.
     """
     found = []
-    if request.tenant:
+    if request.tenant or not request.session:
         found.append(hash(("tenant", request.tenant)))
     if request.session:
         found.append(hash(("session", request.tenant, request.session)))

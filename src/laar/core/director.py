@@ -254,7 +254,7 @@ class Director:
         self._attempts.begin_at_server(decision, now)
 
     def answering(self, decision: Decision, now: float | None = None, *, ok: bool = True) -> None:
-        """The first byte of the answer was seen: its prefill is done.
+        """Note that the answer has begun, so that its prefill is done, or goes on.
 
         `ok` when it is no refusal; `now` is for health, None where it is not kept.
         """

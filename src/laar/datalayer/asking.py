@@ -106,7 +106,10 @@ async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None
-    if answer.status == 200 and flaw_of_type(given, Api.CHAT, stream=True):
+    # One that answers a stream with a whole answer may do so well for all its clients.
+    if answer.status == 200 and all(
+        flaw_of_type(given, Api.CHAT, stream=stream) for stream in (True, False)
+    ):
         found = Reply(status=200, found=Kind.TYPE, detail=given)
     is_readable = answer.status == 200 and not answer.headers.get("content-encoding")
     reader = AnswerReader(

@@ -19,9 +19,8 @@ from laar.doctor.envoy_values import (
     key,
     override_host,
 )
-from laar.envoy import BootstrapOptions
 from laar.envoy.listeners import DELAYED_CLOSE, STAT_PREFIX
-from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
+from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOptions
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 

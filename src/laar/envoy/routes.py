@@ -177,9 +177,10 @@ def _route(
             idle_timeout=timedelta(seconds=options.idle_timeout_s),
             hedge_policy=None if begin is None else HedgePolicy(hedge_on_per_try_timeout=True),
             retry_policy=RetryPolicy(
-                retry_on=RETRY_ON,
+                # A connection that is refused is never the request's fault.
+                retry_on="connect-failure" if patience.once else RETRY_ON,
                 retriable_status_codes=list(RETRIED),
-                num_retries=0 if patience.once else options.retries,
+                num_retries=options.retries,
                 per_try_timeout=begin,
                 per_try_idle_timeout=idle,
                 host_selection_retry_max_attempts=_HOST_ATTEMPTS,

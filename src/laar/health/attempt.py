@@ -27,8 +27,8 @@ class Attempt:
     its endpoint when it was sent.
     `read` is true where the body of its answer is seen, `good` where it counted as good so far,
     `judged` where it counted at all, `useless` where its answer was of no use, `overdue` where it
-    was silent for too long. `timed` is false where the time at which the endpoint got it is
-    unknown.
+    was silent for too long. `progress_at` is when its answer was last seen to go on. `timed` is
+    false where the time at which the endpoint got it is unknown.
     """
 
     slot: int
@@ -42,7 +42,18 @@ class Attempt:
     timed: bool = True
     read: bool = False
     stage: Stage = Stage.SENT
+    progress_at: float = 0.0
     good: bool = False
     judged: bool = False
     useless: bool = False
     overdue: bool = False
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the head of its answer has come."""
+        return self.stage is not Stage.SENT
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether its answer, which has begun, is seen to go on or to halt."""
+        return self.read and self.stage is Stage.ANSWERING

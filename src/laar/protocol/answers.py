@@ -53,6 +53,8 @@ _ENDS = {
     Api.MESSAGES: (b"message_stop",),
     Api.RESPONSES: (b"response.completed", b"response.incomplete", b"response.failed"),
 }
+_PROGRESS = re.compile(rb"^data:(?![ ]?\{[ ]?\"type\"[ ]?:[ ]?\"ping\")", re.MULTILINE)
+"""An event that brings an answer further; comments and pings keep connections open, no more."""
 _FIELDS = b"deir:"
 """First letters of a stream's fields, and the colon of a comment."""
 _DONE = (b"[DONE]",)
@@ -130,6 +132,8 @@ class AnswerReader:
         self._has_ended = False
         self._ends = _ENDS.get(api, _DONE)
         self._tail = b""
+        self.progressed = False
+        """Whether the last piece brought the answer further; comments and pings do not."""
         self.usage = NO_USAGE
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
@@ -144,9 +148,11 @@ class AnswerReader:
             self._events = letter in _FIELDS
         cut = piece.rfind(b"\n") if self._events else -1
         error = None
+        self.progressed = not self._events
         if cut >= 0:
             lines = bytes(self._kept) + piece[:cut]
             self._kept = bytearray(piece[cut + 1 :])
+            self.progressed = _PROGRESS.search(lines) is not None
             error = self._lines(lines)
         elif self._events or not self._too_long:
             begins_at = len(self._kept)

@@ -239,7 +239,7 @@ class Patience(NamedTuple):
         silence_s: ever, one of `laar.protocol.headers.SILENCES_S`; None leaves that to Envoy.
         begin_s: before its answer's head, one of `laar.protocol.headers.BEGINS_S`; None for no
             other bound than the first.
-        once: no other endpoint is asked after it, in any case.
+        once: no other endpoint is asked after it, unless it can't be connected to.
     """
 
     silence_s: int | None = None
@@ -342,7 +342,7 @@ class Replied:
 
 @dataclass(slots=True)
 class Answering:
-    """The first byte of the answer's body was seen; `ok` when it is no refusal."""
+    """The answer's body was seen to begin, or to go on; `ok` when it is no refusal."""
 
     decision: Decision
     ok: bool

@@ -56,7 +56,8 @@ BEGIN = "x-laar-begin-s"
 After that the next endpoint is asked too, and the first head counts."""
 
 ONCE = "x-laar-once"
-"""Key of that metadata as well: the request is tried once, by a route without retries."""
+"""Key of that metadata as well: the request is sent once, by a route that repeats connecting only.
+"""
 
 BEGINS_S = {5: 60, 10: 120, 30: 300}
 """Seconds to the beginning of an answer, with the seconds of silence allowed; routes exist for

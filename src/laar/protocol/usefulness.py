@@ -77,11 +77,13 @@ class Usefulness:
         return self._documents > 0
 
     def look(self, document: dict[str, Any]) -> None:
-        """Looks at an answer, or at the next event of one."""
-        self._documents += 1
+        """Look at an answer, or at the next event of one."""
         nested = document.get("response", document.get("message"))  # of events with a type
         if not isinstance(nested, dict):
             nested = {}
+        if not any(root in document or root in nested for root in self._roots):
+            return  # neither a status page nor an event that only says hello is an answer
+        self._documents += 1
         name = document.get("model") or nested.get("model")
         if not self.model and isinstance(name, str):
             self.model = name[:_NAME_CHARS]
@@ -93,7 +95,7 @@ class Usefulness:
         self._note_end(document, nested)
 
     def end(self, tokens: int | None, *, begun: bool) -> None:
-        """Ends the answer, of so many tokens by the engine's own count; `begun` if a byte came."""
+        """End the answer, of so many tokens by the engine's own count; `begun` if a byte came."""
         if self.found is not None:
             return
         if not self._documents:

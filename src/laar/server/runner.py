@@ -33,14 +33,14 @@ from laar.server.ports import (
 )
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
-from laar.server.tls import ServerTls
-from laar.server.workers import Worker
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.server.grpc_server import GrpcServer
     from laar.server.h2 import H2Server, Service
+    from laar.server.tls import ServerTls
+    from laar.server.workers import Worker
 
 __all__ = ["Runner"]
 
@@ -123,6 +123,8 @@ class Runner:
         settings = self.picker.settings
         require_transport(settings.listen.transport)
         if settings.listen.tls is not None:
+            from laar.server.tls import ServerTls
+
             self._tls = ServerTls(settings.listen.tls, self.picker.problems)
         self.collectors.prepare()
 

@@ -20,6 +20,8 @@ from laar.protocol.usefulness import flaw_of_type
 __all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
 
 _OK = Reply(status=200)
+_PROGRESS_S = 0.5
+"""A stream's progress is reported so often at the most."""
 
 
 class Answer:
@@ -35,9 +37,10 @@ class Answer:
         """Whether the answer passed to its end."""
         self.let_go = False
         """Whether its end will not be seen."""
-        self._unanswered = False
+        self._unanswered = self._is_read = False
         self._error = False
         self._answered_at: float | None = None
+        self._progress_at = float("-inf")
         self._refusal: Reply | None = None
         self._reader: AnswerReader | None = None
         self._seen: ResponseHeaders | None = None
@@ -76,7 +79,7 @@ class Answer:
             reply = Reply(status=event.status, found=Kind.TYPE, detail=event.media_type)
         elif read and event.encoded:  # its head is all that can be read
             reply = Reply(status=event.status, found=GOOD)
-        self._seen = event
+        self._seen, self._is_read = event, read
         self._is_known = reply.found is not None or not self.accepted
         self._stored = stored
         self._error = reply.found is not None and reply.found is not GOOD
@@ -113,11 +116,17 @@ class Answer:
             max_tokens=decision.request.max_tokens,
         )
 
-    def first_byte(self, decision: Decision, now: float) -> Answering | None:
-        """Notes the first byte of the body; None for each later one."""
-        if self._answered_at is not None:
+    def progress(self, decision: Decision, now: float) -> Answering | None:
+        """Note that a piece of the body came; None for most that follow on the first.
+
+        A piece without an event, such as a comment, is no progress.
+        """
+        progressed = self._reader is None or self._reader.progressed
+        if not progressed or now - self._progress_at < _PROGRESS_S:
             return None
-        self._answered_at = now
+        self._progress_at = now
+        if self._answered_at is None:
+            self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
 
     def fail(self) -> None:
@@ -125,7 +134,7 @@ class Answer:
         self.status, self._unanswered = None, True
 
     def ttft_s(self, decision: Decision) -> float | None:
-        """Seconds from the decision to the first byte of the body, if it was seen."""
+        """Return the seconds from the decision to the answer's beginning, if that was seen."""
         return None if self._answered_at is None else self._answered_at - decision.now
 
     def usage(self) -> Usage:
@@ -155,7 +164,7 @@ class Answer:
             return "error"
         if self.status is None or (self.let_go and not self.complete):
             return "disconnect"
-        if self._answered_at is not None and not self.complete:
+        if (self._is_read or self._answered_at is not None) and not self.complete:
             return "reset"
         return "complete"
 

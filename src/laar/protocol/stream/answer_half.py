@@ -144,7 +144,7 @@ class AnswerHalf:
         decision, answer, data = self._shared.decision, self._answer, event.data
         if decision is not None:
             out += answer.read(decision, data, end=event.end)
-            if data and (answering := answer.first_byte(decision, now)) is not None:
+            if data and (answering := answer.progress(decision, now)) is not None:
                 out.append(answering)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
         restorer = answer.restorer

@@ -54,9 +54,9 @@ function showFleet(frame) {
   $("#fleet-count").textContent = `${shown}${frame.fleet_total}`;
   showHeat(frame.fleet);
   const wanted = $("#fleet-find").value.trim().toLowerCase();
-  const fits = (e) => [e.endpoint, e.health, e.model, e.region].join(" ").toLowerCase().includes(wanted);
+  const fits = (e) => [e.endpoint, e.health, e.fault, e.model, e.region].join(" ").toLowerCase().includes(wanted);
   table("#fleet", frame.fleet.filter(fits).map((e) => row([
-    e.endpoint, e.health, e.model, e.region || "-", seconds(e.rtt_s), count(e.in_flight),
+    e.endpoint, e.fault ? `${e.health}: ${e.fault}` : e.health, e.model, e.region || "-", seconds(e.rtt_s), count(e.in_flight),
     count(e.queued_tokens), count(e.waiting), share(e.kv_usage), share(e.hit_rate),
     probability(e.probability), probability(e.answers), age(e.read_age_s),
   ], { classes: { 1: { ok: "good", unreachable: "bad", failing: "bad" }[e.health] ?? "warn" } })));

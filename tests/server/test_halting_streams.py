@@ -1,0 +1,89 @@
+"""Streams that halt after their first token, while comments keep their connections open."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+pytestmark = [pytest.mark.envoy, pytest.mark.slow]
+
+PATIENCE_S = 15.0  # longer than the load: no client that leaves shows what is wrong
+WHOLE = {"model": "m", "choices": [{"message": {"content": "one two three"}}]}
+
+
+def event(text, **fields):
+    choice = {"index": 0, "delta": {"content": text}, **fields}
+    return b"data: %s\n\n" % orjson.dumps({"model": "m", "choices": [choice]})
+
+
+class Engine:
+    """Streams three tokens; one that is dead sends comments in place of the last two."""
+
+    def __init__(self):
+        self.dead = False
+
+    async def __aenter__(self):
+        app = web.Application()
+        app.router.add_post("/{path:.*}", self._handle)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_failure):
+        await self._runner.cleanup()
+
+    async def _handle(self, request):
+        if not (await request.json()).get("stream"):
+            await asyncio.sleep(0.03)
+            return web.json_response(WHOLE)
+        answer = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await answer.prepare(request)
+        await answer.write(event("one"))
+        while self.dead:
+            await asyncio.sleep(0.3)
+            await answer.write(b": ping\n\n")
+        await asyncio.sleep(0.03)
+        await answer.write(event("two"))
+        await answer.write(event("three", finish_reason="stop") + b"data: [DONE]\n\n")
+        return answer
+
+
+async def is_answered(http, envoy, number):
+    body = {"model": "m", "stream": number % 3 > 0, "max_tokens": 5}
+    body["messages"] = [{"role": "user", "content": f"{number} a question"}]
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async with http.post(envoy.url() + "/v1/chat/completions", json=body) as answer:
+                return b"three" in await answer.read()
+    except (TimeoutError, aiohttp.ClientError):
+        return False
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+async def test_comments_do_not_keep_a_halted_endpoint_in(gateway, http, shape):
+    engines = [await gateway.enter(Engine()) for _ in range(3)]
+    gateway.members(*((engine.address, "m") for engine in engines))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+
+    tasks = []
+
+    async def ask(count):
+        for number in range(count):
+            tasks.append(asyncio.create_task(is_answered(http, envoy, number)))
+            await asyncio.sleep(0.05)
+
+    await ask(60)
+    assert all(await asyncio.gather(*tasks))
+    engines[0].dead = True
+    await ask(100)
+    tasks = []
+    await ask(120)
+    answered = await asyncio.gather(*tasks)
+    assert answered.count(False) <= 3
