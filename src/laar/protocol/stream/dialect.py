@@ -255,5 +255,6 @@ DIALECTS: dict[Shape, Dialect] = {
 KEPT_HEADERS: dict[Shape, Dialect] = {
     Shape.NATIVE: _KeptHeaders(shows_answers=False),
     Shape.STREAMED: _KeptHeaders(shows_answers=True),
+    Shape.GATEWAY: _KeptHeaders(shows_answers=True),  # no Envoy announces this
 }
 """The same where Envoy keeps the request's headers."""
