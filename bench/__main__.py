@@ -1,7 +1,7 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
 Arguments after the name of one of the long ones (`chaos`, `failing`, `picker`, `sharing`,
-`soak`) are its own
+`soak`, `stall`) are its own
 options.
 """
 
@@ -11,7 +11,7 @@ import importlib
 import sys
 from pathlib import Path
 
-LONG = ("chaos", "failing", "picker", "sharing", "soak")
+LONG = ("chaos", "failing", "picker", "sharing", "soak", "stall")
 """Run by name only, with options of their own; their `main` returns an exit status."""
 
 

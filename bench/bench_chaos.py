@@ -47,7 +47,7 @@ from bench.chaos.trouble import (
     Struck,
     Trouble,
 )
-from laar.envoy import Shape
+from laar.envoy.options import Shape
 
 BROKEN_PROMISE = 3
 PATIENCE_S = 15.0

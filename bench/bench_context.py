@@ -18,7 +18,9 @@ from collections.abc import Callable
 
 import orjson
 
-from laar.context import ContextHook, ContextSettings, HookResult, OrderIndex
+from laar.context.aligner import OrderIndex
+from laar.context.hook import ContextHook, HookResult
+from laar.context.settings import ContextSettings
 from laar.server.memory import keep_freed
 from laar_lab.offline import build, plan
 from laar_lab.workloads import rag

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from laar.context import OrderIndex
+from laar.context.aligner import OrderIndex
 from laar_lab.offline import build, schedule
 from laar_lab.workloads import rag
 

@@ -17,13 +17,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from laar.core.endpoints import EndpointSpec, Reading
 from laar.datalayer import Prober, Scraper
-from laar.datalayer.kubernetes import (
-    ApiAccess,
-    KubernetesEndpoints,
-    PodRules,
-    PodSelector,
-    Rewrite,
-)
+from laar.datalayer.kubernetes.api import ApiAccess
+from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector
+from laar.datalayer.kubernetes.objects import PodRules, Rewrite
 from laar.datalayer.metrics_page import read_page
 
 LABELS = 'engine="0",model_name="tiny"'

@@ -39,7 +39,7 @@ from bench.chaos.asking import Ended, Names, Question, draw
 from bench.chaos.load import OpenLoad, percentile
 from bench.chaos.rows import GOOD, POISON, ROWS, Healing, Row, Run
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from laar.envoy import Shape
+from laar.envoy.options import Shape
 from laar_lab.live.processes import free_ports
 
 MODEL = "m"

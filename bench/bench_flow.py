@@ -8,7 +8,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from laar.flow import Item, Limits, Prefill, PrefillTable, Queue, pack
+from laar.flow.item import Item, Limits
+from laar.flow.prefill_time import PrefillTable
+from laar.flow.queue import Queue
+from laar.flow.slack import Prefill, pack
 
 WAITING = 10_000
 

@@ -62,7 +62,7 @@ from bench.picking.subjects import (
     other_sources,
     peer,
 )
-from laar.envoy import find_binary
+from laar.envoy.process import find_binary
 from laar_lab.figure import draw
 from laar_lab.report import Chart, Report
 from laar_lab.statistics import Estimate

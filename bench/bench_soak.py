@@ -35,7 +35,7 @@ from bench.bench_chaos import leftovers
 from bench.chaos.asking import End, Ended, Names, Question, draw
 from bench.chaos.load import Load, percentile
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
-from laar.envoy import Shape
+from laar.envoy.options import Shape
 
 GREW = 3
 MODEL = "m"

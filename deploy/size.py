@@ -1,7 +1,8 @@
 """How large the router is, held to limits: `make size`, a part of `make check`.
 
-Prints the lines and statements of `laar` (without laar-lab and generated code), and how many of its
-modules and lines a process loads that serves. Lower a limit when its figure has fallen.
+Prints the lines and statements of `laar` (without laar-lab and generated code), how many of its
+modules and lines a process loads that serves, and the settings that the reference page lists.
+Lower a limit when its figure has fallen.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
-LIMITS = {"lines": 63_750, "statements": 36_150, "modules": 345, "lines loaded": 52_450}
+LIMITS = {
+    "lines": 63_700,
+    "statements": 36_100,
+    "modules": 260,
+    "lines loaded": 37_200,
+    "settings": 150,
+}
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
+
+SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
 
 _GENERATED = {"v1", "wire"}
 _LOADED = """
-import sys, laar.cli.app, laar.server.serving
+import sys, laar.cli.serve, laar.server.serving
 print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar"), sep="\\n")
 """
 
@@ -40,6 +49,7 @@ def figures() -> dict[str, int]:
         "statements": sum(isinstance(node, ast.stmt) for node in nodes),
         "modules": len(loaded),
         "lines loaded": sum(path.read_text("utf-8").count("\n") for path in loaded),
+        "settings": SETTINGS.read_text("utf-8").count("\n| `"),
     }
 
 

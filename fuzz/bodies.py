@@ -6,7 +6,7 @@ import json
 import random
 
 from fuzz.choices import Choices, json_text
-from laar.context import ContextHook
+from laar.context.hook import ContextHook
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt

@@ -34,7 +34,8 @@ from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
 from laar.sharing.batches import Unreadable, read_batch
-from laar.tuning import Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = [

@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
 
-from laar.envoy import find_binary
+from laar.envoy.process import find_binary
 from laar.errors import SettingError
 from support import RecordingUpstream
 

@@ -48,4 +48,4 @@ def test_every_metric_is_ours_and_has_a_sentence(generator):
 def test_a_section_below_a_list_is_found(generator):
     page = generator["settings_page"]()
     assert "## `endpoints[]`" in page
-    assert "| `decisions.log_keep` | whole number, >= 0, <= 1000 | `5` |" in page
+    assert "| `decisions.remember` | whole number, >= 1, <= 1e+06 | `2000` |" in page

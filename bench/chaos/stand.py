@@ -24,7 +24,9 @@ import orjson
 import yaml
 
 from bench.chaos.guard import Child, Guard
-from laar.envoy import BootstrapOptions, Shape, find_binary, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BodyMode, BootstrapOptions, Shape
+from laar.envoy.process import find_binary
 from laar_lab.live.processes import free_ports
 
 __all__ = ["Endpoint", "Plan", "Stand", "standing"]
@@ -57,6 +59,7 @@ class Plan:
     Args:
         endpoints: the endpoints, in order.
         shape: shape of Envoy's bootstrap.
+        body_mode: how bodies go through the picker; None takes the shape's own.
         pickers: number of pickers, 0 to 2.
         time_scale: real seconds for each of the engines'.
         settings: settings of the pickers, by section, besides addresses and files.
@@ -72,6 +75,7 @@ class Plan:
 
     endpoints: tuple[Endpoint, ...]
     shape: Shape = "standalone"
+    body_mode: BodyMode | None = None
     pickers: int = 1
     time_scale: float = 1.0
     settings: Mapping[str, Mapping[str, object]] | None = None
@@ -260,6 +264,7 @@ class Stand:
             ready_port=ready,
             admin_port=admin,
             eds_path=str(self.eds_directory / "endpoints.json"),
+            body_mode=self.plan.body_mode,
         )
         bootstrap = render(self.plan.shape, options)
         _spread_over(bootstrap, _PICKER_HOSTS[: self.plan.pickers])

@@ -16,7 +16,9 @@ import aiohttp
 import yaml
 
 from bench.outcomes.engines import MODEL
-from laar.envoy import BootstrapOptions, EnvoyProcess, dying_with_us, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar_lab.live.processes import LaarProcess, free_ports, wait_for
 
 PEERS = "LAAR_BENCH_PEERS"

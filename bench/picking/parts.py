@@ -26,14 +26,18 @@ from bench.picking.subjects import (
     laar_with,
     running,
 )
-from laar.envoy import Shape
+from laar.envoy.options import BodyMode
 
 __all__ = ["SHAPES", "Costs", "cpu", "crowds", "features", "fleets", "idle", "latency", "streams"]
 
 ROUNDS = 5
 WARM_UP_REQUESTS = 40
 AT_ONCE = 8
-SHAPES: dict[str, Shape] = {"native": "sidecar", "full duplex": "gateway"}
+SHAPES: dict[str, BodyMode] = {
+    "native": "native",
+    "streamed": "streamed",
+    "full duplex": "full-duplex",
+}
 _ENDPOINTS = 10
 
 

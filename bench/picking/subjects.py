@@ -19,15 +19,10 @@ import orjson
 import yaml
 
 from bench.cpu import cpu_s
-from laar.envoy import (
-    BootstrapOptions,
-    EndpointAddress,
-    EnvoyProcess,
-    Shape,
-    dying_with_us,
-    render,
-    write_eds,
-)
+from laar.envoy.bootstrap import render
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.options import BodyMode, BootstrapOptions
+from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import SettingError
 from laar_lab.live.processes import free_ports
 
@@ -192,7 +187,7 @@ async def endpoints(directory: Path, count: int) -> AsyncIterator[list[int]]:
 
 @asynccontextmanager
 async def running(
-    shape: Shape, subject: Subject, directory: Path, ports: Sequence[int]
+    mode: BodyMode, subject: Subject, directory: Path, ports: Sequence[int]
 ) -> AsyncIterator[Running]:
     """A picker with an Envoy of its own, both ready."""
     directory.mkdir()  # noqa: ASYNC240 - before anything is measured
@@ -209,15 +204,16 @@ async def running(
         ready_port=0,
         admin_port=0,
         listen_host="127.0.0.1",
+        body_mode=mode,
         fail_open=False,  # a picker that does not answer must not look fast
     )
-    bootstrap = render(shape, options)
+    bootstrap = render("sidecar" if mode == "native" else "gateway", options)
     if subject.argv is None:
         _without_picker(bootstrap)
         async with EnvoyProcess(bootstrap, directory) as envoy:
             yield _as_running(subject, envoy, None)
         return
-    if subject.usual and shape != "gateway":
+    if subject.usual and mode != "full-duplex":
         _send_headers_first(bootstrap)
     command = subject.argv(place)
     async with (

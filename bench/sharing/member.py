@@ -34,7 +34,7 @@ from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 from laar.telemetry.problems import Problems
 
 __all__ = ["Driven", "Spec"]

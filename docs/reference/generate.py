@@ -27,7 +27,7 @@ from typer.models import ArgumentInfo, CommandInfo, ParameterInfo
 
 import laar.testing
 from laar.cli import app
-from laar.cli.installed import installed
+from laar.cli.installed import OWN, installed
 from laar.declaring import hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 from laar.server.runner import Runner
@@ -281,6 +281,8 @@ def cli_page() -> str:
 def _commands(path: str, group: typer.Typer) -> Iterator[str]:
     """A section for each command, depth first."""
     points = installed("".join(f"{word}." for word in path.split()[1:]))
+    if path == "laar":
+        points = OWN | points
     plugins = {name: point.load() for name, point in points.items()}
     commands = list(group.registered_commands)
     groups = [(below.name, below.typer_instance) for below in group.registered_groups]

@@ -7,8 +7,8 @@
         section: ClassVar = "flow"
         applies: ClassVar = Applies.AT_ONCE
 
-        max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.95
-        """Share of the KV cache in use above which an endpoint is full: it is about to preempt."""
+        max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
+        """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 
 All else comes from this: `laar.settings` takes the keys of the file, their types, bounds, defaults
 and descriptions from it, and with them `laar check`, the JSON schema and the reference page; the

@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.envoy import find_binary
+from laar.envoy.process import find_binary
 from laar.errors import SettingError
 from laar.server.checking import faults
 from laar.server.runner import Runner

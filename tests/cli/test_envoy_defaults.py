@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.envoy import Shape, render, to_yaml
+from laar.envoy.bootstrap import render, to_yaml
+from laar.envoy.options import Shape
 
 
 @pytest.mark.parametrize("shape", get_args(Shape))

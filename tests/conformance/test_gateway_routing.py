@@ -29,7 +29,7 @@ async def pool(gateway, **routing):
     members = [await gateway.upstream() for _ in range(3)]
     gateway.members(*((one.address, "conformance-fake-model") for one in members))
     await gateway.picker(routing={"conformance_headers": True, **routing})
-    return [one.address for one in members], await gateway.envoy("gateway")
+    return [one.address for one in members], await gateway.envoy("full-duplex")
 
 
 async def ask(http, envoy, **headers):
@@ -70,7 +70,7 @@ async def test_gateway_following_epp_routing_with_data_parallelism(gateway, http
     a, b, c = hosts
     gateway.members(*((one, "conformance-fake-model") for host in hosts for one in ranks[host]))
     await gateway.picker(routing={"conformance_headers": True, "policy": "round-robin"})
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     for selection, wanted in (
         ([b], ranks[b]),
         ([a, ranks[c][1]], [*ranks[a], ranks[c][1]]),

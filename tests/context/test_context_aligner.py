@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import DocCache, OrderIndex
 from laar.context.affinity import Affinity
+from laar.context.aligner import OrderIndex
+from laar.context.cache import DocCache
 
 docs_st = st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)
 history_st = st.lists(docs_st, max_size=25)

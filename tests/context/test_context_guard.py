@@ -8,14 +8,22 @@ import random
 import orjson
 import pytest
 
-from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.guard import GainGuard
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 
 conversations = itertools.count()
 
 
 def guard(**changes):
     return GainGuard(**{"share": 0.05, "min_gain": 0.01, "requests": 40, "outcomes": 50} | changes)
+
+
+def watching(requests, *, holdout_share, dedup):
+    """A hook whose guard judges after so few conversations."""
+    made = ContextHook(ContextSettings(holdout_share=holdout_share, dedup=dedup))
+    made._guard = GainGuard(share=holdout_share, requests=requests)
+    return made
 
 
 def outcome(guard_, **arm):
@@ -130,36 +138,10 @@ def turn(ids, question):
     }
 
 
-def test_a_later_turn_shortens_no_documents_that_went_out_in_full():
-    """A tool found a page that another tool had read before."""
-    hook = ContextHook(ContextSettings(holdout_share=0.0, dedup_tool_lines=True))
-    page = "\n".join(f"Line {i} of the page says {prose(i)[:60]}" for i in range(60))
-    found = "\n".join(f"<document>\n{one}\n</document>" for one in (prose(1), page, prose(2)))
-    messages = [
-        {"role": "user", "content": "Look it up."},
-        {"role": "assistant", "content": "I read."},
-        {"role": "tool", "name": "read_file", "tool_call_id": "a", "content": f"Read:\n{page}"},
-        {"role": "assistant", "content": "I search."},
-        {"role": "tool", "name": "search", "tool_call_id": "b", "content": found},
-    ]
-    later = [
-        *messages,
-        {"role": "assistant", "content": "So."},
-        {"role": "user", "content": "Why?"},
-    ]
-    sent = []
-    for now, turns in enumerate((messages, later)):
-        body = orjson.dumps({"model": "m", "messages": turns})
-        result = hook.apply(body, api="chat", tenant="t", route="r", mode="on", now=float(now))
-        hook.commit(result.receipt, float(now))
-        sent.append(orjson.loads(result.body)["messages"])
-    assert sent[1][: len(messages)] == sent[0]
-
-
 @pytest.mark.parametrize("dedup", ["auto", "exact"])
 def test_later_turns_extend_what_was_sent_and_repeat_no_document(dedup):
     """Conversations of 6 turns in which 40 % of a turn's documents were seen before."""
-    hook = ContextHook(ContextSettings(holdout_share=0.5, guard_requests=2, dedup=dedup))
+    hook = watching(2, holdout_share=0.5, dedup=dedup)
     rng = random.Random(4)
     call = {"api": "chat", "tenant": "t", "route": "r", "mode": "on"}
     noted = 0
@@ -241,7 +223,7 @@ def test_turns_and_retries_of_a_conversation_stay_on_one_side():
 
 
 def test_a_route_that_stopped_reordering_still_shortens_repetitions():
-    hook = ContextHook(ContextSettings(holdout_share=0.3, guard_requests=5, dedup="exact"))
+    hook = watching(5, holdout_share=0.3, dedup="exact")
 
     def sent(conversation, ids, *before):
         question = f"What is asked in {conversation}?"

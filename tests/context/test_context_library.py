@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import order_note
+from laar.context.notes import order_note
 from laar.errors import SettingError
 from laar_lab.offline import (
     ContextTree,

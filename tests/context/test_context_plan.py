@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.doctor import diagnose
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 from laar_lab.offline import plan, plan_file, plan_lines
 
 SMALL = ContextSettings(min_saving_bytes=0)

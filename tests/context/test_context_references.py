@@ -8,8 +8,9 @@ import json
 import orjson
 import pytest
 
-from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.doctor import diagnose
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 
 DOCS = [
     "Employees accrue 1.5 vacation days per month. Unused days expire on March 31 of the next year.",

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.context import Reorderer, order_note
+from laar.context.notes import order_note
+from laar.context.reorder import Reorderer
 from laar.errors import SettingError
 
 

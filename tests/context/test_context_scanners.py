@@ -10,11 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from laar.context import ContextSettings, Reason
 from laar.context.blocks import Refused
-from laar.context.chunks import chunks, shorten
 from laar.context.formats import scan
 from laar.context.rewrite import Change, rewrite, verified
+from laar.context.settings import ContextSettings, Reason
 
 DEFAULT = ContextSettings()
 FREE_LABELS = ContextSettings(relabel=True)
@@ -297,32 +296,3 @@ def test_verification_notices_a_lost_a_changed_and_a_dangling_document():
     made, _ = rewrite(text, [noted])
     assert not verified(text, [noted], made, ["nothing of the kind"])
     assert verified(text, [noted], made, ["before " + "b" * 99])
-
-
-class TestChunks:
-    LISTING = "".join(f"line {i} of a listing that is long enough to matter\n" for i in range(120))
-
-    @settings(max_examples=50)
-    @given(st.text(st.sampled_from("ab\n\r "), max_size=400))
-    def test_chunks_joined_are_the_text(self, text):
-        assert "".join(chunks(text)) == text
-
-    def test_chunks_are_bounded_and_survive_an_insertion(self):
-        parts = chunks(self.LISTING)
-        assert all(3 <= part.count("\n") <= 42 for part in parts)
-        moved = chunks("one line more\n" + self.LISTING)
-        assert len(set(parts) & set(moved)) >= len(parts) - 2
-
-    def test_only_chunks_of_an_earlier_text_are_replaced(self):
-        same_twice = self.LISTING + self.LISTING
-        assert shorten([same_twice]) == [same_twice]
-        first, second, third = shorten([self.LISTING, "new\n" + self.LISTING, "short"])
-        assert (first, third) == (self.LISTING, "short")
-        assert len(second) < len(self.LISTING) / 3
-        assert second.startswith("new\n")
-        kept = [line for line in second.splitlines() if not line.startswith("(Same lines")]
-        assert set(kept) <= {"new", *self.LISTING.splitlines()}
-
-    def test_what_is_shortened_is_a_function_of_the_texts_before(self):
-        texts = [self.LISTING, "x\n" + self.LISTING, self.LISTING + "y\n"]
-        assert shorten(texts)[:2] == shorten(texts[:2])

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from tests.context.ordinary import KINDS, ordinary
 from tests.context.prompts import SHAPES, bodies, documents, variants
 
-from laar.context import ContextHook, ContextSettings, Delimiters, Reason
 from laar.context.bodies import prompt_texts
 from laar.context.doctor import WHY, diagnose
 from laar.context.formats import SHAPES as KNOWN
 from laar.context.formats import scan
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Delimiters, Reason
 from laar.context.surroundings import surroundings
 from laar.errors import SettingError
 

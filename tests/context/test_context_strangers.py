@@ -14,11 +14,12 @@ import orjson
 import pytest
 from tests.context.lookalikes import LOOKALIKES, in_roles
 
-from laar.context import ContextHook, ContextSettings, Reason
 from laar.context.bodies import api_of, prompt_texts
 from laar.context.doctor import diagnose
 from laar.context.formats import scan
 from laar.context.formats.jsonspans import raw_of
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
 from laar.context.surroundings import surroundings
 
 SETS, *STRANGERS = map(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment
+from laar.core import exploring, views
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -22,9 +23,7 @@ ADDRESSES = ("a:1", "b:1", "c:1")
 NAMES = ("sql", "law", "med", "poem")
 
 
-def fleet(
-    *addresses: str, load_s: float = 0.25, assessor: Assessor | None = None, **settings: Any
-) -> Director:
+def fleet(*addresses: str, assessor: Assessor | None = None, **settings: Any) -> Director:
     table = EndpointTable()
     table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in addresses])
     for address in addresses:
@@ -32,7 +31,7 @@ def fleet(
     return Director(
         table,
         build_policies(CostWeights()),
-        DirectorSettings(adapter_load_s=load_s, **settings),
+        DirectorSettings(**settings),
         rng=random.Random(1),
         assessor=assessor,
     )
@@ -95,17 +94,20 @@ def test_an_engine_whose_places_are_taken_is_left_for_one_further_away(
     assert ask(d, "sql", 0.0).address == where
 
 
-def test_the_model_itself_and_a_price_of_nothing_change_nothing() -> None:
-    for d, name in ((fleet("a:1", "b:1"), "m"), (fleet("a:1", "b:1", load_s=0.0), "sql")):
-        page(d, "a:1", "law")
-        page(d, "b:1", "law")
-        decision = ask(d, name, 0.0)
-        assert decision.view is not None
-        assert decision.view.load_s is None
+def test_the_model_itself_has_nothing_to_load() -> None:
+    d = fleet("a:1", "b:1")
+    page(d, "a:1", "law")
+    page(d, "b:1", "law")
+    decision = ask(d, "m", 0.0)
+    assert decision.view is not None
+    assert decision.view.load_s is None
 
 
-def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace() -> None:
-    d = fleet("a:1", load_s=5.0)
+def test_loading_is_in_the_cost_and_is_not_learned_as_the_engines_pace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(views, "LOAD_S", 5.0)
+    d = fleet("a:1")
     page(d, "a:1")
     decision = ask(d, "sql", 0.0)
     assert decision.view is not None
@@ -142,8 +144,11 @@ ALIASES = {"auto": (), "support": ("sql",), "any": ("gone", "law", "m")}
 
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.OPAQUE])
-def test_an_alias_for_an_adapter_asks_for_the_adapter(api: Api) -> None:
-    d = fleet("a:1", "b:1", load_s=0.0, aliases=ALIASES)
+def test_an_alias_for_an_adapter_asks_for_the_adapter(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "LOAD_S", 0.0)
+    d = fleet("a:1", "b:1", aliases=ALIASES)
     d.table.served("b:1", Served(weights={"m": "m"}))
     for alias, name in (("support", "sql"), ("any", "law"), ("auto", "m")):
         found = set()
@@ -207,13 +212,13 @@ class ByName:
     ],
 )
 def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(
-    name: str, chosen: str, right: list[float]
+    name: str, chosen: str, right: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(views, "LOAD_S", 0.0)
+    monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.0)
     d = fleet(
         "a:1",
-        load_s=0.0,
         aliases={"auto": (), "able": ("sql", "other"), "unable": ("law", "other")},
-        explore_share=0.0,
         assessor=ByName(),
     )
     d.table.replace("more", [EndpointSpec(address="other:1", models=("other",))])

@@ -17,7 +17,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning import Weights
+from laar.tuning.tuner import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)

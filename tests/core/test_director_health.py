@@ -300,7 +300,7 @@ def test_a_failing_share_and_a_slow_pace_are_priced():
 
 def test_a_long_prompt_that_hangs_nobody_is_no_hang():
     """Silence in proportion to the prediction is none, though siblings answer meanwhile."""
-    d = fleet(A, B, overdue_s=2.0)
+    d = fleet(A, B)
     now = 0.0
     for _ in range(60):  # short prompts take half a second everywhere
         decision = d.decide(request(), now)

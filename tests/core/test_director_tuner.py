@@ -12,7 +12,8 @@ from laar.core.endpoints import EndpointSpec, EndpointTable
 from laar.core.interfaces import NoRoomError
 from laar.core.request import Api, Request
 from laar.policies import build_policies
-from laar.tuning import Tuner, TunerSettings, Weights
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner, Weights
 
 BOUNDS = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0)}
 START = {"k_rtt": 1.0, "k_queue": 0.7}

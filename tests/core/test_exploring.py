@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from laar.accuracy.assessor import Assessment
+from laar.core import exploring
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
@@ -63,6 +64,12 @@ def director(reported: dict[str, float] | None, **settings: object) -> Director:
     )
 
 
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More requests explore than in a fleet, so that fewer show it."""
+    monkeypatch.setattr(exploring, "EXPLORE_SHARE", 0.05)
+
+
 def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
     """How often each model is chosen."""
     chosen = dict.fromkeys(MODELS, 0)
@@ -73,7 +80,7 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
 
 
 def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
-    chosen = asked(director({"known": 1.0}, explore_share=0.05))
+    chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
     assert chosen["slow"] == 0  # its answer would take thirty times as long
 
@@ -84,16 +91,15 @@ def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
 def test_a_retry_and_a_request_with_an_objective_never_explore(
     request_of: dict[str, object],
 ) -> None:
-    assert asked(director({"known": 1.0}, explore_share=0.2), **request_of)["thin"] == 0
+    assert asked(director({"known": 1.0}), **request_of)["thin"] == 0
 
 
 @pytest.mark.parametrize(
     ("reported", "settings"),
     [
-        (None, {"explore_share": 0.2}),
-        ({"thin": 25.0}, {"explore_share": 0.2}),
-        ({"known": 1.0}, {"explore_share": 0.0}),
-        ({"known": 1.0}, {"explore_share": 0.2, "policy": "least-loaded"}),
+        (None, {}),
+        ({"thin": 25.0}, {}),
+        ({"known": 1.0}, {"policy": "least-loaded"}),
     ],
 )
 def test_nothing_is_explored_where_nothing_is_learned_by_it(
@@ -106,7 +112,7 @@ def test_nothing_is_explored_where_nothing_is_learned_by_it(
 
 
 def test_the_explanation_says_what_is_known() -> None:
-    d = director({"known": 1.0, "thin": 2.0}, explore_share=0.2)
+    d = director({"known": 1.0, "thin": 2.0})
     while True:
         request = Request(id="r", api=Api.CHAT, model="auto", question="q", chars=400)
         decision = d.preview(request, 0.0)

@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.datalayer.kubernetes import (
-    PERMISSIONS,
-    ApiAccess,
-    KubernetesEndpoints,
-    PodRules,
-    PodSelector,
-    PoolName,
-    in_cluster,
-    rewrite_target,
-)
 from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
+from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
+from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector, PoolName
+from laar.datalayer.kubernetes.objects import PodRules, rewrite_target
+from laar.datalayer.kubernetes.resources import PERMISSIONS
 from laar.errors import SettingError
 from support.kube_api_server import KubeApiServer, pod, pool
 

@@ -7,21 +7,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from laar.datalayer.kubernetes import (
-    KubernetesSource,
-    PodRules,
-    PodSelector,
-    PoolName,
-    Rewrite,
-    rewrite_target,
-)
+from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
     Objective,
+    PodRules,
+    Rewrite,
     parse,
     pod_endpoints,
+    rewrite_target,
     rewrites_of,
 )
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import page_url
 from laar.errors import SettingError
 from support.kube_api_server import pod

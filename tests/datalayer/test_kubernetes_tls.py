@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.datalayer.kubernetes import Api, ApiAccess, ApiError
+from laar.datalayer.kubernetes.api import Api, ApiAccess, ApiError
 from support.kube_api_server import KubeApiServer, pod
 
 pytestmark = pytest.mark.skipif(

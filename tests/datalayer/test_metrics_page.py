@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from pydantic import TypeAdapter, ValidationError
 
 from laar.datalayer.endpoints_file import Endpoint
-from laar.datalayer.kubernetes import KubernetesSource
 from laar.datalayer.kubernetes.objects import ENGINE_NAMES
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES, PageReader, read_page
 
 LABELS = 'engine="0",model_name="tiny"'

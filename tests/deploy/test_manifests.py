@@ -15,9 +15,9 @@ import yaml
 from kustomized import render
 from manifest_schemas import VERSIONS, faults
 
-from laar.datalayer.kubernetes import PERMISSIONS
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints
-from laar.envoy import validate
+from laar.datalayer.kubernetes.resources import PERMISSIONS
+from laar.envoy.process import validate
 from laar.settings import load_settings
 
 ROOT = Path(__file__).parents[2]

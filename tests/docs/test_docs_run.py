@@ -18,7 +18,9 @@ import pytest
 import yaml
 from docs_pages import DOCS, commands, fences
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load_settings
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
@@ -152,7 +154,8 @@ async def start(site, stack):
     settings |= yaml.safe_load(next(f.text for f in fences(RAG) if f.language == "yaml"))
     settings |= {"listen": listen, "shutdown": {"drain_s": 0.0, "grace_s": 1.0}}
     # A busy machine is no reason to pass an endpoint over.
-    settings |= {"routing": {"max_failures": 1000}}
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     (site.running / "laar.yaml").write_text(yaml.safe_dump(settings))
     runner = Runner(load_settings(site.running / "laar.yaml"))
     started = asyncio.Event()

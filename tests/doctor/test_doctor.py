@@ -20,7 +20,8 @@ from laar.cli.remote import explain_live
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.doctor.doctor import _clock
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError, SettingError
 from laar.server.runner import Runner
 from laar.settings import load_settings

@@ -7,7 +7,9 @@ import pytest
 from laar.doctor.envoy import configuration, envoy_findings, faults, fixed
 from laar.doctor.envoy_judgements import Needs
 from laar.doctor.findings import Level
-from laar.envoy import BootstrapOptions, render, validate
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import validate
 
 NEEDS = Needs()
 SHAPES = ("sidecar", "standalone", "gateway")
@@ -57,7 +59,7 @@ BREAKS = {
         request_body_mode="STREAMED"
     ),
     "processing_mode.response_body_mode": lambda b: processor(b)["processing_mode"].update(
-        response_body_mode="STREAMED"
+        response_body_mode="BUFFERED"
     ),
     "processing_mode.response_header_mode": lambda b: processor(b)["processing_mode"].update(
         response_header_mode="SKIP"
@@ -165,7 +167,7 @@ def test_the_clusters_of_a_weighted_route_are_looked_at():
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
-    broken = render("gateway", BootstrapOptions(max_body_bytes=1024))
+    broken = render("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
     fields = {fault.field for fault in faults(copy.deepcopy(broken), NEEDS)}

@@ -23,7 +23,8 @@ import yaml
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
 from vllm_server import NEEDS_VLLM, QUESTION, Engine, running, started, write_model
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import eventually, metric
@@ -232,7 +233,7 @@ def told(answer):
     return status, headers.get("content-type"), body
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, engines):
     asked = [("POST", path, body) for path, body in BODIES] + [("GET", path, b"") for path in GETS]
     async with gateway(shape) as behind:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import laar.engines.vllm
 from laar.engines.vllm import Candidate, StepSettings, plan, require_known_version
 from laar.errors import SettingError
-from laar.flow import PrefillTable
+from laar.flow.prefill_time import PrefillTable
 
 SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
 TABLE = PrefillTable.from_rate(1e-5)

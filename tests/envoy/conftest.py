@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from bench.noop_picker import NoopPicker, start
 
-from laar.envoy import BootstrapOptions, EndpointAddress, EnvoyProcess, write_eds
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from support import RecordingUpstream, free_port
 from support.bootstraps import rendered
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from laar.envoy import ENDPOINTS_CLUSTER, EndpointAddress, render, write_eds
+from laar.envoy.bootstrap import render
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, EndpointAddress, write_eds
 from laar.errors import SettingError
 
 ENDPOINTS = [
@@ -39,7 +40,7 @@ def test_the_file_lists_exactly_the_endpoints(tmp_path):
 WRITER = """
 import sys
 from pathlib import Path
-from laar.envoy import EndpointAddress, write_eds
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
 
 path, port = Path(sys.argv[1]), int(sys.argv[2])
 print("ready", flush=True)

@@ -8,7 +8,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, write_eds
+from laar.envoy.endpoints_file import write_eds
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
 from support import Answer, eventually, free_port
 from support.bootstraps import rendered

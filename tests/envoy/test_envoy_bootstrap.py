@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, render, to_yaml, validate, write_eds
+from laar.envoy.bootstrap import render, to_yaml
+from laar.envoy.endpoints_file import write_eds
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import validate
 from laar.errors import SettingError
 
 CHECKED_IN = Path(__file__).parents[2] / "envoy"
@@ -101,15 +104,37 @@ def test_body_modes_follow_the_shape_unless_chosen():
     modes = {
         (shape, chosen): ext_proc(render(shape, BootstrapOptions(body_mode=chosen)))
         for shape in SHAPES
-        for chosen in (None, "native", "full-duplex")
+        for chosen in (None, "native", "streamed", "full-duplex")
     }
-    full_duplex = {key for key, filter_ in modes.items() if not filter_.get("allow_mode_override")}
-    assert full_duplex == {
-        ("gateway", None), *((shape, "full-duplex") for shape in SHAPES)
-    }  # fmt: skip
-    for key, filter_ in modes.items():
-        bodies = filter_["processing_mode"]["request_body_mode"]
-        assert bodies == ("FULL_DUPLEX_STREAMED" if key in full_duplex else "BUFFERED")
+    for (shape, chosen), filter_ in modes.items():
+        mode = chosen or ("streamed" if shape == "gateway" else "native")
+        bodies = filter_["processing_mode"]
+        assert (bodies["request_body_mode"], bodies.get("response_body_mode")) == {
+            "native": ("BUFFERED", None),
+            "streamed": ("BUFFERED", "STREAMED"),
+            "full-duplex": ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
+        }[mode]
+        assert filter_.get("allow_mode_override", False) == (mode != "full-duplex")
+
+
+@pytest.mark.parametrize(
+    ("body_mode", "fail_open", "timeout"),
+    [
+        ("native", True, None),
+        ("streamed", True, "1.500s"),
+        ("streamed", False, "12s"),
+        ("full-duplex", True, "12s"),
+    ],
+)
+def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(
+    body_mode, fail_open, timeout
+):
+    options = BootstrapOptions(body_mode=body_mode, fail_open=fail_open)
+    clusters = render("gateway", options)["static_resources"]["clusters"]
+    (picker,) = (each for each in clusters if each["name"] == "laar-picker")
+    (protocol,) = picker["typed_extension_protocol_options"].values()
+    http2 = protocol["explicit_http_config"]["http2_protocol_options"]
+    assert http2.get("connection_keepalive", {}).get("timeout") == timeout
 
 
 def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest_hold():

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from bench.noop_picker import NoopPicker, start
 
-from laar.envoy import BootstrapOptions
+from laar.envoy.options import BootstrapOptions
 
 pytestmark = [
     pytest.mark.envoy,

@@ -14,14 +14,14 @@ import pytest
 from bench.noop_picker import NoopPicker, start
 from yarl import URL
 
-from laar.envoy import BootstrapOptions
+from laar.envoy.options import BootstrapOptions
 from laar.protocol.headers import header_of
 from support import Answer, eventually, free_port
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["sidecar", "standalone", "gateway"]
-BODY_MODES = ["sidecar", "gateway"]  # one shape for each way that bodies take
+SHAPES = ["sidecar", "standalone", "full-duplex"]
+BODY_MODES = ["sidecar", "gateway", "full-duplex"]  # one shape for each way that bodies take
 BODY = orjson.dumps({"model": "auto", "prompt": "hello"})
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -201,7 +201,7 @@ async def test_a_forged_destination_decides_nothing(fleet, http, shape, picker_u
     assert len(b.requests) == 20 if picker_up else 0 < len(b.requests) < 20
     told = {request.headers.get(DESTINATION) for request in [*a.requests, *b.requests]}
     # Natively Envoy keeps the headers, and the metadata alone says where to.
-    assert told == ({b.address} if picker_up and shape == "gateway" else {None})
+    assert told == ({b.address} if picker_up and shape == "full-duplex" else {None})
 
 
 async def test_it_is_the_removal_that_makes_a_forged_destination_harmless(fleet, http):
@@ -258,7 +258,7 @@ def phases(fleet: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     ("shape", "sample", "chunks_seen"),
-    [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5)],
+    [("sidecar", False, 0), ("sidecar", True, 5), ("gateway", False, 5), ("full-duplex", False, 5)],
 )
 async def test_a_streamed_answer_arrives_chunk_by_chunk(fleet, http, shape, sample, chunks_seen):
     """The next chunk is written only once the client holds the one before."""
@@ -342,18 +342,20 @@ async def test_what_is_no_generation_is_decided_at_its_headers(fleet, http, meth
     assert phases(fleet)[0] == "request_headers"
 
 
-async def test_the_gateway_shape_is_told_apart_by_its_first_message(fleet, http):
+async def test_the_body_mode_is_told_apart_by_the_first_message(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)
     modes = []
-    for shape in ("sidecar", "gateway"):
+    for shape in ("sidecar", "gateway", "full-duplex"):
         fleet.seen.clear()
         envoy = await fleet.envoy(shape)
         await post(http, envoy.url())
-        modes.append(fleet.seen[0].protocol_config.request_body_mode)
+        config = fleet.seen[0].protocol_config
+        modes.append((config.request_body_mode, config.response_body_mode))
         await envoy.stop()
-    assert modes == [2, 4]  # BUFFERED, FULL_DUPLEX_STREAMED
+    none, streamed, buffered, full_duplex = 0, 1, 2, 4
+    assert modes == [(buffered, none), (buffered, streamed), (full_duplex, full_duplex)]
 
 
 async def test_a_request_without_a_body_is_picked_from_its_headers(fleet, http):
@@ -388,7 +390,7 @@ async def test_what_envoy_itself_refuses_gets_an_answer(fleet, shape):
     assert fleet.seen == []
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_header_with_an_underscore_is_dropped_and_its_request_served(fleet, http, shape):
     """Coding agents send `session_id`; some engines take `x_name` for `x-name`."""
     (a,) = await fleet.upstreams(1)

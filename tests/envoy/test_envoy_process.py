@@ -10,7 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from laar.envoy import BootstrapOptions, EnvoyProcess, process, write_eds
+from laar.envoy import process
+from laar.envoy.endpoints_file import write_eds
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
 from support import eventually, free_port
 from support.bootstraps import rendered
@@ -20,7 +23,7 @@ pytestmark = pytest.mark.envoy
 _PARENT = """
 import asyncio, json, signal, sys
 from pathlib import Path
-from laar.envoy import EnvoyProcess
+from laar.envoy.process import EnvoyProcess
 
 def draining():
     print("draining", flush=True)

@@ -19,7 +19,8 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.cli.beside import bootstrap_beside
-from laar.envoy import BootstrapOptions, render, to_yaml
+from laar.envoy.bootstrap import render, to_yaml
+from laar.envoy.options import BootstrapOptions
 from laar.errors import SettingError
 from laar.settings import load
 from laar_lab.live.processes import LaarProcess, wait_for

@@ -282,7 +282,7 @@ def test_reasons_are_those_of_the_moment_of_the_decision():
     director.table.failures[slot] = 0
     director.table.replace("test", [])
     assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
-    changed = DirectorSettings(aliases={}, filters=FilterSettings(max_failures=99))
+    changed = DirectorSettings(aliases={}, filters=FilterSettings(max_waiting=99))
     director.use(changed, director.policies)
     assert "7 scrapes" in explained(kept)["filtered"][0]["why"]
 

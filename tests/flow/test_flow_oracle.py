@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow import RHO_MAX, Held, Item, Limits, Queue, Shed
-from laar.flow.slack import MIN_WORK_S
+from laar.flow.item import Held, Item, Limits, Shed
+from laar.flow.queue import Queue
+from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from laar.flow.waiting import Bag, Crowd
 
 LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40)

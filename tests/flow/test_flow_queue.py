@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from laar.errors import SettingError
-from laar.flow import Held, Item, Limits, Queue, Shed
+from laar.flow.item import Held, Item, Limits, Shed
+from laar.flow.queue import Queue
 
 RELAXED = Limits(min_hold_s=60.0, max_hold_s=600.0)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.flow import PrefillTable, largest_chunk
+from laar.flow.prefill_time import PrefillTable, largest_chunk
 
 
 def cost(chunk_tokens: int, context_tokens: int) -> float:

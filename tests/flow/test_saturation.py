@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from laar.errors import SettingError
-from laar.flow import Loads, Saturation
+from laar.flow.saturation import Loads, Saturation
 
 NAN = float("nan")
 
@@ -26,25 +26,25 @@ def loads(**columns: list[float]) -> Loads:
     return Loads(**{name: np.array(columns.get(name, [0.0] * n)) for name in names})
 
 
-CAPS = Saturation(max_prefill_s=2.0, max_requests=10, max_kv_usage=0.9, stale_after_s=1.0)
+CAPS = Saturation(max_prefill_s=2.0, max_requests=10)
 
 
 def test_each_cap_closes_an_endpoint_by_itself():
     some = loads(
         prefill_s=[0.0, 2.0, 1.9, 0.0, 0.0, 0.0],
         requests=[0.0, 0.0, 9.0, 10.0, 0.0, 0.0],
-        kv_usage=[0.0, 0.0, 0.8, 0.0, 0.9, 0.0],
+        kv_usage=[0.0, 0.0, 0.9, 0.0, 0.96, 0.0],
         reported_requests=[0.0, 0.0, 9.0, 0.0, 0.0, 10.0],
     )
     assert CAPS.has_room(some).tolist() == [True, False, True, False, False, False]
 
 
 def test_the_level_is_the_fullest_of_the_caps():
-    some = loads(prefill_s=[1.0], requests=[2.0], kv_usage=[0.72])
+    some = loads(prefill_s=[1.0], requests=[2.0], kv_usage=[0.76])
     assert CAPS.levels(some).tolist() == [pytest.approx(0.8)]
 
 
-@pytest.mark.parametrize("age_s", [1.1, 1e9, float("inf"), NAN])
+@pytest.mark.parametrize("age_s", [3.1, 1e9, float("inf"), NAN])
 def test_a_stale_reading_closes_nothing_and_the_own_counters_still_do(age_s):
     some = loads(
         kv_usage=[1.0, 1.0],
@@ -84,7 +84,7 @@ def test_an_idle_endpoint_takes_a_prompt_larger_than_its_cap():
     assert CAPS.has_room(loads(prefill_s=[0.0]), is_long=True, shorts_wait=True).all()
 
 
-@pytest.mark.parametrize("field", ["max_prefill_s", "max_requests", "max_kv_usage"])
+@pytest.mark.parametrize("field", ["max_prefill_s", "max_requests"])
 @pytest.mark.parametrize("value", [0, -1, NAN])
 def test_caps_that_let_nothing_through_are_refused(field, value):
     with pytest.raises(SettingError, match="flow"):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow import ORDERS, RHO_MAX, Prefill, height, pack, relative_slack, slack_s, turn
+from laar.flow.slack import ORDERS, RHO_MAX, Prefill, height, pack, relative_slack, slack_s, turn
 
 
 @dataclass

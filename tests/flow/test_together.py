@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.flow import Held, Item, Limits, Queue
+from laar.flow.item import Held, Item, Limits
+from laar.flow.queue import Queue
 from laar.flow.together import MAX_PASSED, Together
 
 PATIENT = Limits(together=True, min_hold_s=3000.0, max_hold_s=3500.0, patience=1000.0)

@@ -179,19 +179,19 @@ def test_a_tenant_that_has_mended_its_requests_has_fallbacks_again():
 def test_one_endpoint_that_fails_all_prompts_of_a_session_is_at_fault_itself():
     blame = Blame()
     for n in range(20):
-        blame.bad((7,), (0,), 30.0, float(n))
-    assert not blame.is_culprit((7,), 30.0, 20.0)
-    blame.bad((7,), (1,), 30.0, 21.0)
-    assert blame.is_culprit((7,), 30.0, 21.0)
-    assert not blame.is_culprit((7,), 30.0, 200.0)
+        blame.bad((7,), (0,), float(n))
+    assert not blame.is_culprit((7,), 20.0)
+    blame.bad((7,), (1,), 21.0)
+    assert blame.is_culprit((7,), 21.0)
+    assert not blame.is_culprit((7,), 200.0)
 
 
 def test_traits_remembered_are_bounded_and_those_in_use_stay():
     blame = Blame()
     for n in range(10_000):
-        blame.bad((-1, n), (0, 1), 30.0, 1.0)
+        blame.bad((-1, n), (0, 1), 1.0)
     assert len(blame) == 1024
-    assert blame.is_culprit((-1,), 30.0, 1.0)
+    assert blame.is_culprit((-1,), 1.0)
 
 
 # -- refusals for load -----------------------------------------------------------------------------

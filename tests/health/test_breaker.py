@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from laar.health import Attempt, HealthSettings, Kind
-from laar.health.breaker import Breaker, State
+from laar.health.breaker import LONGEST_FULL_S, OVERDUE_S, Breaker, State
 
 SETTINGS = HealthSettings()
 KINDS = st.sampled_from([Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.HANG, Kind.RETRIED])
@@ -51,10 +51,10 @@ class Promises(RuleBasedStateMachine):
     def full(self, retry_after_s):
         was = self.breaker.state
         before = self.breaker.openings
-        self.breaker.full(self.attempt(), retry_after_s, SETTINGS, self.now)
+        self.breaker.full(self.attempt(), retry_after_s, self.now)
         assert self.breaker.state is was
         assert self.breaker.openings == before
-        assert self.breaker.full_until <= self.now + SETTINGS.longest_full_s + 1e-6
+        assert self.breaker.full_until <= self.now + LONGEST_FULL_S + 1e-6
 
     @precondition(lambda self: self.breaker.trial_due(self.now))
     @rule(ends=st.sampled_from(["good", "bad", "nothing", "full"]))
@@ -67,7 +67,7 @@ class Promises(RuleBasedStateMachine):
         if ends == "good":
             self.breaker.good(attempt, SETTINGS, self.now)
             assert self.breaker.state is State.STARTING
-            assert self.breaker.answers(SETTINGS, self.now) < 0.5
+            assert self.breaker.answers(self.now) < 0.5
             self.failed_in_a_row = 0.0
             self.delayed = False
         elif ends == "bad":
@@ -78,7 +78,7 @@ class Promises(RuleBasedStateMachine):
             assert self.delayed or again >= min(SETTINGS.longest_trial_s, backoff) - 1e-6
             self.delayed = False
         elif ends == "full":
-            self.breaker.full(attempt, None, SETTINGS, self.now)
+            self.breaker.full(attempt, None, self.now)
             assert not self.breaker.is_out
         else:
             self.breaker.end_trial(attempt, self.rng, self.now)
@@ -126,12 +126,12 @@ class Promises(RuleBasedStateMachine):
     def suspicion_passes(self):
         if self.breaker.state is State.SUSPECT:
             hangs = self.breaker.kind is Kind.HANG
-            most_s = SETTINGS.overdue_s if hangs else 1.0
+            most_s = OVERDUE_S if hangs else 1.0
             assert self.breaker.trial_at <= self.now + most_s + 1e-6
 
     @invariant()
     def price_is_a_probability(self):
-        assert 0.0 < self.breaker.answers(SETTINGS, self.now) <= 1.0
+        assert 0.0 < self.breaker.answers(self.now) <= 1.0
 
     @invariant()
     def three_in_a_row_are_out(self):
@@ -167,12 +167,12 @@ def test_one_in_ten_is_left_to_its_price():
             breaker.good(attempt, SETTINGS, now)
     assert opened <= 12
     assert sent > 1500
-    assert 0.6 < breaker.answers(SETTINGS, now) < 1.0
+    assert 0.6 < breaker.answers(now) < 1.0
 
 
 def test_a_failure_is_forgotten():
     breaker, rng = Breaker(), random.Random(1)
     breaker.bad(None, Kind.STATUS, 1.0, SETTINGS, rng, 10.0)
-    assert breaker.answers(SETTINGS, 10.0) < 0.7
-    assert breaker.answers(SETTINGS, 400.0) > 0.99
+    assert breaker.answers(10.0) < 0.7
+    assert breaker.answers(400.0) > 0.99
     assert not breaker.troubled(SETTINGS, 400.0)

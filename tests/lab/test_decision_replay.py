@@ -67,14 +67,7 @@ class Picker:
         models = {"10.0.0.1:80": "clever", "10.0.0.2:80": "simple"}
         table.replace("test", [EndpointSpec(address=a, models=(m,)) for a, m in models.items()])
         self.now = 0.0
-        self.log = DecisionLog(
-            path,
-            rng=random.Random(1),
-            sample=1.0,
-            max_bytes=max_bytes,
-            keep=5,
-            on_problem=lambda problem: None,
-        )
+        self.log = DecisionLog(path, max_bytes=max_bytes, on_problem=lambda problem: None)
         memory = DecisionMemory(table, wall_clock=lambda: 1.7e9 + self.now, on_settled=self.log.add)
         self.director = Director(
             table,

@@ -9,11 +9,18 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import RecordingUpstream, free_port
 from support.bootstraps import rendered
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch):
+    """Lets the context hook take its time: on a busy machine it is no reason to leave a body."""
+    monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 1000.0)
 
 
 class Gateway:

@@ -5,7 +5,7 @@ import random
 import orjson
 import pytest
 
-from laar.datalayer.kubernetes import Rewrite
+from laar.datalayer.kubernetes.objects import Rewrite
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, Shape
 from laar.protocol.stream import Stream, StreamSettings
 from laar.server.cluster_rules import ClusterRules

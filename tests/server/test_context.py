@@ -5,12 +5,15 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections import Counter
+from functools import partial
 from io import BytesIO
 
 import orjson
 import pytest
 
-from laar.context import order_note
+from laar.context.guard import GainGuard
+from laar.context.memo import Memo
+from laar.context.notes import order_note
 from laar.core.request import Api
 from laar.protocol.headers import Head
 from laar.server.context_hooks import ContextHooks
@@ -20,8 +23,8 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
-ON = {"name": "rag", "mode": "on", "holdout_share": 0.0, "max_added_ms": 1000.0}
+SHAPES = ["standalone", "full-duplex"]
+ON = {"name": "rag", "mode": "on", "holdout_share": 0.0}
 PATHS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 PATHS["responses"] = "/v1/responses"
 
@@ -317,7 +320,15 @@ def usage(cached):
     return Answer(body=orjson.dumps({"usage": details}))
 
 
-GUARDED = {**ON, "holdout_share": 0.5, "guard_requests": 8, "sample_answers": 1.0}
+GUARDED = {**ON, "holdout_share": 0.5, "sample_answers": 1.0}
+REQUESTS = 8
+"""Conversations that the guard of these tests judges by."""
+
+
+@pytest.fixture(autouse=True)
+def judged_soon(monkeypatch):
+    soon = partial(GainGuard, requests=REQUESTS, outcomes=2)
+    monkeypatch.setattr("laar.context.hook.GainGuard", soon)
 
 
 async def served(there, rounds, cached):
@@ -384,7 +395,7 @@ async def test_it_stays_on_where_the_engines_find_more_cached(place):
         return (await there.shown())[1]["routes"][0]["guard"]
 
     async def seen_enough():  # an answer's usage is known a moment after the client has it
-        return (await guard())["requests_seen"] >= GUARDED["guard_requests"]
+        return (await guard())["requests_seen"] >= REQUESTS
 
     await eventually(seen_enough, what="a judgement of the guard")
     assert (await guard())["state"] == "watching"
@@ -433,7 +444,7 @@ async def test_programs_may_have_documents_ordered_without_a_request(place):
 
 
 async def test_reported_outcomes_reach_the_guard(place):
-    there = await place("standalone", {**ON, "holdout_share": 0.5, "guard_outcomes": 2})
+    there = await place("standalone", {**ON, "holdout_share": 0.5})
     rng = random.Random(8)
     for _ in range(24):
         async with there.http.post(
@@ -448,9 +459,10 @@ async def test_reported_outcomes_reach_the_guard(place):
     assert (guard["harm"], guard["dedup"]) == (False, "trial")
 
 
-def test_decisions_that_wait_for_an_outcome_keep_no_documents():
+def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     """20,000 of them do, whether outcomes are reported or not."""
-    hook = {"capacity_docs": 1, "memo_entries": 1, "max_added_ms": 1000.0}
+    hook = {"capacity_docs": 1}
+    monkeypatch.setattr("laar.context.hook.Memo", partial(Memo, entries=1))
     routes = {"context": {"routes": [{**ON, **hook}]}, "endpoints_file": "e.yaml"}
     settings = Settings.model_validate(routes)
     clock, chance = lambda: 0.0, random.Random(1)

@@ -12,7 +12,7 @@ from support import RecordingUpstream, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-ROUTE = {"name": "rag", "mode": "on", "holdout_share": 0.0, "max_added_ms": 1000.0}
+ROUTE = {"name": "rag", "mode": "on", "holdout_share": 0.0}
 CHAT = "/v1/chat/completions"
 
 

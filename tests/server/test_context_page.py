@@ -1,10 +1,13 @@
 """The live page's panel of the context hook, in a real Chromium."""
 
+from functools import partial
+
 import orjson
 import pytest
 from browser import browsing, missing
 from watching import watched_picker
 
+from laar.context.guard import GainGuard
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import read_head
@@ -21,13 +24,12 @@ def body(ids):
     return orjson.dumps({"model": "m", "messages": messages})
 
 
-async def test_it_shows_both_groups_beside_each_other(tmp_path):
+async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2))
     route = {
         "name": "rag",
         "mode": "on",
         "holdout_share": 0.5,
-        "max_added_ms": 1000.0,
-        "guard_requests": 2,
     }
     async with (
         watched_picker(tmp_path, context={"routes": [route]}) as (runner, url),

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from laar.core.endpoints import EndpointSpec, EndpointTable
-from laar.envoy import write_eds
-from laar.envoy.endpoints_file import EndpointAddress
+from laar.envoy.endpoints_file import EndpointAddress, write_eds
 from laar.server.cluster_rules import ClusterRules
 from laar.server.fleet import FleetState
 from laar.server.runner import Runner

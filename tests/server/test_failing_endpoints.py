@@ -17,7 +17,7 @@ from support import Answer, eventually, free_port, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "gateway", "full-duplex"]
 
 
 def chat(model="m", **fields):

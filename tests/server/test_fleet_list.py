@@ -1,5 +1,7 @@
 """GET /v1/models behind a real Envoy: one list, whichever endpoint is near."""
 
+from functools import partial
+
 import openai
 import pytest
 
@@ -8,7 +10,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 
@@ -37,13 +39,14 @@ async def test_an_endpoint_answers_where_the_picker_is_not_to(gateway, http, rou
         assert (await answer.json())["data"][0]["id"] == "own"
 
 
-async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, http):
+async def test_an_adapter_that_an_engine_loads_is_listed_and_reached(gateway, http, monkeypatch):
+    soon = partial(served_names.ServedNames, interval_s=0.1)
+    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "m"), (b.address, "m"))
     base = {"id": "m", "root": "org/m", "parent": None}
     a.models, b.models = [base], [base]
-    readings = {"scrape_interval_s": 0.1, "probe_interval_s": 0.1, "models_interval_s": 0.1}
-    await gateway.picker(readings=readings)
+    await gateway.picker()
     envoy = await gateway.envoy()
 
     async def listed():
@@ -79,7 +82,7 @@ async def test_a_name_that_is_asked_for_or_gone_is_looked_up_before_its_time(
     base = {"id": "m", "root": "org/m", "parent": None}
     lora = {"id": "lora", "root": "/loras/one", "parent": "m"}
     a.models, b.models = [base], [base]
-    runner = await gateway.picker(readings={"models_interval_s": 3600})
+    runner = await gateway.picker()
     url = (await gateway.envoy()).url()
 
     def are_looked_at():

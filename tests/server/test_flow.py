@@ -18,7 +18,7 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 # One request fills an endpoint; no probe or scrape in between.
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
@@ -151,7 +151,7 @@ def shared(upstream):
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("together", [True, False])
 async def test_who_shares_documents_with_the_last_request_goes_next(gateway, http, shape, together):
-    route = {"name": "rag", "mode": "on", "holdout_share": 0.0, "max_added_ms": 1000.0}
+    route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
     patient = {"x-slo-ttft-ms": "30000"}
     busy = Busy(gateway, http, shape, together=together)
     busy.sections, busy.text = {"context": {"routes": [route]}}, documents(1, 2, 3)

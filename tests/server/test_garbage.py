@@ -63,7 +63,7 @@ async def _asked(http, upstream, url, number) -> None:
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_the_life_of_a_stream_leaves_no_cycle(gateway, http, shape) -> None:
     """However it ends: what cycles hold waits for a collection of all, which stops the loop."""
     upstream = await gateway.upstream()

@@ -19,7 +19,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "gateway", "full-duplex"]
 
 
 @pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
@@ -98,7 +98,7 @@ async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
             contents.append((chunk.choices[0].delta.content, chunk.model))
             seen_by_client.set()
     # Names are restored where the answer passes through the picker anyway.
-    name = "auto" if shape == "gateway" else "m"
+    name = "m" if shape == "standalone" else "auto"
     assert contents == [("1", name), ("2", name)]
     table = gateway.runner.picker.table
     await eventually(lambda: not table.in_flight.any(), what="the request's release")
@@ -326,7 +326,7 @@ async def test_thousands_of_clients_that_leave_in_their_uploads_break_no_answer(
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     done = asyncio.Event()
 
     async def chunks():
@@ -355,7 +355,7 @@ async def test_only_the_answers_own_model_gets_the_clients_name_back(gateway, ht
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
-    envoy = await gateway.envoy("gateway", trust_gateway_headers=True)
+    envoy = await gateway.envoy("full-duplex", trust_gateway_headers=True)
     tool = b'{"content":[{"type":"tool_use","name":"ask","input":{"model": "m"}}],"model":%b}'
 
     async def pieces():

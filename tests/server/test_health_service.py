@@ -11,7 +11,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 ERROR = b'{"error": {"message": "EngineDeadError", "type": "InternalServerError", "code": 500}}'
 FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
 

@@ -17,7 +17,7 @@ from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 PATH = "/v1/chat/completions"
 HEAD = b"POST %s HTTP/1.1\r\nhost: a\r\nconnection: close\r\n" % PATH.encode()
 
@@ -137,7 +137,7 @@ async def test_others_are_served_while_a_body_of_many_parts_is_read(gateway, htt
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     message = b'{"role":"user","content":"x"}'
     body = b'{"model":"auto","messages":[%b]}' % b",".join([message] * 400_000)
     calls = []
@@ -277,7 +277,7 @@ async def test_a_client_that_leaves_its_upload_leaves_nothing(gateway):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker()
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     metrics = gateway.runner.picker.metrics
     async with connected(envoy) as (_, writer):
         writer.write(HEAD + b"content-length: 100000\r\n\r\n" + chat("m"))

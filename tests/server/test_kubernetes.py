@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from functools import partial
 
 import grpc
 import orjson
@@ -11,6 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from laar.datalayer import ServedNames
 from laar.errors import SettingError
 from laar.server import fleet
 from support import Answer, eventually, free_port
@@ -228,7 +230,7 @@ async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, 
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
     gateway, http, cluster, shape
 ):
@@ -262,7 +264,7 @@ async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, ht
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
     await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a)
     stop, outcomes = asyncio.Event(), set()
 
@@ -346,7 +348,7 @@ async def test_a_model_rewrite_beats_the_gateways_header(gateway, http, cluster)
     rewrite = {"metadata": {"name": "r"}, "spec": {"poolRef": {"name": "fleet"}, "rules": [rule]}}
     await cluster.put("inferencemodelrewrites", rewrite)
     await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     a.default_answer = Answer(body=b'{"model":"org/tiny","choices":[]}')
     await knows(gateway, a)
 
@@ -447,7 +449,7 @@ async def test_pods_without_a_word_for_laar_serve_the_models_that_they_list(gate
         gateway, cluster, lists("auto", "org/tiny", "tiny", sql="org/tiny"), lists("org/large")
     )
     runner = await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a, b)
     await picks(http, envoy)
     for name, upstream in (("org/tiny", a), ("tiny", a), ("sql", a), ("org/large", b)):
@@ -464,7 +466,7 @@ async def test_no_model_is_unknown_while_some_pods_have_yet_to_list_theirs(
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
     b.lists_models.clear()
     await picker(gateway, inference_pool(cluster), flow={"enabled": flow})
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     statuses = []
     stop = asyncio.Event()
 
@@ -494,7 +496,7 @@ async def test_no_model_is_unknown_while_some_pods_have_yet_to_list_theirs(
 async def test_a_pod_that_lists_nothing_is_named_and_the_others_serve(gateway, http, cluster):
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
     runner = await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a)
     await picks(http, envoy)
     assert await served_by(http, envoy) == a.address
@@ -521,7 +523,7 @@ async def test_a_pod_that_never_answers_holds_the_others_up_for_a_while_only(
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), lists("org/tiny"))
     b.lists_models.clear()
     await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)
     assert await served_by(http, envoy) == a.address
     b.lists_models.set()
@@ -533,7 +535,7 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
     (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny"))
     runner = await picker(gateway, inference_pool(cluster))
     table = runner.picker.table
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)
     a.models = []
     away = pod("p0", a.host, labels=LLM_D, annotations={}, ready=False)
@@ -545,11 +547,15 @@ async def test_a_pod_that_was_away_serves_before_it_lists_its_models_again(gatew
 
 
 @pytest.mark.envoy
-async def test_an_engine_that_comes_back_with_another_model_serves_that(gateway, http, cluster):
+async def test_an_engine_that_comes_back_with_another_model_serves_that(
+    gateway, http, cluster, monkeypatch
+):
+    soon = partial(ServedNames, interval_s=0.1)
+    monkeypatch.setattr("laar.server.collectors.ServedNames", soon)
     (a,) = await llm_d_pool(gateway, cluster, lists("org/tiny", "other"))
-    runner = await picker(gateway, inference_pool(cluster), readings={"models_interval_s": 0.1})
+    runner = await picker(gateway, inference_pool(cluster))
     table = runner.picker.table
-    envoy = await gateway.envoy("gateway")
+    envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)
     a.models = lists("other", "org/tiny")
     asked = len(a.requests)

@@ -123,7 +123,9 @@ async def laar_tune(gateway, *options):
     return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
 
-async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path):
+async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
+    # A busy machine is no reason to pass one over.
+    monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
     state, weights = tmp_path / "tuner.json", tmp_path / "weights.yaml"
     climb = {"enabled": True, "window": WINDOW, "state_file": str(state)}
     # The same after a restart: Envoy knows the picker by it.
@@ -133,7 +135,6 @@ async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp
         "tuner": climb,
         "bodies": {"sample_answers": 1.0},
         "health": {"enabled": False},  # the endpoint that gets slow is to be felt
-        "routing": {"max_failures": 1000},  # a busy machine is no reason to pass one over
     }
     async with regions() as addresses, aiohttp.ClientSession() as http:
         gateway.endpoints_file.write_text(

@@ -7,7 +7,7 @@ from support import eventually
 async def test_the_names_of_many_endpoints_cost_a_change_or_two_of_the_fleet(gateway):
     addresses = [f"127.0.0.{number}:9" for number in range(1, 31)]
     gateway.members(*((address, "m") for address in addresses))
-    runner = await gateway.picker(readings={"models_interval_s": 3600})
+    runner = await gateway.picker()
     table = runner.picker.table
     await eventually(lambda: len(table) == len(addresses), what="the endpoints")
     version = table.version

@@ -68,7 +68,7 @@ def records(runner, signal, result):
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http, collector, shape):
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
@@ -121,7 +121,7 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
 
 
 @pytest.mark.envoy
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, collector, shape):
     tracing, cluster = (
         yaml.safe_load(text.replace("4318", str(collector.port)))
@@ -214,11 +214,10 @@ async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(
     assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ids
 
 
-async def test_the_logs_sample_is_the_decision_logs(tmp_path, collector):
-    sections = {"decisions": {"log_sample": 0.25}, "otlp": {"logs": collector.url("logs")}}
-    async with watched_picker(tmp_path, **sections) as (runner, _):
-        asked(runner, 1000)
-    assert 180 < len(collector.logs) < 320
+async def test_a_log_record_has_the_candidates_and_nothing_of_a_prompt(tmp_path, collector):
+    async with watched_picker(tmp_path, otlp={"logs": collector.url("logs")}) as (runner, _):
+        asked(runner, 20)
+    assert len(collector.logs) == 20
     body = json.loads(collector.logs[0].body.string_value)
     assert len(body["candidates"]) == 3
     assert PROMPT.strip() not in str(collector.logs)
@@ -362,7 +361,7 @@ async def test_an_environment_that_cannot_be_is_told(tmp_path, monkeypatch, name
 
 async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collector, monkeypatch):
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    sections = {"traces": collector.url("traces"), "sample_without_parent": 1.0}
+    sections = {"traces": collector.url("traces")}
     async with watched_picker(tmp_path, otlp=sections) as (runner, _):
         asked(runner, 3)
     assert collector.requests == 0

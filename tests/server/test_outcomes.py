@@ -145,8 +145,14 @@ async def test_a_file_of_reporters_that_is_no_such_file_is_refused(gateway, text
         await picker(gateway, accuracy={"outcomes_token_file": str(tokens)})
 
 
-async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
+@pytest.fixture
+def doubtful(monkeypatch):
+    """The artifact's probabilities weigh few outcomes, so that few reports show."""
+    monkeypatch.setattr("laar.server.learning.KAPPA", 2.5)
+
+
+async def test_posted_failures_move_the_choice_to_the_other_model(gateway, http, doubtful):
+    runner = await picker(gateway)
     first = ask(runner)
     assert (first.model, believed(first, "a")) == ("a", pytest.approx(0.9))
     for made in range(1, 9):
@@ -264,7 +270,7 @@ async def test_a_decision_counts_once_whatever_is_sent_again(gateway, http):
 
 
 async def test_a_flood_of_lies_moves_a_cell_by_no_more_than_its_cap(gateway, http):
-    runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20, "prior_weight": 50})
+    runner = await picker(gateway, ("a",), accuracy={"cap_per_hour": 20})
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(500)]
     _, answer = await post(gateway, http, {"outcomes": lies})
     assert answer["verdicts"].count("taken") == 10  # the bucket holds half an hour's share
@@ -404,8 +410,8 @@ async def test_switched_off_nothing_can_be_reported(gateway, http):
 # Retries.
 
 
-async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
+async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, http, doubtful):
+    runner = await picker(gateway)
     first = ask(runner, "q")
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
@@ -419,8 +425,8 @@ async def test_one_report_for_the_last_attempt_tells_the_whole_chain(gateway, ht
     assert late["verdicts"] == ["repeated"]  # the retry has reported it already
 
 
-async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http):
-    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
+async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, http, doubtful):
+    runner = await picker(gateway)
     first = ask(runner, "q")
     await post(gateway, http, {"decision_id": first.id, "correct": False})
     second = ask(runner, "q", tried="a")
@@ -433,7 +439,7 @@ async def test_a_client_that_reports_each_attempt_is_not_counted_twice(gateway, 
 )
 async def test_a_retry_behind_an_answer_that_broke_off_shows_no_wrong_one(gateway, http, end):
     """As of an engine that crashed in the middle of its stream."""
-    runner = await picker(gateway, accuracy={"prior_weight": 2.5})
+    runner = await picker(gateway)
     first = ask(runner, "q", **end)
     second = ask(runner, "q", tried=",".join(first.tried))
     assert (first.model, second.model) == ("a", "b")
@@ -463,7 +469,7 @@ async def test_the_same_question_about_another_image_is_no_retry(gateway, http):
 
 async def test_what_was_learned_survives_a_restart(gateway, http):
     state = gateway.directory / "state.json"
-    accuracy = {"state_file": str(state), "prior_weight": 10}
+    accuracy = {"state_file": str(state)}
     runner = await picker(gateway, accuracy=accuracy)
     lies = [{"decision_id": ask(runner, f"{n}").id, "correct": False} for n in range(20)]
     await post(gateway, http, {"outcomes": lies})
@@ -506,14 +512,15 @@ async def test_a_state_file_that_makes_no_sense_is_as_good_as_none(gateway, cont
     assert orjson.loads(state.read_bytes())["schema"] == 1
 
 
-async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_told(gateway):
+async def test_the_state_is_saved_from_time_to_time_and_a_full_disk_is_told(gateway, monkeypatch):
+    monkeypatch.setattr("laar.server.state_file.INTERVAL_S", 0.2)
     state = gateway.directory / "state.json"
-    await picker(gateway, accuracy={"state_file": str(state), "state_interval_s": 1})
+    await picker(gateway, accuracy={"state_file": str(state)})
     await eventually(state.exists, what="a saved state")
     blocked = gateway.directory / "folder"
     blocked.mkdir()
     (blocked / "in the way").touch()
-    runner = await picker(gateway, accuracy={"state_file": str(blocked), "state_interval_s": 1})
+    runner = await picker(gateway, accuracy={"state_file": str(blocked)})
     await eventually(lambda: "accuracy.state_file" in runner.picker.problems, what="a complaint")
     assert str(blocked) in runner.picker.problems["accuracy.state_file"]
     assert ask(runner).model == "a"

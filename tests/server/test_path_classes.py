@@ -15,7 +15,7 @@ from support import Answer
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["sidecar", "standalone", "gateway"]
+SHAPES = ["sidecar", "standalone", "full-duplex"]
 PATHS = [
     "/v1/chat/completions",
     "/v1/completions",

@@ -16,14 +16,15 @@ import orjson
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "gateway", pytest.param("full-duplex", marks=pytest.mark.slow)]
 TRANSPORTS = ["h2", pytest.param("grpc", marks=pytest.mark.slow)]
 CLIENTS = 8
 BODY = orjson.dumps({"messages": [{"role": "user", "content": "hello"}], "model": "m"})
@@ -168,7 +169,7 @@ async def test_a_killed_picker_costs_at_most_what_was_passing_through_it(
         await it.start_picker()
         await load.some_more(decided=True)
     failed = len(load.ended) - load.statuses()[200]
-    assert failed <= (0 if shape == "standalone" else CLIENTS)
+    assert failed <= (CLIENTS if shape == "full-duplex" else 0)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -183,7 +184,7 @@ async def test_nobody_waits_long_for_a_picker_that_hangs(tmp_path, envoy_binary,
             it.signal("SIGCONT")
         await load.some_more(decided=True)
     failed = len(load.ended) - load.statuses()[200]
-    assert failed <= (0 if shape == "standalone" else CLIENTS)
+    assert failed <= (CLIENTS if shape == "full-duplex" else 0)
     assert max(e.took_s for e in load.ended) < LONGEST_WAIT_S + MARGIN_S
 
 
@@ -212,3 +213,35 @@ async def test_an_answer_goes_on_while_the_picker_leaves(
             await asyncio.sleep(1.5)  # past the drain, when the port closes
             more.set()
             assert await got.content.read() == b"\ndata: 2\n\n"
+
+
+@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+async def test_an_answer_in_flight_goes_on_without_a_picker_that_is_killed_or_hangs(
+    tmp_path, envoy_binary, http, shape, name
+):
+    async with world(tmp_path, shape, "h2") as it:
+        more = asyncio.Event()
+
+        async def answer():
+            yield b"data: 1\n\n"
+            await more.wait()
+            for number in range(2, 100):
+                yield b"data: %d\n\n" % number
+                await asyncio.sleep(0.02)
+
+        for upstream in it.upstreams:
+            upstream.default_answer = Answer.sse(answer())
+        async with http.post(
+            it.url + "/v1/chat/completions",
+            data=BytesIO(BODY),
+            headers={"content-type": "application/json"},
+        ) as got:
+            assert await got.content.readline() == b"data: 1\n"
+            it.signal(name)
+            more.set()
+            rest = b"".join(b"data: %d\n\n" % number for number in range(2, 100))
+            assert await got.content.read() == b"\n" + rest
+            assert "x-laar-decision-id" in got.headers
+        if name == "SIGSTOP":
+            it.signal("SIGCONT")

@@ -38,7 +38,7 @@ async def ask(http, url, body, path="/v1/chat/completions", **headers):
         return answer
 
 
-@pytest.mark.parametrize("shape", ["sidecar", "standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["sidecar", "standalone", "full-duplex"])
 async def test_the_sidecar_is_told_who_reads_the_prompt_and_a_client_is_not_believed(
     gateway, http, shape
 ):
@@ -61,7 +61,7 @@ async def test_a_client_has_no_say_where_no_endpoint_has_a_role(gateway, http):
     d = await gateway.upstream()
     gateway.members((d.address, "m"))
     await gateway.picker()
-    url = (await gateway.envoy("gateway", change=let_clients_name_prefillers)).url()
+    url = (await gateway.envoy("full-duplex", change=let_clients_name_prefillers)).url()
     await ask(http, url, chat("hello"), **{PREFILLER: "10.9.9.9:1"})
     assert PREFILLER not in d.asked[0].headers
 
@@ -73,7 +73,7 @@ def let_clients_name_prefillers(bootstrap):
     del manager["early_header_mutation_extensions"]
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_a_retry_of_envoys_names_the_same_prefiller(gateway, http, shape):
     p, d, e = [await gateway.upstream() for _ in range(3)]
     write(gateway, **{p.address: "prefill", d.address: "decode", e.address: "decode"})
@@ -96,14 +96,14 @@ class Sidecar(RecordingUpstream):
         return await super()._handle(request)
 
 
-async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http):
+async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http, monkeypatch):
     d, e = [await gateway.enter(Sidecar()) for _ in range(2)]
     write(
         gateway, **{f"127.0.0.1:{free_port()}": "prefill", d.address: "decode", e.address: "decode"}
     )
-    health = {"first_trial_s": 0.2}
+    monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.2)
     readings = {"scrape_interval_s": 0.1, "probe_interval_s": 60}  # the probes would end it, too
-    await gateway.picker(routing={"apart": "always"}, health=health, readings=readings)
+    await gateway.picker(routing={"apart": "always"}, readings=readings)
     url = (await gateway.envoy()).url()
     statuses = []
     for n in range(40):
@@ -113,7 +113,7 @@ async def test_a_prefiller_that_is_gone_costs_no_client_a_trial(gateway, http):
     assert statuses[20:] == [200] * 20
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_simulated_endpoints_play_both_roles(gateway, http, shape):
     async with AsyncExitStack() as stack:
         found = []

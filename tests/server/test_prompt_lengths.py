@@ -9,7 +9,7 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 pytestmark = pytest.mark.envoy
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_prompts_of_mixed_scripts_are_estimated_as_answers_reported(gateway, http, shape):
     """The simulated engine has a token for six signs of ASCII, and one for any other."""
     endpoint = SimulatedEndpoint(EndpointSettings(model="m", time_scale=0.001))

@@ -7,7 +7,10 @@ from support import Answer, eventually
 from support.pickers import request
 
 
-async def test_an_endpoint_that_is_away_as_its_question_is_answered_gets_requests_again(gateway):
+async def test_an_endpoint_that_is_away_as_its_question_is_answered_gets_requests_again(
+    gateway, monkeypatch
+):
+    monkeypatch.setattr("laar.health.breaker.FIRST_TRIAL_S", 0.1)
     sound, bad = await gateway.upstream(), await gateway.upstream()
     asked, answer = asyncio.Event(), asyncio.Event()
 
@@ -19,7 +22,7 @@ async def test_an_endpoint_that_is_away_as_its_question_is_answered_gets_request
     bad.chat_answer = lambda: Answer(status=503, chunks=refusal())
     both = [(sound.address, "m"), (bad.address, "m")]
     gateway.members(*both)
-    runner = await gateway.picker(health={"first_trial_s": 0.1})
+    runner = await gateway.picker()
     director, clock = runner.picker.director, runner.picker.clock
     await eventually(lambda: len(director.table) == 2, what="both endpoints")
 

@@ -40,7 +40,7 @@ async def three_engines(gateway, shape, **settings):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, stream):
     async with three_engines(gateway, shape, time_scale=0.001) as url:
         begun = [await asked(http, url, f"story {n}", stream=stream) for n in range(6)]
@@ -59,7 +59,7 @@ async def test_conversations_go_on_where_they_are_kept(gateway, http, shape, str
             assert answer.headers["x-laar-reason"] == "unknown-response"
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_an_answer_is_fetched_while_it_streams(gateway, http, shape):
     async with three_engines(gateway, shape) as url:
         body = {"model": "m", "input": "a story", "max_output_tokens": 5000, "stream": True}

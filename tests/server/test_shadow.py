@@ -10,7 +10,7 @@ from support import eventually
 
 pytestmark = pytest.mark.envoy
 
-SHAPES = ["standalone", "gateway"]
+SHAPES = ["standalone", "full-duplex"]
 
 
 async def post(http, url, model="m", **headers):

@@ -23,8 +23,8 @@ from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
 from laar.sharing.records import Entered
+from laar.sharing.settings import SharingSettings
 from laar.sharing.snapshot import key_of, read_snapshot, snapshot
 from laar.telemetry.problems import Problems
 from support.pickers import request, specs
@@ -109,6 +109,17 @@ def _quick_to_bring_a_key(request, monkeypatch):
 
 
 @pytest.fixture
+def snapshots_every(monkeypatch):
+    """Sets the seconds between two snapshots."""
+
+    def every(seconds):
+        for module in ("sharer", "store"):
+            monkeypatch.setattr(f"laar.server.sharing.{module}.SNAPSHOT_INTERVAL_S", seconds)
+
+    return every
+
+
+@pytest.fixture
 async def members(server):
     async with AsyncExitStack() as stack:
 
@@ -151,13 +162,16 @@ async def test_a_store_that_forbids_a_command_is_away_and_not_away_by_turns(
     await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
 
 
-async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(server, members):
+async def test_a_store_that_is_emptied_while_in_use_parts_no_pickers(
+    server, members, snapshots_every
+):
     """Its key for hashes is gone too, and the next picker to start brought one of its own."""
+    snapshots_every(1.0)
     await server.start()
-    p, q = [await members(n, snapshot_interval_s=1.0) for n in range(2)]
+    p, q = [await members(n) for n in range(2)]
     await eventually(lambda: len(p.sharer.sharing.peers) == len(q.sharer.sharing.peers) == 1)
     await server.ask("FLUSHALL")
-    r = await members(2, snapshot_interval_s=1.0)
+    r = await members(2)
     await eventually(
         lambda: len({each.sharer.sharing.key for each in (p, q, r)}) == 1, what="one key"
     )
@@ -211,9 +225,10 @@ async def test_pickers_know_of_each_other_and_of_a_killed_one_no_more(server, me
     assert not q.problems
 
 
-async def test_a_picker_that_starts_is_warm_within_a_second(server, members):
+async def test_a_picker_that_starts_is_warm_within_a_second(server, members, snapshots_every):
+    snapshots_every(1.0)
     await server.start()
-    p = await members(1, snapshot_interval_s=1.0)
+    p = await members(1)
     early, late = "early words " * 60, "late words " * 60
     p.settle(p.decide(early))
 
@@ -276,13 +291,16 @@ async def test_a_full_store_is_a_problem_that_ends(server, members):
     await eventually(lambda: q.in_flight == 0)
 
 
-async def test_a_store_without_room_for_a_snapshot_carries_records(server, members, monkeypatch):
+async def test_a_store_without_room_for_a_snapshot_carries_records(
+    server, members, monkeypatch, snapshots_every
+):
+    snapshots_every(1.0)
     large = b"x" * (8 << 20)
     monkeypatch.setattr("laar.server.sharing.sharer.snapshot", lambda *_, **__: lambda: large)
     await server.start()
     used = (await server.ask("INFO", "memory"))["used_memory"]
     await server.ask("CONFIG", "SET", "maxmemory", used + (2 << 20))
-    p = await members(1, snapshot_interval_s=1.0)
+    p = await members(1)
     await eventually(lambda: "share.snapshot" in p.problems, what="a problem")
     assert "memory" in p.problems["share.snapshot"]
     await asyncio.sleep(3.0)
@@ -528,10 +546,11 @@ async def test_a_backlog_comes_through_a_slow_link(server, members, tmp_path):
 
 @pytest.mark.parametrize(("size_bytes", "is_fetched"), [(8 << 20, True), (40 << 20, False)])
 async def test_a_large_snapshot_keeps_no_picker_from_the_others(
-    server, members, tmp_path, size_bytes, is_fetched
+    server, members, tmp_path, size_bytes, is_fetched, snapshots_every
 ):
+    snapshots_every(3600)
     await server.start()
-    p = await members(1, snapshot_interval_s=3600)
+    p = await members(1)
     p.settle(p.decide("remember me " * 60))
     write = snapshot(p.sharer.sharing, None, time.monotonic(), with_key=False)
     body = write().partition(b"\n")[2].removesuffix(b"}") + b',"more":"' + b"x" * size_bytes + b'"}'
@@ -675,9 +694,10 @@ async def test_a_picker_that_never_knew_an_endpoint_leaves_the_snapshot_as_it_is
     assert (tmp_path / "snapshot").read_bytes() == kept
 
 
-async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path):
+async def test_a_changed_secret_counts_for_a_picker_with_a_snapshot(tmp_path, snapshots_every):
+    snapshots_every(1.0)
     secret, file = tmp_path / "secret", tmp_path / "snapshot"
-    share = Share(snapshot_file=file, secret_file=secret, snapshot_interval_s=1.0)
+    share = Share(snapshot_file=file, secret_file=secret)
     text = "remember me " * 60
     for number, (content, is_warm) in enumerate((("a", False), ("a", True), ("b", False))):
         secret.write_text(content * 32)

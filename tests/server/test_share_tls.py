@@ -13,7 +13,7 @@ from laar.server.sharing.carrier import Away
 from laar.server.sharing.store import Store
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 from support import free_port
 from support.stores import SERVERS, StoreProcess, binary_of
 

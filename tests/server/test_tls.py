@@ -305,7 +305,7 @@ async def test_a_real_envoy_picks_over_tls(gateway, http, tmp_path, asks):
         tls["client_ca"] = certificate
         shown = {"picker_certificate_path": certificate, "picker_key_path": key}
     await gateway.picker(listen={"tls": tls})
-    envoy = await gateway.envoy("gateway", picker_ca_path=str(pair[0]), **shown)
+    envoy = await gateway.envoy("full-duplex", picker_ca_path=str(pair[0]), **shown)
     body = b'{"model":"m","messages":[{"role":"user","content":"hello"}]}'
     async with http.post(f"{envoy.url()}/v1/chat/completions", data=body) as answer:
         assert answer.status == 200

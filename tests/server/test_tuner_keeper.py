@@ -22,7 +22,7 @@ from laar.server.picker import Picker
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy, Tuning, load_settings
 from laar.telemetry.problems import Problems
-from laar.tuning import Observed
+from laar.tuning.windows import Observed
 from support import eventually
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()

@@ -12,7 +12,8 @@ import orjson
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered

@@ -18,7 +18,8 @@ import psutil
 import pytest
 import yaml
 
-from laar.envoy import BootstrapOptions, EnvoyProcess
+from laar.envoy.options import BootstrapOptions
+from laar.envoy.process import EnvoyProcess
 from laar.errors import LaarError
 from laar.server import workers
 from laar.server.workers import run_workers

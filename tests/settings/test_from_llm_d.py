@@ -75,7 +75,6 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
                 }
             },
             "max_waiting": 5,
-            "max_kv_usage": 0.8,
         },
         "flow": {
             "max_requests": 64,
@@ -88,6 +87,7 @@ def test_what_both_mean_alike_is_taken_over_and_the_rest_is_named(tmp_path):
     }
     done, absent = got.output.split("# No equal:")
     assert "policy `profile-default`" in done
+    assert "utilization-detector.kvCacheUtilThreshold: fixed in laar" in done
     assert "`routing: {apart: threshold, apart_tokens: 10}` is the old rule" in done
     assert "of-our-own: not known" in absent
     assert "waiting prompts may take 1,024 MiB" in done

@@ -5,7 +5,7 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
 
-from laar.context import ContextSettings, Delimiters
+from laar.context.settings import ContextSettings, Delimiters
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
@@ -17,7 +17,7 @@ from laar.flow.settings import FlowSettings
 from laar.health import HealthSettings
 from laar.protocol.stream import StreamSettings
 from laar.settings import ContextRoute, Settings
-from laar.tuning import TunerSettings
+from laar.tuning.settings import TunerSettings
 from laar_lab.sim.fleet import FleetSettings
 from support.other_settings import BASE, OTHER, document
 
@@ -74,6 +74,7 @@ def test_the_lab_begins_with_the_settings_of_the_product():
 NO_KEY = {
     "in_flight_tokens",
     "max_times_tried",
+    "transfer_tokens_per_s",
     "tolerance",
     "sigma",
     "sigma_min",

@@ -3,6 +3,7 @@
 import base64
 import random
 import struct
+from functools import partial
 
 import numpy as np
 import orjson
@@ -15,10 +16,12 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
-from laar.sharing import SharingSettings
+from laar.sharing.outbox import Outbox
 from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
-from laar.tuning import Observed, Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
+from laar.tuning.windows import Observed
 from support.pickers import Network, all_batches, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
@@ -350,9 +353,10 @@ def test_a_tuner_that_is_frozen_freezes_the_others_with_its_weights():
     assert [tuner.weights(2.0).values["w"] for tuner in tuners] == [1.0] * 3
 
 
-def test_a_backlog_is_bounded_and_its_loads_are_not_lost():
-    settings = SharingSettings(max_waiting_bytes=1 << 16)
-    p, q, net = pair(settings=settings)
+def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
+    small = partial(Outbox, max_waiting_bytes=1 << 16)
+    monkeypatch.setattr("laar.sharing.sharing.Outbox", small)
+    p, q, net = pair()
     decisions = [p.director.decide(request(f"{n} " * 300), 1.0 + n / 1e3) for n in range(600)]
     assert p.outbox.dropped > 0
     assert p.outbox.waiting_bytes <= 1 << 16

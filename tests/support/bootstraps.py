@@ -5,18 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 
-from laar.envoy import BootstrapOptions, Shape, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions, Shape
 
 _PORT = "64999"
 _DIRECTORY = "/the/directory/of/the/test"
 
 
-def rendered(shape: Shape, options: BootstrapOptions) -> dict[str, Any]:
-    """As `laar.envoy.render`, at a tenth of its CPU: hundreds of tests start an Envoy."""
+def rendered(shape: Shape | Literal["full-duplex"], options: BootstrapOptions) -> dict[str, Any]:
+    """As `laar.envoy.render`, at a tenth of its CPU: hundreds of tests start an Envoy.
+
+    The shape ``full-duplex`` is an Envoy as other gateways configure it.
+    """
+    if shape == "full-duplex":
+        shape, options = "gateway", replace(options, body_mode="full-duplex")
     host, _, port = options.picker.rpartition(":")
     eds = Path(options.eds_path)
     common = replace(options, picker=f"{host}:{_PORT}", eds_path=f"{_DIRECTORY}/{eds.name}")

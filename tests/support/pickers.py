@@ -12,7 +12,8 @@ from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.sharing import Sharing, SharingSettings
+from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 
 KEY = b"k" * 16
 SETTINGS = SharingSettings()

@@ -118,10 +118,8 @@ class Logged:
 
     def __init__(self, path, **limits):
         self.problems = []
-        limits = {"sample": 1.0, "max_bytes": 1 << 20, "keep": 2} | limits
-        self.log = DecisionLog(
-            path, rng=random.Random(3), on_problem=self.problems.append, **limits
-        )
+        limits = {"max_bytes": 1 << 20, "keep": 2} | limits
+        self.log = DecisionLog(path, on_problem=self.problems.append, **limits)
         self.director = director()
         memory = DecisionMemory(
             self.director.table, wall_clock=lambda: 5.0, on_settled=self.log.add
@@ -241,11 +239,7 @@ async def test_a_line_that_a_full_disk_cut_off_is_ended_first(tmp_path, monkeypa
     assert json.loads(whole)["id"] == ids[0]
 
 
-async def test_a_sample_is_drawn_and_a_full_queue_drops(tmp_path, monkeypatch):
-    logged = Logged(tmp_path / "log", sample=0.25)
-    logged.decide(400)
-    await logged.log.flush()
-    assert 60 < logged.log.written < 140
+async def test_a_full_queue_drops(tmp_path, monkeypatch):
     monkeypatch.setattr(log_module, "MAX_QUEUED", 5)
     logged = Logged(tmp_path / "other")
     logged.decide(9)

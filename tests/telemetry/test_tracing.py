@@ -12,8 +12,8 @@ TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = f"00-{TRACE}-{PARENT}-01"
 
 
-def spans(share=0.0):
-    return Spans(None, resource(None, "1"), share=share)
+def spans():
+    return Spans(None, resource(None, "1"))
 
 
 @pytest.mark.parametrize(
@@ -50,25 +50,11 @@ def test_a_sampled_parent_is_joined(parent):
 )
 def test_what_is_no_parent_is_as_good_as_none(parent):
     assert spans().join((), parent, "") is None
-    begun = spans(share=1.0).join((), parent, "")
-    assert len(begun.trace_id) == 32
-    assert begun.trace_id != TRACE
-    assert begun.span.parent is None
 
 
 @pytest.mark.parametrize("flags", ["00", "02", "fe"])
 def test_an_unsampled_parent_is_the_last_word(flags):
-    assert spans(share=1.0).join((), f"00-{TRACE}-{PARENT}-{flags}", "") is None
-
-
-def test_the_share_of_requests_without_a_trace_is_drawn_and_may_change():
-    begin = spans(share=1.0)
-    begin.share = 0.25
-    begun = [begin.join((), "", "") for _ in range(4000)]
-    ids = {trace.trace_id for trace in begun if trace}
-    assert 850 < len(ids) < 1150
-    begin.share = 0.0
-    assert begin.join((), "", "") is None
+    assert spans().join((), f"00-{TRACE}-{PARENT}-{flags}", "") is None
 
 
 def test_the_callers_span_of_the_call_counts_before_the_clients():
@@ -91,4 +77,4 @@ def test_nothing_that_a_client_writes_is_an_error(parent, state, called):
     assert trace is None or len(trace.trace_id) == 32
 
 
-JOINED = spans(share=0.5)
+JOINED = spans()

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.tuning import Observed, Tuner, TunerSettings, Weights
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner, Weights
+from laar.tuning.windows import Observed
 
 BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}
 START = {"rtt": 0.5, "queue": 0.1}

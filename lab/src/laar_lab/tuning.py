@@ -16,7 +16,8 @@ import numpy as np
 
 from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.tuning import Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,

@@ -1,4 +1,4 @@
-"""The `laar` command: its subcommands, in the order in which `laar --help` lists them."""
+"""The `laar` command; its subcommands are in `laar.cli.installed`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli import context
-from laar.cli.calibrate import calibrate
-from laar.cli.check import check
-from laar.cli.doctor import doctor
-from laar.cli.envoy import envoy
-from laar.cli.evaluate import evaluate
-from laar.cli.explain import explain
-from laar.cli.fit import fit
-from laar.cli.from_llm_d import from_llm_d
-from laar.cli.init import init
 from laar.cli.installed import RootGroup
-from laar.cli.measure import measure
-from laar.cli.serve import serve
 from laar.cli.terminal import handle_signals
 
 __all__ = ["app"]
@@ -44,19 +32,6 @@ def main(
         raise typer.Exit
     ctx.with_resource(handle_signals())
 
-
-app.command()(init)
-app.command("from-llm-d")(from_llm_d)
-app.command()(serve)
-app.command()(check)
-app.command()(explain)
-app.command()(doctor)
-app.command()(envoy)
-app.command()(calibrate)
-app.command()(measure)
-app.command()(fit)
-app.command()(evaluate)
-app.add_typer(context.app, name="context")
 
 if __name__ == "__main__":
     app()

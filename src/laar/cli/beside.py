@@ -22,7 +22,9 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
         SettingError: Envoy would not hear of the endpoints, could not reach the picker, is not
             installed, or its file cannot be used.
     """
-    from laar.envoy import BootstrapOptions, find_binary, render
+    from laar.envoy.bootstrap import render
+    from laar.envoy.options import BootstrapOptions
+    from laar.envoy.process import find_binary
     from laar.settings.listening import dialled
 
     settings = loaded.settings
@@ -60,7 +62,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
 def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
     """Reasons that Envoy would not start beside the picker, each with its remedy."""
-    from laar.envoy import validate
+    from laar.envoy.process import validate
 
     try:
         bootstrap = bootstrap_beside(loaded, config)

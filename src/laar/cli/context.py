@@ -17,7 +17,7 @@ from laar.cli.terminal import report_errors
 from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
-    from laar.context import ContextSettings
+    from laar.context.settings import ContextSettings
 
 __all__ = ["app"]
 
@@ -25,6 +25,7 @@ app = typer.Typer(
     cls=ContextGroup,
     help="Order the documents in prompts so that endpoints find more of them in their caches.",
     no_args_is_help=True,
+    add_completion=False,
 )
 
 

@@ -92,7 +92,9 @@ def envoy(
 ) -> None:
     """Print an Envoy bootstrap for laar: as a sidecar, standalone, or behind a gateway."""
     with report_errors():
-        from laar.envoy import BootstrapOptions, render, to_yaml, validate
+        from laar.envoy.bootstrap import render, to_yaml
+        from laar.envoy.options import BootstrapOptions
+        from laar.envoy.process import validate
 
         files = {
             "--picker-ca": picker_ca,

@@ -127,7 +127,8 @@ def _write_bootstrap(directory: Path) -> None:
     from laar.errors import LaarError
 
     try:
-        from laar.envoy import BootstrapOptions, render, to_yaml
+        from laar.envoy.bootstrap import render, to_yaml
+        from laar.envoy.options import BootstrapOptions
 
         eds_path = str((directory / "run" / "endpoints.json").absolute())
         bootstrap = to_yaml(

@@ -1,8 +1,9 @@
-"""Commands of installed packages, such as laar-lab: entry points of the group ``laar.commands``.
+"""The commands by name: laar's own, and those of installed packages such as laar-lab.
 
-An entry point is named as its command is typed, with dots between the words: ``up``, or
-``context.plan``. It names a function as Typer takes them, or a `typer.Typer`. A package is imported
-only when one of its commands runs or is listed, so no other command pays for it.
+Those of packages are entry points of the group ``laar.commands``, named as the command is typed,
+with dots between the words: ``up``, or ``context.plan``. Each names a function as Typer takes
+them, or a `typer.Typer`. A command is imported only when it runs or is listed, so no other command
+pays for it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,35 @@ from typer.core import TyperGroup
 from laar.cli.terminal import FAULT
 from laar.errors import install
 
-__all__ = ["OF_LAB", "ContextGroup", "RootGroup", "installed"]
+__all__ = ["OF_LAB", "OWN", "ContextGroup", "RootGroup", "installed"]
 
 GROUP = "laar.commands"
+
+OWN = {
+    name: EntryPoint(name, value, GROUP)
+    for name, value in (
+        ("init", "laar.cli.init:init"),
+        ("from-llm-d", "laar.cli.from_llm_d:from_llm_d"),
+        ("serve", "laar.cli.serve:serve"),
+        ("check", "laar.cli.check:check"),
+        ("explain", "laar.cli.explain:explain"),
+        ("doctor", "laar.cli.doctor:doctor"),
+        ("envoy", "laar.cli.envoy:envoy"),
+        ("calibrate", "laar.cli.calibrate:calibrate"),
+        ("measure", "laar.cli.measure:measure"),
+        ("fit", "laar.cli.fit:fit"),
+        ("evaluate", "laar.cli.evaluate:evaluate"),
+        ("context", "laar.cli.context:app"),
+    )
+}
+"""laar's own commands, in the order of `laar --help`."""
 
 OF_LAB = ("context.plan", "lab", "overload", "sim-endpoint", "ttca", "tune", "up")
 """Commands of laar-lab: where it is missing they name it."""
 
 
-class RootGroup(TyperGroup):
-    """laar's own commands, then those of installed packages."""
+class InstalledGroup(TyperGroup):
+    """The commands that are registered, then those of installed packages."""
 
     path = ""
     """Beginning of the names of their entry points."""
@@ -47,7 +67,21 @@ class RootGroup(TyperGroup):
         return None
 
 
-class ContextGroup(RootGroup):
+class RootGroup(InstalledGroup):
+    """laar's own commands, then those of installed packages."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of `--help`."""
+        return [*OWN, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of that name."""
+        if cmd_name in OWN:
+            return _command(OWN[cmd_name].load(), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+class ContextGroup(InstalledGroup):
     """The commands of `laar context`."""
 
     path = "context."
@@ -67,14 +101,18 @@ def installed(path: str) -> dict[str, EntryPoint]:
 def _load(point: EntryPoint, name: str) -> Any:
     package = point.dist.name if point.dist else "an unnamed package"
     try:
-        found = point.load()
-        if not isinstance(found, typer.Typer):
-            function, found = found, typer.Typer(add_completion=False)
-            found.command(name)(function)
-        command = typer.main.get_command(found)
+        return _command(point.load(), name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 another package's fault, named below
         why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         return _failing(name, f"the command of {package} cannot be loaded ({why}); reinstall it")
+
+
+def _command(found: Any, name: str) -> Any:
+    """Return the command that a function or a `typer.Typer` makes."""
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False)
+        found.command(name)(function)
+    command = typer.main.get_command(found)
     command.name = name
     return command
 

@@ -68,7 +68,7 @@ def serve(
             run(loaded)
             return
         from laar.cli.beside import bootstrap_beside
-        from laar.envoy import EnvoyProcess
+        from laar.envoy.process import EnvoyProcess
 
         bootstrap = bootstrap_beside(loaded, config)
         with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:

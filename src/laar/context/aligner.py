@@ -17,7 +17,7 @@ probing.
 
 Guarantees: the result is a permutation; it never shares a shorter path than the received order
 does; aligning the result again, against the same index, returns it. Orders are dropped oldest first
-beyond `capacity_docs` nodes and after `ttl_s`, which keeps the index about as old as the endpoints'
+beyond `capacity_docs` nodes and after `TTL_S`, which keeps the index about as old as the endpoints'
 caches, and by `forget` when an engine reports evictions: each order has the endpoint that it last
 went to and the request that it first came with. Hash collisions cost order, never content.
 """
@@ -84,6 +84,15 @@ class _Branch:
     below: dict[int, _Branch | _Order]
 
 
+TTL_S = 900.0
+"""Seconds after which an order is forgotten unless it was sent again: about the age of what the
+endpoints' caches still hold."""
+
+MAX_SCOPES = 32
+"""Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently used is
+dropped."""
+
+
 class OrderIndex:
     """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
 
@@ -100,9 +109,9 @@ class OrderIndex:
         self,
         *,
         capacity_docs: int = 30_000,
-        ttl_s: float = 900.0,
+        ttl_s: float = TTL_S,
         half_life_s: float = 600.0,
-        max_scopes: int = 32,
+        max_scopes: int = MAX_SCOPES,
     ) -> None:
         self._capacity = capacity_docs
         self._ttl_s = ttl_s

@@ -12,7 +12,7 @@ import orjson
 
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, answer_form, api_of, prompt_texts
-from laar.context.formats import Unknown, scan
+from laar.context.formats import MAX_DOCS, Unknown, scan
 from laar.context.formats.jsonspans import TooComplexError, raw_of
 from laar.context.rewrite import is_too_small
 from laar.context.settings import ContextSettings, Reason
@@ -30,8 +30,8 @@ WHY = {
     "asks for citations or ranks, speaks of one of them, or its schema has a place for one), or "
     "its words give the order a meaning (chronological, one score per document). `relabel: true` "
     "says that it does not.",
-    "too_few_documents": "A list this short has little to gain (`min_docs`).",
-    "too_small": "The text is too short for a saving (`min_saving_bytes`).",
+    "too_few_documents": "A list this short has little to gain.",
+    "too_small": "The text is too short for a saving.",
     "repeated_documents": "Two documents are equal.",
     "end_in_doubt": "Where the last document ends is in doubt, so that it stays in place.",
     "not_the_last_turn": "The documents came with an older turn, which must stay as it was sent.",
@@ -43,7 +43,7 @@ WHY = {
     "malformed_tag": "A tag of a document can't be read.",
     "duplicate_attribute": "A tag has an attribute twice.",
     "gaps_differ": "Something stands between two documents.",
-    "too_many_documents": "There are more than `max_docs`.",
+    "too_many_documents": f"There are more than {MAX_DOCS}.",
     "too_complex": "The text takes too many steps to read.",
     "duplicate_keys": "A key of the JSON comes twice.",
 }

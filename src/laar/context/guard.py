@@ -101,6 +101,17 @@ HARM_ERRORS = 3.0
 """Standard errors by which answers must be worse. They are looked at after each outcome, so that
 two would be passed by chance sooner or later."""
 
+MIN_GAIN = 0.01
+"""Increase in the share of prompt tokens found cached that reordering must reach: less is not worth
+touching prompts. Otherwise the route switches itself off."""
+
+MIN_REQUESTS = 200
+"""Conversations of each group whose usage must be read before the gain is judged; requests that
+begin with the same text are one."""
+
+MIN_OUTCOMES = 50
+"""Conversations of each group with reported outcomes before their correctness is compared."""
+
 MAX_TRIAL = 20
 """Multiple of `requests` after which de-duplication is given up without a gain."""
 
@@ -115,7 +126,14 @@ class GainGuard:
         outcomes: the same with reported outcomes, before judging correctness.
     """
 
-    def __init__(self, *, share: float, min_gain: float, requests: int, outcomes: int = 50) -> None:
+    def __init__(
+        self,
+        *,
+        share: float,
+        min_gain: float = MIN_GAIN,
+        requests: int = MIN_REQUESTS,
+        outcomes: int = MIN_OUTCOMES,
+    ) -> None:
         self._slots = round(share * 10_000)
         self._min_gain = min_gain
         self._requests = requests

@@ -29,6 +29,14 @@ class Remembered:
     docs: Sequence[int] = ()
 
 
+MAX_ENTRIES = 20_000
+"""Messages of running conversations whose order is remembered, so that later turns repeat it;
+0.7 KB each and 16 bytes for each document."""
+
+TTL_S = 3600.0
+"""Seconds of silence after which a conversation's messages may be ordered again."""
+
+
 class Memo:
     """A bounded map with a time to live, least recently used first out.
 
@@ -37,7 +45,7 @@ class Memo:
         ttl_s: after the last use.
     """
 
-    def __init__(self, entries: int, ttl_s: float) -> None:
+    def __init__(self, entries: int = MAX_ENTRIES, ttl_s: float = TTL_S) -> None:
         self._capacity = entries
         self._ttl_s = ttl_s
         self._entries: OrderedDict[int, tuple[float, Remembered]] = OrderedDict()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["WORTH_A_NOTE", "duplicate_note", "lines_note", "order_note", "order_note_bytes"]
+__all__ = ["WORTH_A_NOTE", "duplicate_note", "order_note", "order_note_bytes"]
 
 HEAD_CHARS = 60
 """Characters of the removed text in a note: enough to distinguish documents, fewer than the text
@@ -43,11 +43,6 @@ def order_note_bytes(documents: int) -> int:
 def duplicate_note(text: str) -> str:
     """Stands for a document whose full text is earlier in the conversation."""
     return f"(Same text as the earlier document that begins: {_head(text)})"
-
-
-def lines_note(text: str) -> str:
-    """Stands for lines of tool output that are in earlier tool output."""
-    return f"(Same lines as in an earlier tool result, beginning: {_head(text)})"
 
 
 def _head(text: str) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from laar.context.aligner import OrderIndex
+from laar.context.aligner import TTL_S, OrderIndex
 from laar.context.notes import WORTH_A_NOTE, duplicate_note, order_note
 from laar.errors import SettingError
 
@@ -57,7 +57,7 @@ class Reorderer:
         ttl_s: an order or a conversation not used for this long is forgotten.
     """
 
-    def __init__(self, *, ttl_s: float = 900.0) -> None:
+    def __init__(self, *, ttl_s: float = TTL_S) -> None:
         self._index = OrderIndex(ttl_s=ttl_s)
         self._ttl_s = ttl_s
         self._conversations: OrderedDict[int, tuple[float, set[int]]] = OrderedDict()

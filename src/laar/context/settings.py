@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 
-from laar.declaring import Applies, check
+from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError
 
 __all__ = ["ContextSettings", "Dedup", "Delimiters", "Format", "Mode", "Reason", "Relabel", "Role"]
@@ -106,15 +106,13 @@ class ContextSettings:
     """Further shapes, as the prompts of this route have them. They are looked for first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; an assistant's never are."""
-    min_docs: Annotated[int, Ge(2), Le(4096)] = 3
+    min_docs: Annotated[int, FIXED, Ge(2)] = 3
     """Number of documents below which a list stays unchanged, since the gain is small."""
-    min_saving_bytes: Annotated[int, Ge(0), Le(1 << 20)] = 256
+    min_saving_bytes: Annotated[int, FIXED, Ge(0)] = 256
     """Largest possible saving of a list (its text less the note about its order), in bytes, below
     which it stays unchanged. 256 bytes are some 64 tokens, one to four of the blocks that engines
     share."""
-    max_docs: Annotated[int, Ge(2), Le(4096)] = 256
-    """Number of documents above which a list stays unchanged. It bounds the search for an order."""
-    annotate: bool = True
+    annotate: Annotated[bool, FIXED] = True
     """Whether a note after moved documents gives their received order, for the model to weigh them
     by; 5 to 6 tokens a document. Without it, accuracy was measured lower."""
     relabel: Relabel = "auto"
@@ -127,45 +125,18 @@ class ContextSettings:
     points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all
     but that share once the guard saw fewer tokens to prefill and no harm in reported outcomes.
     `off` never does."""
-    dedup_tool_lines: bool = False
-    """Whether runs of lines of tool output that repeat earlier tool output are replaced. Off by
-    default: it takes milliseconds for hundreds of kilobytes."""
-    max_added_ms: Annotated[float, Gt(0), Le(1000)] = 4.0
-    """Milliseconds after which the body is forwarded unchanged, checked between two steps. 95
-    documents of 4 KB take 2 to 3."""
     max_body_bytes: Annotated[int, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body that is examined; 2 MiB are some 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Documents whose order is remembered at most: 0.1 KB each, up to 0.9 KB
     where many orders differ in their last document only. If engines report the sizes
     of their KV caches, the limit is what those hold together, if less."""
-    ttl_s: Annotated[float, Gt(0), Le(86_400)] = 900.0
-    """Seconds after which an order is forgotten unless it was sent again."""
     half_life_s: Annotated[float, Gt(0), Le(86_400)] = 600.0
     """Half-life of a document's popularity, in seconds."""
-    memo_entries: Annotated[int, Ge(1), Le(1_000_000)] = 20_000
-    """Messages of running conversations whose order is remembered, so that later turns repeat it;
-    0.7 KB each and 16 bytes for each document."""
-    memo_ttl_s: Annotated[float, Gt(0), Le(86_400)] = 3600.0
-    """Seconds of silence after which a conversation's messages may be ordered again."""
-    max_scopes: Annotated[int, Ge(1), Le(1024)] = 32
-    """Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently
-    used is dropped."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations that stay as received, for comparison. 0 also switches the guard
     off."""
-    min_gain: Annotated[float, Ge(0), Le(1)] = 0.01
-    """Increase in the share of prompt tokens found cached that reordering must reach. Otherwise the
-    route switches itself off, after `guard_requests`."""
-    guard_requests: Annotated[int, Ge(2), Le(10_000_000)] = 200
-    """Conversations of each group whose usage must be read before `min_gain` is judged; requests
-    that begin with the same text are one."""
-    guard_outcomes: Annotated[int, Ge(2), Le(10_000_000)] = 50
-    """Conversations of each group with reported outcomes before their correctness is compared. A
-    route that makes answers worse, by three standard errors, switches itself off."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""
         check(self)
-        if self.max_docs < self.min_docs:
-            raise SettingError("context: `max_docs` must not be below `min_docs`")

@@ -19,7 +19,6 @@ from laar.context.aligner import Alignment, OrderIndex
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Raw, Text, answer_form, prompt_texts, said_before
 from laar.context.cache import DocCache
-from laar.context.chunks import shorten
 from laar.context.formats import Unknown, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.guard import GainGuard
@@ -92,7 +91,6 @@ class Turn:
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
-    _with_blocks: set[Path] = field(init=False, default_factory=set)
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
         """Goes through the prompt once; `raw` as for `prompt_texts`."""
@@ -113,8 +111,6 @@ class Turn:
                 moved = text.path if text.parts else moved
             self._sent.append(made)
             self.check()
-        if self.settings.dedup_tool_lines and "tool" in self.settings.roles:
-            self._shorten([text for text in texts if text.role == "tool"])
         return plan
 
     # -- one text ------------------------------------------------------------------------------
@@ -127,8 +123,6 @@ class Turn:
         raw = text.value.encode()
         memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
         known = self.memo.get(memo_key, self.now)
-        if known is not None:  # remembered because it has documents
-            self._with_blocks.add(text.path)
         if not text.fresh and not (known.orders if known else self._dedups):
             # Left as received in its own turn, or never seen here.
             self._in_full.update(known.docs if known else ())
@@ -166,8 +160,6 @@ class Turn:
             return []
         if text.fresh:
             self._plan.shapes += [(block.shape, block.documents) for block in blocks]
-        if blocks:
-            self._with_blocks.add(text.path)
         held = [block.held for block in blocks if block.held is not None]
         for reason in held:
             self._note(reason)
@@ -318,16 +310,6 @@ class Turn:
         elif self.guard is not None and self.guard.is_off(self.route):
             plan.held_out, plan.reason = True, Reason.AUTO_OFF
         return plan.held_out
-
-    def _shorten(self, texts: Sequence[Text]) -> None:
-        """Shortens lines of tool output; texts with documents have their own de-duplication."""
-        plan = self._plan
-        sent = [plan.edits.get(text.path, text.value) for text in texts]
-        for text, old, new in zip(texts, sent, shorten(sent), strict=True):
-            if new != old and text.path not in self._with_blocks:
-                plan.edits[text.path] = new
-                plan.removed_bytes += len(old) - len(new)
-        self.check()
 
     def _note(self, reason: Reason) -> None:
         """Keeps the most informative reason: that documents were fit, else the first refusal."""

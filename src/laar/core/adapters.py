@@ -1,7 +1,7 @@
 """The LoRA adapters that engines have at hand, and the cost of those that they have not.
 
 An engine keeps `max_loras` adapters where it computes. A request for another one has it loaded
-(`load_s`). While requests for as many others run, it has to wait until those of one of them are
+(`LOAD_S`). While requests for as many others run, it has to wait until those of one of them are
 done, about as long as an answer takes. Both are seconds like all others: holding an adapter is an
 affinity that a queue outbids.
 
@@ -23,6 +23,9 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
 __all__ = ["Adapters"]
+
+LOAD_S = 0.25
+"""Seconds that an engine takes to load an adapter: some 100 MB from a local disk."""
 
 MAX_KEPT = 64
 """Adapters at hand of one endpoint; engines have a few, and 64 is much for any."""

@@ -152,7 +152,7 @@ class Candidates:
             raise RequestError(
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
-        reached = unless_none(able, reachable(table, able, self._filters))
+        reached = unless_none(able, reachable(table, able))
         slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
         models = self._models(able)
         group = Group(
@@ -184,7 +184,7 @@ class Candidates:
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """The endpoints that may prefill for a group: sound ones, since plain serving remains."""
         table, health = self._table, self._health
-        slots = slots[reachable(table, slots, self._filters)]
+        slots = slots[reachable(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
         answers, trials = None, Standing(slots=())
         if health is not None:

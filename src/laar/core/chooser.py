@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,9 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning import Weights
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
 
 __all__ = ["Chooser", "Priority"]
 
@@ -255,7 +257,7 @@ class Chooser:
         elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
         if not reason:
-            first = to_explore(view, may, scores, self.settings.explore_share)
+            first = to_explore(view, may, scores)
             reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
         order = policy.order(scores, view, masks, first)

@@ -66,14 +66,6 @@ class DirectorSettings:
     """Worth of a correct answer, in seconds. x-laar-exhausted is answered as soon as no further
     attempt is expected to yield one for less (seconds / P(correct) after these failures). None:
     only once every model was tried."""
-    adapter_load_s: Annotated[float, Ge(0), Le(600)] = 0.25
-    """Seconds that an engine takes to load a LoRA adapter that it has not loaded. The default is
-    that of some 100 MB from a local disk. 0: only queues and prefixes count."""
-    explore_share: Annotated[float, Ge(0), Le(0.2)] = 0.01
-    """Share of requests that may go to a model with fewer than 30 known outcomes on such requests,
-    so that reports can correct its estimate. Only while outcomes are reported and the policy
-    prices. Never a retry, a request with an objective, or a request that would take twice as long.
-    0: no request."""
     apart: ApartRule = "by-cost"
     """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
     with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill beside the answers in progress
@@ -83,7 +75,7 @@ class DirectorSettings:
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
     """For `apart: threshold`: uncached prompt tokens at the answering endpoint from which on
     another endpoint prefills them."""
-    transfer_tokens_per_s: Annotated[float, Gt(0), Le(1e12)] = 100_000.0
+    transfer_tokens_per_s: Annotated[float, FIXED] = 100_000.0
     """Tokens per second whose KV an endpoint can fetch from another. The default is an 8B model's
     (131 KB a token: 32 layers, 8 KV heads of 128, 16 bits) over 100 Gbit/s; a 70B model has some
     40,000."""

@@ -18,6 +18,10 @@ __all__ = ["EXPLORE", "to_explore"]
 EXPLORE = "explore"
 """The reason of a decision that explores."""
 
+EXPLORE_SHARE = 0.01
+"""Share of the requests that could explore and do: enough for an estimate to recover in a day, and
+too few to be noticed in the mean."""
+
 ENOUGH_OUTCOMES = 30.0
 """Outcomes from which a model counts as known; the fit trusts a cell from as many."""
 
@@ -25,17 +29,16 @@ SLOWER = 2.0
 """How much longer than the best choice it may take."""
 
 
-def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> int | None:
+def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
     """The candidate that this request is to explore; None for nearly all requests.
 
     Args:
         view: priced.
         may: the candidates that are left to pick from; None for all.
         scores: scores of the candidates.
-        share: share of the requests that could explore.
     """
     request, reported = view.request, view.reported
-    if not share or reported is None or view.terms is None or request.shadow:
+    if reported is None or view.terms is None or request.shadow:
         return None
     if view.terms.probability is not view.probability:  # reports change nothing of this policy
         return None
@@ -50,7 +53,7 @@ def to_explore(view: View, may: Mask | None, scores: Floats, share: float) -> in
     thin = (view.evidence + reported < ENOUGH_OUTCOMES) & fine & others
     if may is not None:
         thin &= may
-    if not thin.any() or view.rng.random() >= share:
+    if not thin.any() or view.rng.random() >= EXPLORE_SHARE:
         return None
     return _best_of(thin, scores)
 

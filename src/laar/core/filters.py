@@ -12,12 +12,24 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge
 
 from laar.core.endpoints import EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
 __all__ = ["FilterSettings", "in_subset", "reachable", "unless_none", "unsaturated"]
+
+
+MAX_FAILURES = 3
+"""Failed probes in a row after which an endpoint is passed over. One can be chance, three in a row
+are not."""
+
+MAX_KV_USAGE = 0.98
+"""Share of the KV cache in use above which the endpoint is passed over, since engines then
+preempt."""
+
+STALE_S = 10.0
+"""Seconds after which a reading no longer counts for saturation: ten missed scrapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +38,8 @@ class FilterSettings:
 
     applies: ClassVar = Applies.AT_ONCE
 
-    max_failures: Annotated[int, Ge(1), Le(1000)] = 3
-    """Failed probes in a row after which an endpoint is passed over. One can be chance, three in a
-    row are not."""
     max_waiting: Annotated[float, Ge(0)] = 128.0
     """Number of requests waiting in the engine above which the endpoint is passed over."""
-    max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.98
-    """Share of the KV cache in use above which the endpoint is passed over, since engines then
-    preempt."""
-    stale_s: Annotated[float, Gt(0), Le(3600)] = 10.0
-    """Seconds after which a reading no longer counts for saturation: ten missed scrapes."""
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:
@@ -49,18 +53,16 @@ def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask
     return np.isin(slots, np.fromiter(named, np.intp, len(named)))
 
 
-def reachable(table: EndpointTable, slots: Slots, settings: FilterSettings) -> Mask:
+def reachable(table: EndpointTable, slots: Slots) -> Mask:
     """The candidates that the collectors can reach."""
-    keep: Mask = table.failures[slots] < settings.max_failures
+    keep: Mask = table.failures[slots] < MAX_FAILURES
     return keep
 
 
 def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Mask:
     """The candidates without a fresh reading over a threshold."""
     # NaN compares false: unknown and never read are not saturated, and not idle either.
-    fresh = now - table.read_at[slots] <= settings.stale_s
-    over = (table.waiting[slots] > settings.max_waiting) | (
-        table.kv_usage[slots] > settings.max_kv_usage
-    )
+    fresh = now - table.read_at[slots] <= STALE_S
+    over = (table.waiting[slots] > settings.max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)
     keep: Mask = ~(fresh & over)
     return keep

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -22,7 +22,10 @@ from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.prefix.beliefs import Demand
-from laar.tuning import Observed, Weights
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
+    from laar.tuning.windows import Observed
 
 __all__ = [
     "BY_CANDIDATE",

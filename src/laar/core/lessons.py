@@ -10,7 +10,7 @@ from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
 from laar.core.interfaces import Assessor, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning import Observed
+from laar.tuning.windows import Observed
 
 __all__ = ["Lessons"]
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from laar.accuracy.assessor import Assessment, PlainAssessor
-from laar.core.adapters import Adapters
+from laar.core.adapters import LOAD_S, Adapters
 from laar.core.apart import Prefillers
 from laar.core.candidates import Group
 from laar.core.decision import DirectorSettings
@@ -177,11 +177,8 @@ class Views:
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
         """Seconds until the adapter that the request names is at hand, of each candidate."""
-        load_s = self.settings.adapter_load_s
-        if not load_s:
-            return None
         of = self._engines.constants(slots, base_s, timed=timed)
-        return self._adapters.price(slots, name, load_s, float(of.answer_s.mean()))
+        return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
 
     def _times_tried(self, tried: Sequence[str], model_id: Slots) -> Floats:
         counts = Counter(tried)

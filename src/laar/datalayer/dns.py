@@ -26,6 +26,7 @@ Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """A name's IP addresses; raises OSError when there are none."""
 
 INTERVAL_S = 10.0
+"""Between two look-ups of a name: the records of a fleet change as pods come and go."""
 RETRY_S = 2.0
 """How soon a name that failed is asked for again."""
 TIMEOUT_S = 5.0

@@ -34,6 +34,7 @@ from laar.datalayer.visits import Visits
 __all__ = ["ServedNames", "read_served"]
 
 INTERVAL_S = 30.0
+"""Between two looks at an endpoint's names: loading an adapter takes seconds and is rare."""
 NAMELESS_INTERVAL_S = 1.0
 TIMEOUT_S = 5.0
 DOUBT_S = 1.0

@@ -19,9 +19,8 @@ from laar.doctor.envoy_values import (
     key,
     override_host,
 )
-from laar.envoy import BootstrapOptions
 from laar.envoy.listeners import DELAYED_CLOSE, STAT_PREFIX
-from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON
+from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOptions
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 
@@ -126,13 +125,17 @@ def mode_is(field: str, *, native: str | None, full_duplex: str | None) -> Judge
     """A field of the processing mode has a value in each shape; None leaves it open."""
     default = "NONE" if field.endswith("body_mode") else "SKIP"
     effects = {
-        native: "every chunk of an answer costs a message, and the end of a request is seen late",
+        native: "the picker gets answers in a form that it does not read",
         full_duplex: "full duplex needs bodies and trailers both ways, or requests hang",
     }
 
     def judge(processor: Json, _needs: Needs) -> Wrong | None:
-        wanted = native if is_native(processor) else full_duplex
-        if wanted is None or _mode(processor).get(field, default) == wanted:
+        wanted, value = full_duplex, _mode(processor).get(field, default)
+        if is_native(processor):
+            wanted = native
+            if field == "response_body_mode" and value == "STREAMED":
+                return None  # as the gateway shape has it
+        if wanted is None or value == wanted:
             return None
         return Wrong(effects[wanted], wanted)
 

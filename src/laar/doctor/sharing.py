@@ -11,7 +11,7 @@ from laar.server.sharing.carrier import Away
 from laar.server.sharing.store import Store
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 
 __all__ = ["sharing_findings", "store_findings"]
 

@@ -41,7 +41,7 @@ def bootstrap(shape: Shape, options: BootstrapOptions) -> dict[str, object]:
             listeners=[data_listener(shape, options), probe_listener(options)],
             clusters=[
                 endpoints_cluster(options.eds_path, str(PurePath(options.eds_path).parent)),
-                picker_cluster(options, watched=body_mode(shape, options) == "full-duplex"),
+                picker_cluster(options, body_mode(shape, options)),
                 admin_cluster(options.admin_port),
             ],
         ),

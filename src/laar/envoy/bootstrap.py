@@ -16,14 +16,14 @@ standalone all addresses           anyone: x-forwarded-for gets their    native
                                    address, paths are normalised, slow
                                    headers refused, and those with
                                    underscores dropped
-gateway    all addresses           as standalone                         full duplex, as a
-                                                                         Gateway API gateway
-                                                                         configures a picker
+gateway    all addresses           as standalone                         streamed
 ========== ======================= ===================================== ====================
 
 *Native* sends the picker the whole request body in one message and, of the answer, its headers:
-three messages each way however long the answer is. *Full duplex* sends and takes back every chunk
-of both; it exists for gateways that insist, and to test a picker against their messages.
+three messages each way however long the answer is. *Streamed* sends the answer's body as well,
+piece by piece; Envoy keeps each until it is answered, so that nothing is lost with the picker.
+*Full duplex* sends and takes back every chunk of both, as a Gateway API gateway configures a
+picker; it exists to test one against their messages.
 
 Failing open, the default, keeps requests flowing while the picker is down: Envoy's least request
 takes over. It knows no models, so it is right for endpoints that all accept the model names asked

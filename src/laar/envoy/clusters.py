@@ -94,7 +94,7 @@ from envoy_data_plane.envoy.type.v3 import Percent
 from envoy_data_plane.google.protobuf import Any
 
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
-from laar.envoy.options import BootstrapOptions, is_ip
+from laar.envoy.options import BodyMode, BootstrapOptions, is_ip
 from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE
 from laar.protocol.headers import DESTINATION, SERVED
 
@@ -110,6 +110,8 @@ busy for a second stays."""
 _PICKER_EJECTED = timedelta(seconds=1)
 _PING_INTERVAL = timedelta(milliseconds=500)
 _PING_TIMEOUT = timedelta(milliseconds=1500)
+_LONG_PING_TIMEOUT = timedelta(seconds=12)
+"""Where the end of a stream costs an answer, a picker that comes back within 10 s has to pass."""
 
 _IN_FLIGHT = 100_000
 """Requests and connections at once, per cluster: no limit in practice, yet a limit."""
@@ -191,22 +193,26 @@ def endpoints_cluster(eds_path: str, watched_directory: str) -> Cluster:
     )
 
 
-def picker_cluster(options: BootstrapOptions, *, watched: bool) -> Cluster:
+def picker_cluster(options: BootstrapOptions, body_mode: BodyMode) -> Cluster:
     """The picker; where its CA is named, over TLS that is verified against that CA.
+
+    Where answers pass through it, HTTP/2 pings find a picker that hangs, and its streams are cut:
+    Envoy has no message time-out in full duplex, and begins it anew with each streamed piece. What
+    is streamed goes on without the picker then, unless Envoy fails closed; in full duplex it ends.
 
     Args:
         options: name its address, and the files for TLS.
-        watched: cut the streams of a picker that answers no HTTP/2 ping. In full duplex nothing
-            else ends the wait for a picker that hangs: Envoy arms no message time-out there.
+        body_mode: how bodies go through it.
     """
     host, port = options.picker_address
     http2 = Http2ProtocolOptions(
         initial_stream_window_size=_H2_WINDOW_BYTES,
         initial_connection_window_size=_H2_WINDOW_BYTES,
     )
-    if watched:
+    if body_mode != "native":
+        lossless = body_mode == "streamed" and options.fail_open
         http2.connection_keepalive = KeepaliveSettings(
-            interval=_PING_INTERVAL, timeout=_PING_TIMEOUT
+            interval=_PING_INTERVAL, timeout=_PING_TIMEOUT if lossless else _LONG_PING_TIMEOUT
         )
     return Cluster(
         name=PICKER_CLUSTER,

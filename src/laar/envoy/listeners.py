@@ -99,7 +99,7 @@ _ACCESS_LOG = {
 
 def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
     """The mode that was chosen, or the shape's own."""
-    return options.body_mode or ("full-duplex" if shape == "gateway" else "native")
+    return options.body_mode or ("streamed" if shape == "gateway" else "native")
 
 
 def data_listener(shape: Shape, options: BootstrapOptions) -> Listener:
@@ -230,19 +230,19 @@ def _guard_against_strangers(manager: HttpConnectionManager) -> None:
 
 
 def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> ExternalProcessor:
-    native = bodies == "native"
+    whole = bodies != "full-duplex"
     # A route may name its pool: metadata {laar: {pool: NAME}}.
     attributes = [names.POOL, agreed.ATTEMPTS]
-    if native:
+    if whole:
         attributes += names.attributes_read(options.tenant_header)
     return ExternalProcessor(
         stat_prefix=STAT_PREFIX,
         grpc_service=GrpcService(
             envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PICKER_CLUSTER, authority=options.picker)
         ),
-        processing_mode=processing_mode(native=native, headers=not native),
+        processing_mode=processing_mode(bodies, headers=not whole),
         # A picker samples the answers of some requests, and releases upgrades, by an override.
-        allow_mode_override=native,
+        allow_mode_override=whole,
         failure_mode_allow=options.fail_open,
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         message_timeout=timedelta(seconds=MESSAGE_TIMEOUT_S),
@@ -266,7 +266,7 @@ def _until_decided(options: BootstrapOptions, bodies: BodyMode) -> list[HttpFilt
     chosen before the body is read. For the same reason ext_proc does not look for the route again
     when the decision asks it to, so another filter does.
     """
-    if bodies != "native":
+    if bodies == "full-duplex":
         return []
     return [
         _http_filter(BUFFER, Buffer(max_request_bytes=options.max_body_bytes), on_routes=True),

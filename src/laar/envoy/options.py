@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
-BodyMode: TypeAlias = Literal["native", "full-duplex"]
+BodyMode: TypeAlias = Literal["native", "streamed", "full-duplex"]
 
 MESSAGE_TIMEOUT_S = 1.8
 """Seconds until Envoy gives the picker up, which decides in milliseconds; a held request gets more.

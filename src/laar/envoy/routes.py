@@ -108,7 +108,7 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
     for patience in allowed:
         if (patience.silence_s or 0) >= options.idle_timeout_s and not patience.once:
             continue
-        if body_mode == "native":
+        if body_mode != "full-duplex":
             generation = RouteMatch(
                 safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
                 headers=[
@@ -125,27 +125,31 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
             whole = BufferPerRoute(buffer=Buffer(max_request_bytes=options.max_body_bytes))
             kept.typed_per_filter_config[BUFFER] = Any.pack(whole)
             found.append(kept)
-        mode = processing_mode(native=True, headers=True) if body_mode == "native" else None
+        mode = None if body_mode == "full-duplex" else processing_mode(body_mode, headers=True)
         other = ExtProcOverrides(processing_mode=mode)
         found.append(_route(RouteMatch(prefix="/"), options, patience, other))
     return found
 
 
-def processing_mode(*, native: bool, headers: bool) -> ProcessingMode:
+def processing_mode(body_mode: BodyMode, *, headers: bool) -> ProcessingMode:
     """The parts of a stream that Envoy sends to the picker.
 
     Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
     """
     send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
     bodies = ProcessingModeBodySendMode
-    trailers = skip if native else send
+    requests, answers = {
+        "native": (bodies.BUFFERED, bodies.NONE),
+        "streamed": (bodies.BUFFERED, bodies.STREAMED),
+        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED),
+    }[body_mode]
     return ProcessingMode(
         request_header_mode=send if headers else skip,
-        request_body_mode=bodies.BUFFERED if native else bodies.FULL_DUPLEX_STREAMED,
-        request_trailer_mode=trailers,
+        request_body_mode=requests,
+        request_trailer_mode=send if body_mode == "full-duplex" else skip,
         response_header_mode=send,
-        response_body_mode=bodies.NONE if native else bodies.FULL_DUPLEX_STREAMED,
-        response_trailer_mode=trailers,
+        response_body_mode=answers,
+        response_trailer_mode=skip if body_mode == "native" else send,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.fields import (
     ADAPTED,
@@ -109,7 +110,6 @@ def filtered(record: DecisionRecord) -> list[dict[str, object]]:
 
 def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     spec, asked = record.specs[slot], record.asked_model
-    filters = record.settings.filters
     behind = record.settings.aliases.get(asked)
     if asked and behind != () and not {*(behind or ()), asked}.intersection(spec.models):
         return f"does not serve {asked}"
@@ -129,12 +129,12 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     if record.goes_on:
         return "does not keep the answer that the request goes on from"
     failures = int(readings.failures[slot])
-    if failures >= filters.max_failures:
+    if failures >= MAX_FAILURES:
         return f"unreachable: {failures} scrapes or probes failed in a row"
     if record.left_out and slot in record.left_out:
         return record.left_out[slot]
-    if readings.waiting[slot] > filters.max_waiting:
+    if readings.waiting[slot] > record.settings.filters.max_waiting:
         return f"saturated: {readings.waiting[slot]:.0f} requests wait in its engine"
-    if readings.kv_usage[slot] > filters.max_kv_usage:
+    if readings.kv_usage[slot] > MAX_KV_USAGE:
         return f"saturated: {readings.kv_usage[slot]:.0%} of its KV cache is in use"
     return "left out by a filter"

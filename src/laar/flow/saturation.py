@@ -25,6 +25,14 @@ from laar.declaring import Applies, check
 
 __all__ = ["Loads", "Saturation"]
 
+MAX_KV_USAGE = 0.95
+"""Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Less
+than `laar.core.filters` has: the queue holds back before an endpoint is passed over."""
+
+STALE_AFTER_S = 3.0
+"""Seconds after which a reading no longer marks an endpoint as full: three missed scrapes. laar's
+own counters still do, so that this can be soon."""
+
 LONG_SHARE = 0.5
 """The most of an endpoint's prefill cap that long requests in flight take from short ones."""
 
@@ -67,12 +75,6 @@ class Saturation:
     read and by the readings."""
     max_requests: Annotated[int, Ge(1), Le(100_000)] = 256
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
-    max_kv_usage: Annotated[float, Gt(0), Le(1)] = 0.95
-    """Share of the KV cache in use above which an endpoint is full, since it is about to
-    preempt."""
-    stale_after_s: Annotated[float, Gt(0), Le(3600)] = 3.0
-    """Seconds after which a reading no longer marks an endpoint as full: three missed scrapes.
-    laar's own counters still do."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a cap that lets nothing through."""
@@ -86,10 +88,10 @@ class Saturation:
             prefill_s = prefill_s - np.maximum(spared_s, 0.0)
         own = np.maximum(prefill_s / self.max_prefill_s, loads.requests / self.max_requests)
         reported = np.fmax(
-            loads.reported_requests / self.max_requests, loads.kv_usage / self.max_kv_usage
+            loads.reported_requests / self.max_requests, loads.kv_usage / MAX_KV_USAGE
         )
         # Comparing with not-a-number is false, and fmax passes it over: unknown closes nothing.
-        fresh = loads.reading_age_s <= self.stale_after_s
+        fresh = loads.reading_age_s <= STALE_AFTER_S
         return np.fmax(own, np.where(fresh, reported, 0.0))
 
     def has_room(

@@ -52,21 +52,17 @@ class Blame:
     def __len__(self) -> int:
         return len(self._records)
 
-    def good(
-        self, traits: Iterable[int], half_life_s: float, now: float, count: float = 1.0
-    ) -> None:
+    def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
         """Records that a request with these traits was answered; -1 takes one back."""
         for trait in traits:
             record = self._records.get(trait)
             if record is None:
                 continue
-            record.add(half_life_s, now, good=max(count, -record.good))
+            record.add(now, good=max(count, -record.good))
             if record.good > 4.0 * record.bad:
                 del self._records[trait]
 
-    def bad(
-        self, traits: Iterable[int], slots: Collection[int], half_life_s: float, now: float
-    ) -> None:
+    def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
         """Records that these endpoints, each known to be sound, failed a request."""
         for trait in traits:
             record = self._records.get(trait)
@@ -76,9 +72,9 @@ class Blame:
                     self._records.popitem(last=False)
             self._records.move_to_end(trait)
             record.several = record.several or any(slot != record.slot for slot in slots)
-            record.add(half_life_s, now, bad=1.0)
+            record.add(now, bad=1.0)
 
-    def is_culprit(self, traits: Iterable[int], half_life_s: float, now: float) -> bool:
+    def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Whether requests with one of these traits fail nearly always, and at several endpoints.
 
         Failures at one alone may be its own: prompts that begin alike go to one endpoint.
@@ -86,7 +82,7 @@ class Blame:
         for trait in traits:
             record = self._records.get(trait)
             if record is not None and record.several:
-                record.fade(half_life_s, now)
+                record.fade(now)
                 if record.bad >= _LEAST and record.bad >= _CULPRIT * (record.good + record.bad):
                     return True
         return False

@@ -30,6 +30,31 @@ from laar.health.settings import HealthSettings
 
 __all__ = ["Breaker", "State"]
 
+FAILING_SHARE = 0.35
+"""Share of failures among an endpoint's last dozen outcomes that takes it out. With about a third,
+an endpoint that fails every second request is found after some seven failures; one that fails one
+in ten stays, at its price."""
+
+FIRST_TRIAL_S = 1.0
+"""Seconds from taking an endpoint out to the first request on trial. Doubled each time it fails
+again, and five times as long after a hang. A short fault should cost a second."""
+
+SLOW_START_S = 10.0
+"""Seconds over which the price of a new or returning endpoint falls from five times to its own: its
+caches are cold, and another failure should cost little."""
+
+OVERDUE_S = 2.0
+"""Seconds of silence that never count as a hang. A longer silence counts if it exceeds the model's
+usual by three deviations while endpoints with the same model answer."""
+
+FULL_S = 1.0
+"""Seconds of pause for an endpoint that reports that it is full (429, a full queue) without
+retry-after; doubled while it stays full."""
+
+LONGEST_FULL_S = 30.0
+"""Longest pause in seconds, whatever retry-after requests: engines empty their queues in seconds,
+and a wrong header must not cost an endpoint."""
+
 _LEAST = 6.0  # outcomes before a share is one
 _CONVALESCENT = 4
 """Answers after a trial in which a single failure takes it out again."""
@@ -114,19 +139,19 @@ class Breaker:
         """Whether it gets nothing but trials."""
         return self.state in (State.OPEN, State.TRIAL, State.SUSPECT)
 
-    def answers(self, settings: HealthSettings, now: float) -> float:
+    def answers(self, now: float) -> float:
         """P(it answers), in 0..1; less while it starts slowly."""
         recent = self._recent
-        recent.fade(settings.half_life_s, now)
+        recent.fade(now)
         probability = (recent.good + _FAITH) / (recent.good + recent.bad + _FAITH)
         if self.state is State.STARTING:
-            done = (now - self._closed_at) / max(settings.slow_start_s, 1e-9)
+            done = (now - self._closed_at) / SLOW_START_S
             probability *= min(1.0, _FIRST_SHARE + (1.0 - _FIRST_SHARE) * max(0.0, done))
         return probability
 
     def troubled(self, settings: HealthSettings, now: float) -> bool:
         """Whether anything sets it apart from an endpoint that never failed."""
-        if self.state is State.STARTING and now - self._closed_at >= settings.slow_start_s:
+        if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
             self._acquit(settings, now)
@@ -142,7 +167,7 @@ class Breaker:
             or self._suspected
         ):
             return True
-        self._recent.fade(settings.half_life_s, now)
+        self._recent.fade(now)
         return self._recent.bad > _NEGLIGIBLE
 
     @property
@@ -213,7 +238,7 @@ class Breaker:
             recent.good = min(recent.good + 1.0, WINDOW)
             self._streak = 0.0
             return False
-        recent.add(settings.half_life_s, now, good=1.0)
+        recent.add(now, good=1.0)
         self._streak = 0.0
         self._answered += 1
         self._hopeless = False
@@ -245,7 +270,7 @@ class Breaker:
         `row` is how many in a row open it, where that is not the settings' number.
         """
         recent = self._recent
-        recent.add(settings.half_life_s, now, bad=weight)
+        recent.add(now, bad=weight)
         self._streak += weight
         if self._streak >= settings.consecutive_failures - 1e-9:
             self._hopeless = True
@@ -260,7 +285,7 @@ class Breaker:
             on_trial
             or relapse
             or self._streak >= (row or settings.consecutive_failures) - 1e-9
-            or (total >= _LEAST and recent.bad >= settings.failing_share * total)
+            or (total >= _LEAST and recent.bad >= FAILING_SHARE * total)
         ):
             return False
         self.open(kind, settings, rng, now)
@@ -269,11 +294,11 @@ class Breaker:
     def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
         """Takes the endpoint out until a trial."""
         longest = settings.longest_trial_s
-        first = settings.first_trial_s * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
+        first = FIRST_TRIAL_S * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
         quiet_s = now - self._closed_at
         back_for_good = (
             self.state in (State.CLOSED, State.SUSPECT)
-            and quiet_s > 2.0 * self._backoff_s + settings.slow_start_s
+            and quiet_s > 2.0 * self._backoff_s + SLOW_START_S
         )
         self._suspected = False
         self.failed_again = self.state in (State.OPEN, State.TRIAL)
@@ -294,20 +319,13 @@ class Breaker:
             self.trial = None
             self.trial_at = now + _AGAIN_S * (1.0 + _JITTER * rng.random())
 
-    def full(
-        self,
-        attempt: Attempt | None,
-        retry_after_s: float | None,
-        settings: HealthSettings,
-        now: float,
-    ) -> None:
+    def full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
         """Records that the endpoint is full. It answered, so a trial is passed."""
-        longest = settings.longest_full_s
-        pause_s = settings.full_s if retry_after_s is None else retry_after_s
+        pause_s = FULL_S if retry_after_s is None else retry_after_s
         if now - self.full_until < self._full_s:  # full again, as soon as it was asked
             pause_s = max(pause_s, 2.0 * self._full_s)
-        self._full_s = min(longest, max(settings.full_s, pause_s))
-        self.full_until = max(self.full_until, now + min(longest, max(0.0, pause_s)))
+        self._full_s = min(LONGEST_FULL_S, max(FULL_S, pause_s))
+        self.full_until = max(self.full_until, now + min(LONGEST_FULL_S, max(0.0, pause_s)))
         if attempt is not None and attempt is self.trial:
             self._close(now)
 
@@ -321,9 +339,9 @@ class Breaker:
         if attempt is self.trial:
             self._close(now)
 
-    def heard_good(self, settings: HealthSettings, now: float) -> None:
+    def heard_good(self, now: float) -> None:
         """Records a good answer to another picker's request."""
-        self._recent.add(settings.half_life_s, now, good=1.0)
+        self._recent.add(now, good=1.0)
         if not self.is_out:
             self._streak = 0.0
             self._answered += 1
@@ -366,10 +384,10 @@ class Breaker:
         """
         if self.is_out or self._suspected:
             return False
-        if now - self.suspected_at < settings.first_trial_s:
+        if now - self.suspected_at < FIRST_TRIAL_S:
             if kind is not Kind.DENIED:  # soon, then: its price may keep all others away
                 self._suspected, self.kind = True, kind
-                self.suspected_at += settings.first_trial_s
+                self.suspected_at += FIRST_TRIAL_S
             return False
         self._suspected = True
         self.suspected_at = now
@@ -380,7 +398,7 @@ class Breaker:
             self.opened_at = now
             wait_s = _SUSPECT_S
             if kind is Kind.HANG:  # it is overdue by then, or has gone on
-                wait_s = min(settings.overdue_s, settings.longest_trial_s)
+                wait_s = min(OVERDUE_S, settings.longest_trial_s)
             self.trial_at = now + wait_s
         return True
 
@@ -389,20 +407,18 @@ class Breaker:
         self.state = State.CLOSED
         if now - self._trusted_until > settings.longest_trial_s:
             self._trust_s = 0.0
-        self._trust_s = min(
-            settings.longest_trial_s, max(settings.first_trial_s, 2.0 * self._trust_s)
-        )
+        self._trust_s = min(settings.longest_trial_s, max(FIRST_TRIAL_S, 2.0 * self._trust_s))
         self._trusted_until = now + self._trust_s
 
-    def forgive(self, weight: float, settings: HealthSettings, now: float) -> None:
+    def forgive(self, weight: float, now: float) -> None:
         """Takes back a weight that counted as a failure and was none."""
-        self._recent.fade(settings.half_life_s, now)
+        self._recent.fade(now)
         self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, settings: HealthSettings, now: float) -> None:
         """Takes back failures that were none: refusals for load, or a request's fault."""
-        self.forgive(weight, settings, now)
+        self.forgive(weight, now)
         recent = self._recent
         if (
             self.kind in _EXCUSED
@@ -442,9 +458,9 @@ class Breaker:
             self.openings -= 1
             self.failed_probes = failed
 
-    def retract_good(self, settings: HealthSettings, now: float) -> None:
+    def retract_good(self, now: float) -> None:
         """Takes back an outcome that counted as good and was not."""
-        self._recent.fade(settings.half_life_s, now)
+        self._recent.fade(now)
         self._recent.good = max(0.0, self._recent.good - 1.0)
 
     def distrust(self, answers: int) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import State
+from laar.health.breaker import LONGEST_FULL_S, State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
@@ -185,7 +185,7 @@ class Health:
             if not reply.event:
                 endpoint.denied.add(now, happened=False)
             if attempt.good and reply.event:
-                endpoint.breaker.retract_good(self._records.settings, now)
+                endpoint.breaker.retract_good(now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
             endpoint.breaker.end_trial(attempt, self._rng, now)
             attempt.judged = True
@@ -242,23 +242,23 @@ class Health:
             now: seconds of the clock.
         """
         verdict = None if reply is None else judge(reply)
-        blame, half_life_s = self._records.blame, self.settings.half_life_s
+        blame = self._records.blame
         if verdict is GOOD:
-            blame.good(traits, half_life_s, now)
+            blame.good(traits, now)
         if verdict is Kind.FULL:
             return Kind.FULL
         if reply is not None and verdict not in _BLAMED:
             return Kind.RETRIED
         if reply is not None and reply.event:
-            blame.good(traits, half_life_s, now, count=-1.0)  # its status had counted
+            blame.good(traits, now, count=-1.0)  # its status had counted
         proved = [
             slot
             for slot in failed
             if (known := self._endpoints.get(slot)) is not None and known.is_proved(now)
         ]
         if proved:
-            blame.bad(traits, proved, half_life_s, now)
-        if len(set(failed)) > 1 or blame.is_culprit(traits, half_life_s, now):
+            blame.bad(traits, proved, now)
+        if len(set(failed)) > 1 or blame.is_culprit(traits, now):
             return Kind.REQUEST
         return Kind.RETRIED
 
@@ -270,7 +270,7 @@ class Health:
 
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Whether a request is like others that failed wherever they went."""
-        return self._records.blame.is_culprit(traits, self.settings.half_life_s, now)
+        return self._records.blame.is_culprit(traits, now)
 
     def passed_over(
         self,
@@ -326,7 +326,7 @@ class Health:
         settings, breaker = self._records.settings, endpoint.breaker
         match word.what:
             case "good":
-                breaker.heard_good(settings, now)
+                breaker.heard_good(now)
             case "bad":
                 breaker.bad(None, word.kind, word.amount, settings, self._rng, now)
             case "out":
@@ -334,7 +334,7 @@ class Health:
             case "back":
                 breaker.heard_back(now)
             case "full":
-                breaker.pause(now + min(settings.longest_full_s, word.amount))
+                breaker.pause(now + min(LONGEST_FULL_S, word.amount))
             case "trial" if breaker.state is State.OPEN:
                 breaker.trial_at = max(breaker.trial_at, now + min(_TRIAL_S, word.amount))
         self._records.trouble(slot)
@@ -344,8 +344,7 @@ class Health:
     def look(self, now: float) -> None:
         """Finds endpoints that have fallen silent or slow; to be called when `look_at` is past."""
         self.look_at = now + _LOOK_S
-        settings = self._records.settings
-        if not settings.enabled:
+        if not self._records.settings.enabled:
             return
         for slot, endpoint in self._endpoints.items():
             if endpoint.attempts:
@@ -429,4 +428,4 @@ class Health:
     def answers(self, slot: int, now: float) -> float:
         """P(answers) of a slot; 1 for one that nothing is known of."""
         known = self._endpoints.get(slot)
-        return 1.0 if known is None else known.breaker.answers(self._records.settings, now)
+        return 1.0 if known is None else known.breaker.answers(now)

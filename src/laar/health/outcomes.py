@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import Breaker, State
+from laar.health.breaker import FULL_S, Breaker, State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
@@ -158,7 +158,7 @@ class Outcomes:
             endpoint.reached(attempt, Stage.ACCEPTED, now)
         if attempt.good:
             attempt.good = False
-            breaker.retract_good(records.settings, now)
+            breaker.retract_good(now)
         endpoint.flaw = flaw
         endpoint.useless.add(now, happened=True)
         records.contest(endpoint, now)
@@ -196,13 +196,13 @@ class Outcomes:
         if attempt is not None:
             attempt.judged = True
             if attempt.good:
-                breaker.retract_good(settings, now)
+                breaker.retract_good(now)
             if kind is not Kind.HANG:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
         weight = 1.0
         if kind is Kind.RETRIED:
             latest_full = max(breaker.full_until, breaker.limited_at)
-            if endpoint.refusals >= 1.0 or latest_full > now - settings.full_s:
+            if endpoint.refusals >= 1.0 or latest_full > now - FULL_S:
                 kind = Kind.FULL  # its page counts one, or it has just said so in a reply
             else:
                 endpoint.retried.append(attempt)
@@ -274,7 +274,7 @@ class Outcomes:
         if retry_after_s is None and attempt is not None and attempt.ahead:
             breaker.overloaded(attempt, now)
             return
-        breaker.full(attempt, retry_after_s, self._records.settings, now)
+        breaker.full(attempt, retry_after_s, now)
         self._say(slot, "full", Kind.FULL, breaker.full_until - now)
 
     def refused(self, slot: int, endpoint: Endpoint, count: float, now: float) -> None:

@@ -112,8 +112,8 @@ class Questions:
             return
         if verdict is Kind.FULL and reply is not None:
             if breaker.kind is Kind.RETRIED:
-                breaker.forgive(RETRIED, records.settings, now)
-            breaker.full(None, reply.retry_after_s, records.settings, now)
+                breaker.forgive(RETRIED, now)
+            breaker.full(None, reply.retry_after_s, now)
         if verdict in _FAILURES or (
             verdict in USELESS and all(e.useless.is_quiet(now) for e in records.others(endpoint))
         ):

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["WINDOW", "Recent"]
+__all__ = ["HALF_LIFE_S", "WINDOW", "Recent"]
 
 WINDOW = 12.0
 """Outcomes in the counts: enough to distinguish a third from a tenth, few enough to be quick."""
+
+HALF_LIFE_S = 30.0
+"""Seconds after which an outcome counts half. About the time of a restart: older outcomes may be
+another process's."""
 
 _GRAIN_S = 0.1  # time passes in steps
 
@@ -20,9 +24,9 @@ class Recent:
     bad: float = 0.0
     _at: float = 0.0
 
-    def add(self, half_life_s: float, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
+    def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
         """Counts outcomes; the older ones make room for them."""
-        self.fade(half_life_s, now)
+        self.fade(now)
         self.good += good
         self.bad += bad
         total = self.good + self.bad
@@ -30,11 +34,11 @@ class Recent:
             self.good *= WINDOW / total
             self.bad *= WINDOW / total
 
-    def fade(self, half_life_s: float, now: float) -> None:
+    def fade(self, now: float) -> None:
         """Brings the counts up to this moment."""
         elapsed_s = now - self._at
         if elapsed_s > _GRAIN_S:
-            factor = 0.5 ** (elapsed_s / half_life_s)
+            factor = 0.5 ** (elapsed_s / HALF_LIFE_S)
             self.good *= factor
             self.bad *= factor
             self._at = now

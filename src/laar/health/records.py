@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from laar.health.attempt import Attempt
 from laar.health.blame import Blame
+from laar.health.breaker import SLOW_START_S
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.pace import GroupTimes
@@ -59,7 +60,7 @@ class Records:
         if self._began_at is None:
             self._began_at = now
         siblings = self.siblings.setdefault(model, set())
-        if siblings and now - self._began_at > self.settings.slow_start_s:
+        if siblings and now - self._began_at > SLOW_START_S:
             made.breaker.start_slowly(now)
             self.trouble(slot)
         siblings.add(slot)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import State
+from laar.health.breaker import OVERDUE_S, State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
@@ -23,26 +23,26 @@ _OVERTAKEN = 3
 _SLACK = 0.4
 """Largest share of the silence that overtaking requests may take: in a fleet that slows down as a
 whole some request is always overtaken."""
-_DOUBT = 0.25
-"""Share of the silence that takes an endpoint out after which it is asked a question: requests sent
-to it meanwhile would be lost as well."""
+_DOUBTED_S = 0.25 * OVERDUE_S
+"""Seconds of silence after which an endpoint is asked a question: requests sent to it until it is
+out would be lost as well."""
 
 
 def find_hang(
     records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
 ) -> None:
     """Take a slot out that has fallen silent, and have one asked that may have."""
-    breaker, doubted_s = endpoint.breaker, _DOUBT * records.settings.overdue_s
-    ends = now - endpoint.progress_at[Stage.OVER] <= doubted_s  # then most need no look
+    breaker = endpoint.breaker
+    ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no look
     for attempt in endpoint.attempts:
-        if now - attempt.at <= doubted_s:
+        if now - attempt.at <= _DOUBTED_S:
             return  # and all after it are younger
         if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
-        silent_s = _silent_s(records, endpoint, attempt, now, doubted_s)
+        silent_s = _silent_s(records, endpoint, attempt, now, _DOUBTED_S)
         if not silent_s:
             continue
-        if silent_s <= records.settings.overdue_s:
+        if silent_s <= OVERDUE_S:
             questions.suspect(endpoint, Kind.HANG, 1.0, now)
             records.trouble(slot)
             continue
@@ -59,8 +59,7 @@ def find_hang(
 
 def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now: float) -> bool:
     """Whether nothing has come for far longer than is usual, while siblings went on."""
-    overdue_s = records.settings.overdue_s
-    return attempt.overdue or _silent_s(records, endpoint, attempt, now, overdue_s) > 0.0
+    return attempt.overdue or _silent_s(records, endpoint, attempt, now, OVERDUE_S) > 0.0
 
 
 def _silent_s(

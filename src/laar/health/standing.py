@@ -14,6 +14,12 @@ __all__ = ["Standing", "standing_of"]
 _LOOK_S = 1.0
 """Seconds for which a standing with troubled endpoints is good at most."""
 
+MAX_OUT_SHARE = 0.7
+"""Share of a request's candidates that may be out at once although they answer now and then; the
+least bad stay, at their price. A fleet that loses more than two thirds is more likely overloaded or
+misjudged than broken. Endpoints that only failed are out beyond this share. If all are out, all are
+tried."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Standing:
@@ -73,12 +79,12 @@ def _with_troubled(
     records: Records, slots: Sequence[int], troubled: Sequence[int], now: float
 ) -> Standing:
     breakers = {slot: records.endpoints[slot].breaker for slot in troubled}
-    answers = {slot: one.answers(records.settings, now) for slot, one in breakers.items()}
+    answers = {slot: one.answers(now) for slot, one in breakers.items()}
     out = [slot for slot in troubled if breakers[slot].is_out]
     if len(out) == len(slots):  # better a suspect than none
         out = [slot for slot in out if breakers[slot].state is not State.SUSPECT]
     all_failing = len(out) == len(slots)
-    out = [] if all_failing else _as_many_as_may(out, breakers, answers, records, len(slots))
+    out = [] if all_failing else _as_many_as_may(out, breakers, answers, len(slots))
     left_out = {slot: _why_out(records.endpoints[slot], now) for slot in out}
     trials = sorted((breakers[slot].trial_at, slot) for slot in out)
     kept = [slot for slot in slots if slot not in left_out]
@@ -111,7 +117,6 @@ def _as_many_as_may(
     out: list[int],
     breakers: Mapping[int, Breaker],
     answers: Mapping[int, float],
-    records: Records,
     count: int,
 ) -> list[int]:
     """Those of the endpoints that are out which get no traffic: a share of `count` at most.
@@ -119,7 +124,7 @@ def _as_many_as_may(
     Hopeless ones come first, then those that are the least likely to answer.
     """
     hopeless = [slot for slot in out if breakers[slot].is_hopeless]
-    most = max(len(hopeless), int(records.settings.max_out_share * count), 1)
+    most = max(len(hopeless), int(MAX_OUT_SHARE * count), 1)
     if len(out) <= most:
         return out
     rest = sorted(set(out).difference(hopeless), key=lambda slot: answers[slot])

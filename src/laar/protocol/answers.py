@@ -301,6 +301,11 @@ class NameRestorer:
         self._asked = orjson.dumps(asked)
         self._held = b""
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether a part of the pieces so far waits for the next one."""
+        return bool(self._held)
+
     def feed(self, piece: bytes, *, end: bool) -> bytes:
         """The piece with names restored, without the bytes held back."""
         data = self._held + piece

@@ -51,9 +51,10 @@ __all__ = [
 
 
 class Shape(enum.Enum):
-    """The body mode that Envoy announced, one of two."""
+    """The body modes that Envoy announced."""
 
     NATIVE = "native"
+    STREAMED = "streamed"
     GATEWAY = "gateway"
 
 
@@ -97,6 +98,7 @@ class WholeRequest:
     data: bytes
     subset: frozenset[str] | None = None
     attempts: int = 0
+    shape: Shape = Shape.NATIVE
 
 
 @dataclass(slots=True)
@@ -272,8 +274,9 @@ class AnswerBody:
     """Answer a body message.
 
     In the native shape `data` is None for an unchanged body; on the request's it carries the
-    decision's headers, `patience` and `engine_headers`. In the gateway shape every byte goes back
-    in `data`.
+    decision's headers, `patience` and `engine_headers`. In the streamed shape it may take the place
+    of a piece that Envoy still has (`replaces`). In the gateway shape every byte goes back in
+    `data`.
     """
 
     direction: Direction
@@ -284,6 +287,7 @@ class AnswerBody:
     destination: str = ""
     patience: Patience = _WITHOUT_END
     engine_headers: tuple[tuple[str, str], ...] = ()
+    replaces: bool = False
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
-from laar.server.tls import check_tls
 from laar.server.token_file import read_reporter_tokens, read_token_file
 from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_at
 
@@ -83,6 +82,8 @@ def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
     )
     tls = settings.listen.tls
     if tls is not None:
+        from laar.server.tls import check_tls
+
         yield lambda: check_tls(tls)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from laar.datalayer.kubernetes import Rewrite, rewrite_target
+if TYPE_CHECKING:
+    from laar.datalayer.kubernetes.objects import Rewrite
+
 
 __all__ = ["ClusterRules"]
 
@@ -46,7 +49,11 @@ class ClusterRules:
     def rewrite(self, model: str, pool: str = "") -> str | None:
         """The name to use for a model that a client asked for in a pool; None leaves it."""
         rewrites = self._rewrites.get(pool)
-        return rewrite_target(rewrites, model, self._rng) if rewrites else None
+        if not rewrites:
+            return None
+        from laar.datalayer.kubernetes.objects import rewrite_target  # where there is a cluster
+
+        return rewrite_target(rewrites, model, self._rng)
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Takes all objectives of a pool."""

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec
+from laar.core.filters import STALE_S
 from laar.core.membership import EVENTS_LABEL
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
-from laar.datalayer.kubernetes import ApiAccess, KubernetesEndpoints, KubernetesSource
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError, install
 from laar.health import Kind
@@ -21,6 +23,9 @@ from laar.server.fleet import FleetState
 from laar.server.picker import Picker
 from laar.server.tasks import Tasks
 from laar.settings import Settings
+
+if TYPE_CHECKING:
+    from laar.datalayer.kubernetes.api import ApiAccess
 
 __all__ = ["Collectors", "must_exist"]
 
@@ -46,9 +51,7 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
-        self.resolver = Resolver(
-            fleet, clock=self._clock, interval_s=picker.settings.readings.resolve_interval_s
-        )
+        self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
         """Takes the endpoints that are written into the settings themselves."""
@@ -101,6 +104,8 @@ class Collectors:
             await asyncio.sleep(until_look_s(_LOOK_S))
 
     def _start_clusters(self, tasks: Tasks) -> None:
+        from laar.datalayer.kubernetes.collector import KubernetesEndpoints
+
         names: Counter[str] = Counter()
         for source, access in self._clusters:
             cluster = KubernetesEndpoints(
@@ -130,10 +135,7 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=lambda _: self.interval_s(
-                readings.scrape_interval_s, self._picker.director.settings.filters.stale_s
-            ),
-            timeout_s=readings.scrape_timeout_s,
+            interval_s=lambda _: self.interval_s(readings.scrape_interval_s, STALE_S),
         )
         tasks.spawn("scrape", scraper.run)
         names = ServedNames(
@@ -141,7 +143,6 @@ class Collectors:
             self._fleet,
             clock=self._clock,
             rng=self._picker.rng,
-            interval_s=readings.models_interval_s,
         )
         tasks.spawn("models", names.run)
         self._picker.doubt_names = names.doubt
@@ -151,7 +152,6 @@ class Collectors:
             clock=self._clock,
             rng=self._picker.rng,
             interval_s=lambda _: self.interval_s(readings.probe_interval_s, STALE_AFTER_S),
-            timeout_s=readings.probe_timeout_s,
         )
         tasks.spawn("probe", prober.run)
 

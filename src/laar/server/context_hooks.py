@@ -16,15 +16,18 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from laar.context import ContextHook, HookResult, Mode, Reason, Receipt
+from laar.context.settings import Mode, Reason
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 from laar.settings import ContextRoute, Settings
 from laar.telemetry.context import RouteTally
 from laar.telemetry.problems import Problems
+
+if TYPE_CHECKING:
+    from laar.context.hook import HookResult, Receipt
 
 __all__ = ["ContextHooks", "Ordering"]
 
@@ -40,6 +43,8 @@ class Ordering:
     """One route: its rule, its hook and its tally."""
 
     def __init__(self, rule: ContextRoute, clock: Callable[[], float]) -> None:
+        from laar.context.hook import ContextHook  # most pickers have no route
+
         self.rule = rule
         self.hook = ContextHook(rule.hook, clock=clock)
         self.tally = RouteTally(rule.name, self.hook)

@@ -8,15 +8,18 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
-from laar.datalayer.kubernetes import Rewrite
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
 from laar.telemetry.problems import Problems
+
+if TYPE_CHECKING:
+    from laar.datalayer.kubernetes.objects import Rewrite
 
 __all__ = ["FleetState"]
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.core.request import Request
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S
 from laar.errors import RequestError
-from laar.flow.admission import Admission, Outcome
+
+if TYPE_CHECKING:
+    from laar.flow.admission import Admission, Outcome
 
 __all__ = ["FlowControl", "Waiting"]
 

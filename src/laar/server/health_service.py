@@ -40,6 +40,8 @@ class HealthService:
 
     def __init__(self) -> None:
         self.ready = False
+        self.laars_ask = False
+        """Whether an Envoy of laar's has asked."""
         self.service = Service(
             "grpc.health.v1.Health", {"Check": self._check, "Watch": self._watch}
         )
@@ -62,7 +64,9 @@ class HealthService:
         changed.set()
 
     async def _check(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
-        status = self._statuses.get(_asked(message))
+        name = _asked(message)
+        self.laars_ask = self.laars_ask or name == PICKING_SERVICE
+        status = self._statuses.get(name)
         if status is None:
             raise CallError(Code.NOT_FOUND, "unknown service")
         yield _answer(status)

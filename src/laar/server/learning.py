@@ -21,7 +21,7 @@ import orjson
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
-from laar.accuracy.online import OnlineOutcomes
+from laar.accuracy.online import KAPPA, OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.engine_model import Seen
@@ -73,7 +73,6 @@ class Learning:
         self._wall_clock = wall_clock
         self.state_file = StateFile(
             settings.state_file,
-            settings.state_interval_s,
             setting="accuracy.state_file",
             what="what is learned",
             take=self._state,
@@ -82,7 +81,7 @@ class Learning:
         capability = artifact_of(settings)
         self.online = (
             OnlineOutcomes(
-                kappa=settings.prior_weight,
+                kappa=KAPPA,
                 half_life_s=settings.half_life_s,
                 cap_per_hour=settings.cap_per_hour,
             )
@@ -188,7 +187,7 @@ class Learning:
                         "outcomes": outcomes.outcomes if outcomes else 0.0,
                         "correct": outcomes.correct if outcomes else 0.0,
                         "cells": outcomes.cells if outcomes else 0,
-                        "prior_weight": weights.get(model, self._settings.prior_weight),
+                        "prior_weight": weights.get(model, KAPPA),
                     },
                     "seconds_per_token": {
                         "measured": measured,

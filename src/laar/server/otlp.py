@@ -5,7 +5,6 @@ Nothing of OpenTelemetry is imported otherwise.
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,20 +32,13 @@ class Exports:
 
     Args:
         settings: all of them.
-        rng: draws the sample of log records.
         problems: gets the faults of sending, by signal.
 
     Raises:
         SettingError: the extra is not installed, or the environment's ``OTEL_*`` can't be used.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        rng: random.Random,
-        problems: Problems,
-    ) -> None:
+    def __init__(self, settings: Settings, problems: Problems) -> None:
         self.spans: Spans | None = None
         self.senders: dict[str, Sender] = {}
         self._records: LogRecords | None = None
@@ -54,7 +46,7 @@ class Exports:
         if settings.otlp.traces is None and settings.otlp.logs is None:
             return
         try:
-            self._build(settings, rng)
+            self._build(settings)
         except ImportError:
             raise SettingError(
                 f"this needs OpenTelemetry's SDK and exporter; {install('otel')}",
@@ -63,7 +55,7 @@ class Exports:
         except ValueError as fault:
             raise _environment(fault) from None
 
-    def _build(self, settings: Settings, rng: random.Random) -> None:
+    def _build(self, settings: Settings) -> None:
         from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -75,11 +67,10 @@ class Exports:
         of = resource(wanted.service_name, version("laar"))
         if wanted.traces is not None:
             sender = self._sender("traces", OTLPSpanExporter, wanted.traces)
-            self.spans = Spans(sender, of, share=wanted.sample_without_parent)
+            self.spans = Spans(sender, of)
         if wanted.logs is not None:
             sender = self._sender("logs", OTLPLogExporter, wanted.logs)
-            share = settings.decisions.log_sample
-            self._records = LogRecords(sender, of, share=share, rng=rng)
+            self._records = LogRecords(sender, of)
 
     def _sender(self, signal: str, exporter: Callable[..., Any], url: str) -> Sender:
         from laar.telemetry.otlp import Sender
@@ -93,13 +84,6 @@ class Exports:
 
     def _told(self, signal: str, fault: str | None) -> None:
         self._problems.report(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
-
-    def apply(self, settings: Settings) -> None:
-        """Applies new settings: the sampled shares."""
-        if self.spans is not None:
-            self.spans.share = settings.otlp.sample_without_parent
-        if self._records is not None:
-            self._records.share = settings.decisions.log_sample
 
     def settled(self, record: DecisionRecord) -> None:
         """Takes a decision whose request has ended."""

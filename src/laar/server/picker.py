@@ -15,6 +15,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
@@ -25,7 +26,6 @@ from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import Fault
 from laar.core.policy import Policy
 from laar.core.shadow import EnforcedShare
-from laar.flow.admission import Admission, Outcome
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -33,20 +33,13 @@ from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import HeldBytes
 from laar.server.admin.observability import Observability
-from laar.server.admin.tuner import TunerKeeper
 from laar.server.cluster_rules import ClusterRules
 from laar.server.context_hooks import ContextHooks
 from laar.server.learning import Learning
-from laar.server.sharing.carrier import Carrier
-from laar.server.sharing.hub import HubClient
-from laar.server.sharing.metrics import sharing_families
-from laar.server.sharing.sharer import Sharer, new_origin, secret_of
-from laar.server.sharing.store import Store
-from laar.server.tokenized import TokenizedPrompts, read_tokenizers
 from laar.settings import Settings
 from laar.settings.routing import Routing
 from laar.settings.section import part
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 from laar.telemetry.context import context_families
 from laar.telemetry.flow import FlowMetrics
 from laar.telemetry.health import health_families
@@ -55,6 +48,13 @@ from laar.telemetry.pools import PoolMetrics
 from laar.telemetry.prefix import prefix_families
 from laar.telemetry.problems import Problems
 from laar.telemetry.tuner import tuner_families
+
+if TYPE_CHECKING:
+    from laar.flow.admission import Admission, Outcome
+    from laar.server.admin.tuner import TunerKeeper
+    from laar.server.sharing.carrier import Carrier
+    from laar.server.sharing.sharer import Sharer
+    from laar.server.tokenized import TokenizedPrompts
 
 __all__ = ["Picker"]
 
@@ -219,9 +219,11 @@ class Picker:
     def _tokenized(self) -> TokenizedPrompts | None:
         """The tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self.prefixes
-        tokenizers = read_tokenizers(prefix.tokenizers)
-        if beliefs is None or not (tokenizers or prefix.ask_engines):
+        if beliefs is None or not (prefix.tokenizers or prefix.ask_engines):
             return None
+        from laar.server.tokenized import TokenizedPrompts, read_tokenizers
+
+        tokenizers = read_tokenizers(prefix.tokenizers)
         return TokenizedPrompts(
             beliefs,
             self.table,
@@ -235,6 +237,8 @@ class Picker:
         settings, weights = self.settings.tuner, self.settings.routing.weights
         if not settings.enabled:
             return None
+        from laar.server.admin.tuner import TunerKeeper
+
         return TunerKeeper(settings, weights.tunable(), problems=self.problems)
 
     def _director(self) -> Director:
@@ -256,18 +260,28 @@ class Picker:
 
     def _admission(self) -> Admission | None:
         flow = self.settings.flow
-        return Admission(self.director, flow.admission) if flow.enabled else None
+        if not flow.enabled:
+            return None
+        from laar.flow.admission import Admission
+
+        return Admission(self.director, flow.admission)
 
     def _sharer(self, hub: Path | None) -> Sharer | None:
         """Reports to others where there is a way, or keeps a snapshot; None for neither."""
         share = self.settings.share
         if share.url is None and hub is None and share.snapshot_file is None:
             return None
+        from laar.server.sharing.sharer import Sharer, new_origin, secret_of
+
         origin, secret = new_origin(), secret_of(share)
         carrier: Carrier | None = None
         if share.url is not None:
+            from laar.server.sharing.store import Store
+
             carrier = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
         elif hub is not None:
+            from laar.server.sharing.hub import HubClient
+
             carrier = HubClient(hub, secret=secret, keeps_file=share.snapshot_file is not None)
         sharer = Sharer(
             self.director,
@@ -295,7 +309,6 @@ class Picker:
             self.learning.reports,
             self.rules,
             clock=self.clock,
-            rng=self.rng,
             problems=self.problems,
             calibrated=lambda: self.learning.calibrated(self.table.models),
             sharing=lambda: self.sharer.shown() if self.sharer else None,
@@ -309,6 +322,8 @@ class Picker:
         yield partial(tuner_families, self.tuner.shown if self.tuner else None)
         yield self.pools.collect
         if self.sharer is not None:
+            from laar.server.sharing.metrics import sharing_families
+
             yield partial(sharing_families, self.sharer)
         yield partial(health_families, self.health, self.table, self.clock)
         yield self.learning.metrics.collect

@@ -1,14 +1,15 @@
 """Runs a picker: starts its ports and its parts, follows its settings, and drains it.
 
 Stopping has three steps. First the picker reports that it is not ready, and still takes streams
-(`drain_s`). Then it takes no new streams, and open ones finish (`grace_s`). Then it cuts the rest.
-In the native shape that loses nothing, since answers do not pass through the picker; in the gateway
-shape an answer longer than both ends there.
+(`drain_s`, less where laar's own Envoys ask). Then it takes no new streams, and leaves to Envoy
+those that Envoy can finish without it. Others, undecided or in full duplex, have `grace_s` to
+finish. Then it cuts the rest.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -32,14 +33,14 @@ from laar.server.ports import (
 )
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
-from laar.server.tls import ServerTls
-from laar.server.workers import Worker
 from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.server.grpc_server import GrpcServer
     from laar.server.h2 import H2Server, Service
+    from laar.server.tls import ServerTls
+    from laar.server.workers import Worker
 
 __all__ = ["Runner"]
 
@@ -48,8 +49,9 @@ _LOG = logging.getLogger(__name__)
 _ADMIN_STOP_S = 3.0
 _LISTS_S = 0.8
 """Seconds that a snapshot, which is about endpoints, waits for the lists of further clusters."""
-_CLOSE_S = 0.5
-"""Seconds beyond the grace, to close the streams that only watch before the rest is cut."""
+_NOTICED_S = 0.3
+"""Seconds in which every Envoy of laar's asks for the picker's health."""
+_LET_GO_EVERY_S = 0.05
 
 
 class Runner:
@@ -120,6 +122,8 @@ class Runner:
         settings = self.picker.settings
         require_transport(settings.listen.transport)
         if settings.listen.tls is not None:
+            from laar.server.tls import ServerTls
+
             self._tls = ServerTls(settings.listen.tls, self.picker.problems)
         self.collectors.prepare()
 
@@ -198,15 +202,26 @@ class Runner:
     async def _drain(self, server: GrpcServer | H2Server) -> None:
         shutdown = self.picker.settings.shutdown
         self.health.leave()
-        _LOG.info("not ready any more; serving on for %g s", shutdown.drain_s)
-        await asyncio.sleep(shutdown.drain_s)
+        _LOG.info("not ready any more; serving on for %g s at most", shutdown.drain_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(shutdown.drain_s):
+                await self._left_alone()
         if self._flow is not None:
             self._flow.drain()
         _LOG.info("open streams have %g s to finish", shutdown.grace_s)
-        stopping = asyncio.ensure_future(server.stop(shutdown.grace_s + _CLOSE_S))
-        await asyncio.wait([stopping], timeout=shutdown.grace_s)
-        self.processor.let_go()
+        stopping = asyncio.ensure_future(server.stop(shutdown.grace_s))
+        while not stopping.done():
+            self.processor.let_go()
+            await asyncio.wait([stopping], timeout=_LET_GO_EVERY_S)
         await stopping
+
+    async def _left_alone(self) -> None:
+        """Returns once laar's own Envoys have noticed the drain, and no others send new streams."""
+        await asyncio.sleep(_NOTICED_S)
+        begun = -1
+        while not self.health.laars_ask or begun != self.processor.begun:
+            begun = self.processor.begun
+            await asyncio.sleep(_NOTICED_S)
 
     async def _save(self) -> None:
         if self.picker.sharer is not None:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from typing import TYPE_CHECKING
 
-from laar.envoy import EnvoyProcess
 from laar.errors import LaarError
 from laar.server.garbage import collect_at_rest, keep_young
 from laar.server.memory import keep_freed
 from laar.server.picker import Picker
 from laar.server.runner import Runner
 from laar.server.tasks import cancel
-from laar.server.workers import Worker
 from laar.settings import Loaded
+
+if TYPE_CHECKING:
+    from laar.envoy.process import EnvoyProcess
+    from laar.server.workers import Worker
 
 __all__ = ["serve"]
 

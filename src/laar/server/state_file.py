@@ -12,12 +12,15 @@ from laar.telemetry.problems import Problems
 __all__ = ["StateFile"]
 
 
+INTERVAL_S = 60.0
+"""Seconds between two saves: a crash loses at most as much."""
+
+
 class StateFile:
     """Keeps a state on disk.
 
     Args:
         path: the file; None keeps nothing.
-        interval_s: seconds between two saves.
         setting: the setting that names the file.
         what: is lost at the end of the process when it can't be written.
         take: makes the content; called in a thread.
@@ -27,7 +30,6 @@ class StateFile:
     def __init__(
         self,
         path: Path | None,
-        interval_s: float,
         *,
         setting: str,
         what: str,
@@ -35,16 +37,15 @@ class StateFile:
         problems: Problems,
     ) -> None:
         self._file = None if path is None else WholeFile(path)
-        self._interval_s = interval_s
         self._setting = setting
         self._what = what
         self._take = take
         self._problems = problems
 
     async def keep_saving(self) -> None:
-        """Saves every `interval_s`; ends at once where there is no file."""
+        """Saves every `INTERVAL_S`; ends at once where there is no file."""
         while self._file is not None:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(INTERVAL_S)
             await self.save()
 
     async def save(self) -> None:

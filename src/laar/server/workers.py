@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laar.envoy import dying_with_us
+from laar.envoy.process import dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
@@ -26,7 +26,7 @@ from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
 __all__ = ["Worker", "run_workers"]
@@ -90,7 +90,7 @@ def _hub_of(share: Share, path: Path) -> Hub:
     return Hub(
         path,
         history_s=sharing.history_s,
-        interval_s=sharing.snapshot_interval_s,
+        interval_s=SNAPSHOT_INTERVAL_S,
         key=key,
         snapshot=data,
         file=file,

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field, model_validator
 
-from laar.context import ContextSettings, Mode
+from laar.context.settings import ContextSettings, Mode
 from laar.settings.section import Applies, Section, declared, part
 
 __all__ = ["Context", "ContextRoute"]

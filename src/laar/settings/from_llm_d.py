@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from laar.core.filters import MAX_KV_USAGE
 from laar.core.membership import ROLE_LABEL
 from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
@@ -115,7 +116,7 @@ _ABSENT = {
     "whose max_model_len it exceeds",
     "file-discovery": "`endpoints_file` in place of `kubernetes`",
     "encode-filter": "laar has no encoders apart from the engines that answer",
-    "lora-affinity-scorer": "the policy `laar` prices loading an adapter (routing.adapter_load_s)",
+    "lora-affinity-scorer": "the policy `laar` prices loading an adapter",
     "precise-prefix-cache-producer": _PRECISE,
     "precise-prefix-cache-scorer": _PRECISE,
     "predicted-latency-producer": "laar's cost is in seconds already, and learned without sidecars",
@@ -378,13 +379,14 @@ def _detector(plugin: _Plugin, moved: Moved) -> None:
     kind, given = plugin.type, plugin.parameters or {}
     taken = _DETECTORS[kind]
     if kind == "utilization-detector":
-        for theirs, ours in (
-            ("queueDepthThreshold", "max_waiting"),
-            ("kvCacheUtilThreshold", "max_kv_usage"),
-        ):
-            if theirs in given:
-                value = _number(f"{kind}.{theirs}", given[theirs])
-                moved.settings.setdefault("routing", {})[ours] = value
+        if "queueDepthThreshold" in given:
+            value = _number(f"{kind}.queueDepthThreshold", given["queueDepthThreshold"])
+            moved.settings.setdefault("routing", {})["max_waiting"] = value
+        if "kvCacheUtilThreshold" in given:
+            moved.taken.append(
+                f"{kind}.kvCacheUtilThreshold: fixed in laar, which passes an endpoint over at "
+                f"{MAX_KV_USAGE:.0%} of its KV cache"
+            )
     elif given.get("concurrencyMode", "requests") != "requests":
         taken = set()
     elif "maxConcurrency" in given:

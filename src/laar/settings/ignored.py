@@ -29,19 +29,8 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
     ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),
     ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
-    ("accuracy.prior_weight", "accuracy.online", lambda s: s.accuracy.online),
     ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
     ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
-    (
-        "accuracy.state_interval_s",
-        "accuracy.state_file",
-        lambda s: s.accuracy.state_file is not None,
-    ),
-    (
-        "decisions.log_",
-        "decisions.log",
-        lambda s: s.decisions.log is not None or s.otlp.logs is not None,
-    ),
     (
         "otlp.s",
         "otlp.traces or otlp.logs",

@@ -107,8 +107,9 @@ class Shutdown(Section):
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
     """Seconds after SIGTERM for which laar serves on but reports that it is not ready, so that no
-    Envoy sends new streams to a stopping picker."""
+    Envoy sends new streams to a stopping picker. Where laar's own Envoys ask for its health, they
+    know at once: then it ends as soon as no stream has come for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
-    """Seconds that open streams then have to finish before they are cut. In the native shape
-    answers continue without the picker. In the gateway shape they pass through it and would end, so
-    allow for the longest answer."""
+    """Seconds that open streams then have to finish before they are cut. Where laar's own Envoys
+    ask, answers go on without the picker, and it waits for none. In full duplex they pass through
+    it and would end, so allow for the longest answer."""

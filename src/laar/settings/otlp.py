@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from annotated_types import Ge, Le, MaxLen, MinLen
+from annotated_types import MaxLen, MinLen
 from pydantic import AfterValidator
 
 from laar.settings.section import Applies, Section
@@ -47,11 +47,7 @@ class Otlp(Section):
     of that trace. None: no spans."""
     logs: Where | None = None
     """URL for log records, mostly http://HOST:4318/v1/logs, or `environment`. It receives the lines
-    of the decision log, in the share `decisions.log_sample`, with or without a log file. None: no
-    log records."""
+    of the decision log, with or without a log file. None: no log records."""
     service_name: Annotated[str | None, MinLen(1), MaxLen(255)] = None
     """`service.name` of all spans and log records. None: OTEL_SERVICE_NAME, or that of
     OTEL_RESOURCE_ATTRIBUTES, or `laar`."""
-    sample_without_parent: Annotated[float, Applies.AT_ONCE, Ge(0), Le(1)] = 0.0
-    """Share of requests without a trace for which a trace is begun. 0 by default: clients decide
-    what is traced. OTEL_TRACES_SAMPLER is not read."""

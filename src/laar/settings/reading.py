@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le
 
-from laar.datalayer import dns, probe, scrape, served_names
+from laar.datalayer import probe, scrape
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared
 from laar.telemetry.decisions import MAX_DECISIONS
@@ -23,19 +23,10 @@ class Readings(Section):
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests, so a
     scrape only corrects; a shorter interval gains nothing. While nothing is in flight, and has not
-    been for 10 s, five times as long, and at most half of `routing.stale_s`."""
-    scrape_timeout_s: Annotated[float, Gt(0), Le(60)] = scrape.TIMEOUT_S
-    """Seconds after which a scrape has failed."""
+    been for 10 s, five times as long, and never so long that readings become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
     """Seconds between two round-trip probes of an endpoint. More with over 250 endpoints, fifty
     being probed in a second at most, and five times as many at rest."""
-    probe_timeout_s: Annotated[float, Gt(0), Le(60)] = probe.TIMEOUT_S
-    """Seconds after which a probe has failed."""
-    models_interval_s: Annotated[float, Ge(0.1), Le(3600)] = served_names.INTERVAL_S
-    """Seconds between two requests for an endpoint's /v1/models, which lists adapters loaded since.
-    Loading one takes seconds and is rare."""
-    resolve_interval_s: Annotated[float, Ge(1), Le(3600)] = dns.INTERVAL_S
-    """Seconds between two look-ups of the endpoints' DNS names."""
 
 
 @declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
@@ -74,13 +65,6 @@ class Decisions(Section):
     log: Path | None = None
     """File that gets one JSON line for each decision, once its request has ended, and one for each
     outcome that is reported later. Its directory must exist. None: no log."""
-    log_sample: Annotated[float, Applies.AT_ONCE, Ge(0), Le(1)] = 1.0
-    """Share of decisions that are logged. All by default: a line costs about 10 us."""
-    log_max_bytes: Annotated[int, Ge(1 << 16), Le(1 << 40)] = 100 << 20
-    """Size of the log in bytes at which a new file begins. 100 MiB are some 50,000 decisions among
-    five endpoints."""
-    log_keep: Annotated[int, Ge(0), Le(1000)] = 5
-    """Old log files kept, as `<log>.1` (the newest) and so on."""
     viewers_token_file: Path | None = None
     """File with the token that the page, /explain, /decisions and /config require, as
     `Authorization: Bearer ...` or in the page's form. Without one they are served on loopback

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Le, MaxLen
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S, KAPPA
+from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
@@ -20,7 +20,7 @@ from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Applies, Section, declared, part
-from laar.tuning import TunerSettings
+from laar.tuning.settings import TunerSettings
 
 __all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 
@@ -120,10 +120,6 @@ class Accuracy(Section):
     online: bool = True
     """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False: laar routes by
     the artifact alone and takes no reports."""
-    prior_weight: Annotated[float, Ge(1), Le(1e6)] = KAPPA
-    """Smallest weight of the artifact's probability for a cell, as a number of outcomes. A cell
-    with more measurements weighs as many outcomes as it has, up to four times this. If the model's
-    other cells contradict the artifact the weight falls, down to a sixteenth."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. The default is a day: the model behind a
     name changes rarely, its traffic by the hour."""
@@ -140,8 +136,6 @@ class Accuracy(Section):
     state_file: Path | None = None
     """JSON file that keeps the learned outcomes across restarts. None: a restart begins with the
     artifact again."""
-    state_interval_s: Annotated[float, Ge(1), Le(86_400)] = 60.0
-    """Seconds between two saves of the state. A crash loses at most as much."""
 
 
 @declared(StreamSettings, "by_tenant")
@@ -178,8 +172,6 @@ class Tuning(Section):
     """Floor and cap of each weight that is tuned."""
     state_file: Path | None = None
     """JSON file that keeps the climb across restarts. None: it begins again."""
-    state_interval_s: Annotated[float, Ge(1), Le(86_400)] = 60.0
-    """Seconds between two saves of the state."""
 
     @model_validator(mode="after")
     def _usable(self) -> Tuning:

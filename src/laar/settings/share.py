@@ -11,7 +11,7 @@ from annotated_types import MaxLen
 from pydantic import AfterValidator
 
 from laar.settings.section import Applies, Section, declared
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SharingSettings
 
 __all__ = ["Share"]
 

@@ -23,6 +23,10 @@ AT_ONCE_BYTES = 256 << 10
 """Records that are sent at a time, but for the last batch: a slow link carries them in a second,
 and a backlog does not hold the loop."""
 
+MAX_WAITING_BYTES = 16 << 20
+"""Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
+second. Beyond it the oldest are dropped, which costs cache hits; records of loads never are."""
+
 _AWAY_BEATS = 3.0
 """Signs of life that did not go out, after which there was no way: the lease of this picker."""
 
@@ -43,9 +47,9 @@ class Outbox:
         engines: the engines whose counters are sent.
         origin: this picker.
         wall_clock: seconds since 1970, for the age of a batch at its readers.
-        max_waiting_bytes: limit for records that are not sent yet; beyond it the oldest go.
         beat_s: longest time between two batches.
         oldest_open: names the oldest entry of a prompt that has not ended.
+        max_waiting_bytes: limit for records that are not sent yet; beyond it the oldest go.
     """
 
     def __init__(
@@ -55,9 +59,9 @@ class Outbox:
         origin: str,
         *,
         wall_clock: Callable[[], float],
-        max_waiting_bytes: int,
         beat_s: float,
         oldest_open: Callable[[], int],
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._table = table
         self._engines = engines

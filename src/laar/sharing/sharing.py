@@ -117,7 +117,6 @@ class Sharing:
             director.engines,
             origin,
             wall_clock=wall_clock,
-            max_waiting_bytes=settings.max_waiting_bytes,
             beat_s=settings.lease_s / 3.0,
             oldest_open=lambda: self.prefixes.oldest_open if self.prefixes else 0,
         )

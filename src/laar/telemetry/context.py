@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from laar.context import ContextHook, HookResult
 from laar.telemetry.families import Histogram, counter, gauge, histogram
+
+if TYPE_CHECKING:
+    from laar.context.hook import ContextHook, HookResult
 
 __all__ = ["GROUPS", "Group", "RouteTally", "context_families"]
 

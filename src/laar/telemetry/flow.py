@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
-from laar.flow.admission import Admission, Outcome
 from laar.telemetry.families import Histogram, counter, gauge, histogram
+
+if TYPE_CHECKING:
+    from laar.flow.admission import Admission, Outcome
 
 __all__ = ["FlowMetrics"]
 

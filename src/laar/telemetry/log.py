@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import fcntl
 import os
-import random
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,12 @@ from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 
 __all__ = ["DecisionLog"]
+
+MAX_BYTES = 100 << 20
+"""Size of the log at which a new file begins: some 50,000 decisions among five endpoints."""
+
+KEEP = 5
+"""Old files kept, as ``<log>.1`` (the newest) and so on: 600 MiB of a disk at most in all."""
 
 MAX_QUEUED = 20_000
 """Decisions waiting to be written: several seconds of a busy picker while a disk stalls."""
@@ -36,8 +41,6 @@ class DecisionLog:
 
     Args:
         path: path of the file; old ones are called ``<path>.1`` (the newest) and so on.
-        rng: draws the sample.
-        sample: share of decisions that are written; may be changed.
         max_bytes: size after which a new file is begun.
         keep: number of old files that are kept.
         on_problem: gets a fault, or None once it works again.
@@ -47,15 +50,11 @@ class DecisionLog:
         self,
         path: Path,
         *,
-        rng: random.Random,
-        sample: float,
-        max_bytes: int,
-        keep: int,
+        max_bytes: int = MAX_BYTES,
+        keep: int = KEEP,
         on_problem: Callable[[str | None], None],
     ) -> None:
         self._path = path
-        self._rng = rng
-        self.sample = sample
         self._max_bytes = max_bytes
         self._keep = keep
         self._on_problem = on_problem
@@ -66,16 +65,13 @@ class DecisionLog:
         self.dropped = 0
 
     def add(self, record: DecisionRecord) -> None:
-        """Queues a settled decision, if it is drawn and there is room."""
-        if self.sample < 1.0 and self._rng.random() >= self.sample:
-            return
+        """Queues a settled decision, if there is room."""
         self._append(record)
 
     def judged(self, decision_id: str, correct: bool) -> None:
         """Queues the outcome of a decision: it comes when the decision's line is long written."""
-        if self.sample:
-            told = {"decision_id": decision_id, "correct": correct}
-            self._append(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+        told = {"decision_id": decision_id, "correct": correct}
+        self._append(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
 
     def _append(self, entry: DecisionRecord | bytes) -> None:
         if len(self._queue) >= MAX_QUEUED:

@@ -15,6 +15,7 @@ import numpy as np
 
 from laar.core.director import Director
 from laar.core.endpoints import Floats, Reading
+from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
@@ -181,8 +182,8 @@ class PageModel:
         return mean
 
     def _health(self, slot: int, now: float) -> str:
-        table, filters = self._table, self._director.settings.filters
-        if table.failures[slot] >= filters.max_failures:
+        table = self._table
+        if table.failures[slot] >= MAX_FAILURES:
             return "unreachable"
         learned = self._director.health
         if learned is not None and (said := learned.state(slot, now)):
@@ -191,10 +192,10 @@ class PageModel:
             return "ok"  # its probes are all there is to see
         if math.isnan(table.read_at[slot]):
             return "not read"
-        if now - table.read_at[slot] > filters.stale_s:
+        if now - table.read_at[slot] > STALE_S:
             return "stale"
-        over = table.waiting[slot] > filters.max_waiting
-        return "saturated" if over or table.kv_usage[slot] > filters.max_kv_usage else "ok"
+        over = table.waiting[slot] > self._director.settings.filters.max_waiting
+        return "saturated" if over or table.kv_usage[slot] > MAX_KV_USAGE else "ok"
 
 
 def _failures(records: Sequence[DecisionRecord]) -> list[dict[str, object]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 from prometheus_client.core import Metric
@@ -26,10 +27,12 @@ from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.endpoints import POOL_LABEL
 from laar.core.traffic import seconds_ahead
-from laar.flow.admission import Admission, Outcome
 from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
 from laar.telemetry.families import counter, gauge
+
+if TYPE_CHECKING:
+    from laar.flow.admission import Admission, Outcome
 
 __all__ = ["PoolMetrics"]
 

@@ -9,7 +9,6 @@ Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -18,9 +17,9 @@ from opentelemetry._logs import SeverityNumber
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, Tracer, TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
 from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -51,34 +50,21 @@ class Spans:
     Args:
         sender: takes the spans.
         of: the resource that sends them.
-        share: share of the requests without a trace, for which one is begun.
     """
 
-    def __init__(self, sender: Sender, of: Resource, *, share: float) -> None:
+    def __init__(self, sender: Sender, of: Resource) -> None:
         self._sender = sender
         self._provider = TracerProvider(
-            _sampler(share),
+            ParentBased(ALWAYS_OFF),
             of,
             shutdown_on_exit=False,
             span_limits=SpanLimits(max_span_attribute_length=_MAX_CHARS),
         )
         self._tracer = self._provider.get_tracer("laar")
-        self._share = share
 
     def begin(self) -> None:
         """Starts to send."""
         self._provider.add_span_processor(self._sender.begin(BatchSpanProcessor))
-
-    @property
-    def share(self) -> float:
-        """Share of the requests without a trace for which one is begun; may be changed."""
-        return self._share
-
-    @share.setter
-    def share(self, share: float) -> None:
-        self._share = share
-        if isinstance(self._tracer, Tracer):  # else OTEL_SDK_DISABLED
-            self._tracer.sampler = _sampler(share)
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
         """The trace that a decision asked for now is seen in; None when it is seen in none.
@@ -92,7 +78,7 @@ class Spans:
         carrier = {name: str(value) for name, value in caller if name in _HEADERS}
         kind = SpanKind.SERVER
         if "traceparent" not in carrier:
-            if not parent and not self._share:
+            if not parent:
                 return None
             carrier = {"traceparent": parent, "tracestate": state}
             kind = SpanKind.INTERNAL
@@ -128,36 +114,25 @@ class Spans:
         self._sender.made += 1
 
 
-def _sampler(share: float) -> Sampler:
-    """Follows the client's decision; samples a share of requests without one."""
-    return ParentBased(TraceIdRatioBased(share))
-
-
 class LogRecords:
     """Makes log records of decisions: the decision log's line, and attributes to select lines by.
 
     Args:
         sender: takes the records.
         of: the resource that sends them.
-        share: share of the decisions; may be changed.
-        rng: draws the sample.
     """
 
-    def __init__(self, sender: Sender, of: Resource, *, share: float, rng: random.Random) -> None:
+    def __init__(self, sender: Sender, of: Resource) -> None:
         self._sender = sender
         self._provider = LoggerProvider(of, shutdown_on_exit=False)
         self._logger = self._provider.get_logger("laar")
-        self.share = share
-        self._rng = rng
 
     def begin(self) -> None:
         """Starts to send."""
         self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
 
     def settled(self, record: DecisionRecord) -> None:
-        """Makes a record of a decision whose request has ended, if it is drawn."""
-        if self.share < 1.0 and self._rng.random() >= self.share:
-            return
+        """Makes a record of a decision whose request has ended."""
         line, trace = shown(record), record.trace
         self._logger.emit(
             timestamp=round(record.time_s * 1e9),

@@ -69,12 +69,11 @@ class Faulty:
         return self.share(key)
 
     def priority(self, objective, pool):
-        if self.rng.random() < 0.1:
-            raise OSError
         return 0
 
     def rewrite(self, model, pool):
-        return None
+        if self.rng.random() < 0.1:
+            raise OSError
 
 
 def walk(director, rng):

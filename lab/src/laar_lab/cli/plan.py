@@ -58,7 +58,7 @@ def plan(
     """
     import orjson
 
-    from laar.context import ContextSettings
+    from laar.context.settings import ContextSettings
     from laar_lab.offline import plan_file
 
     out = out or requests.with_suffix(".planned.jsonl")

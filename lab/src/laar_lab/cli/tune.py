@@ -20,7 +20,7 @@ from laar.errors import SettingError
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
 
 if TYPE_CHECKING:
-    from laar.tuning import TunerSettings
+    from laar.tuning.settings import TunerSettings
     from laar_lab.sim.fleet import Arrival
 
 __all__ = ["tune"]
@@ -79,7 +79,7 @@ def tune(
 
         from laar.cli.remote import follow
         from laar.core.cost import TUNABLE
-        from laar.tuning import TunerSettings
+        from laar.tuning.settings import TunerSettings
 
         if live:
             on_window = _show_window if wait else None

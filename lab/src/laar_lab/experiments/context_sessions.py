@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from laar.context import ContextHook
+from laar.context.hook import ContextHook
 from laar_lab.claims import Claim, paired
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
-from laar.context import ContextHook, ContextSettings
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings
 from laar_lab.claims import Claim, paired
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.report import Report, Table, Value

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar.tuning import Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 from laar_lab.claims import Claim, paired
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laar.tuning import Observed, Weights
+from laar.tuning.tuner import Weights
+from laar.tuning.windows import Observed
 
 __all__ = ["PublishedClimb"]
 

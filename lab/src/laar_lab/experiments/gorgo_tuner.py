@@ -12,7 +12,9 @@ import random
 from collections.abc import Mapping
 
 from laar.policies.gorgo_score import PUBLISHED_WEIGHTS
-from laar.tuning import Observed, Tuner, TunerSettings
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
+from laar.tuning.windows import Observed
 from laar_lab.claims import Claim, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb

@@ -12,7 +12,9 @@ import orjson
 import yaml
 
 from laar.core.decision import NEW_MODEL
-from laar.envoy import BootstrapOptions, EnvoyProcess, Shape, render
+from laar.envoy.bootstrap import render
+from laar.envoy.options import BootstrapOptions, Shape
+from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, free_ports, start_all, wait_for
 from laar_lab.sim.answers import AccuracySurface
 

@@ -34,7 +34,7 @@ from rich.console import Console
 
 from laar.accuracy.artifact import Capability, ModelCapability, RetryTerms, Speed
 from laar.core.request import Api, Request
-from laar.envoy import Shape
+from laar.envoy.options import Shape
 from laar.errors import LaarError
 from laar.flow.settings import FlowSettings
 from laar.measuring.tokens import ASCII_PER_TOKEN

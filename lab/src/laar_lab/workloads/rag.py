@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from laar.context import DocCache, OrderIndex
+from laar.context.aligner import OrderIndex
+from laar.context.cache import DocCache
 
 __all__ = ["Replay", "disjoint", "drifting", "hashed", "replay", "topic", "zipf"]
 

@@ -17,7 +17,8 @@ from itertools import count
 import orjson
 import xxhash
 
-from laar.context import ContextHook, ContextSettings, Receipt
+from laar.context.hook import ContextHook, Receipt
+from laar.context.settings import ContextSettings
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
 __all__ = ["DOC_TOKENS", "RagClient", "prompt_of"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import orjson
 import xxhash
 
-from laar.context import ContextHook, Receipt
+from laar.context.hook import ContextHook, Receipt
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt
 
 __all__ = ["BYTES_PER_TOKEN", "HookedBodies", "Turn", "conversations", "document", "memories"]

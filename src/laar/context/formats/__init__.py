@@ -70,6 +70,9 @@ def scan(
 _ONLY_MENTIONED = 2
 """Tags that a text may speak of, without being made of documents in tags."""
 
+MAX_DOCS = 256
+"""Documents above which a list stays unchanged. It bounds the search for an order."""
+
 MAX_LINES = 20_000
 """Lines of a text above which it is not looked at line by line: some 5 ms."""
 
@@ -79,7 +82,7 @@ _WORTH_A_NAME = 1024
 
 def _found(text: str, settings: ContextSettings, around: Surroundings) -> Iterator[list[Block]]:
     """Yields the finds of each recogniser, the surest first; the first not empty counts."""
-    families, most = settings.formats, settings.max_docs
+    families, most = settings.formats, MAX_DOCS
     if around.parts:
         if "json" in families:
             yield parts.scan(text, most=most, by_tool=around.by_tool)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from laar.datalayer.endpoints_file import ModelName
-from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
-from laar.datalayer.kubernetes.collector import PodSelector, PoolName
-from laar.datalayer.kubernetes.objects import PodRules
 from laar.datalayer.metrics_page import Engine
+
+if TYPE_CHECKING:
+    from laar.datalayer.kubernetes.api import ApiAccess
+    from laar.datalayer.kubernetes.collector import PodSelector, PoolName
+    from laar.datalayer.kubernetes.objects import PodRules
 
 __all__ = ["KubernetesSource"]
 
@@ -113,6 +115,8 @@ class KubernetesSource(BaseModel):
     @property
     def of(self) -> PodSelector | PoolName:
         """The pool, or the labels and ports, that define the pods."""
+        from laar.datalayer.kubernetes.collector import PodSelector, PoolName
+
         if self.pool:
             return PoolName(self.pool)
         return PodSelector(labels=self.selector, ports=self.ports)
@@ -120,6 +124,8 @@ class KubernetesSource(BaseModel):
     @property
     def rules(self) -> PodRules:
         """Rules for pods without labels of their own."""
+        from laar.datalayer.kubernetes.objects import PodRules
+
         return PodRules(
             models=self.models,
             model_key=self.model_key,
@@ -136,6 +142,8 @@ class KubernetesSource(BaseModel):
         Raises:
             SettingError: none is set, and this is no pod.
         """
+        from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
+
         if self.api_server:
             return ApiAccess(url=self.api_server.rstrip("/"))
         return in_cluster()

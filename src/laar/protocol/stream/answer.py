@@ -36,6 +36,8 @@ class Answer:
         self.complete = False
         """Whether the answer passed to its end."""
         self._unanswered = self._is_read = False
+        self.let_go = False
+        """Whether its end will not be seen."""
         self._error = False
         self._answered_at: float | None = None
         self._progress_at = float("-inf")
@@ -127,10 +129,6 @@ class Answer:
             self._answered_at = now
         return Answering(decision, self.accepted and not self._error)
 
-    def restored(self, data: bytes, *, end: bool) -> bytes:
-        """A piece as the client gets it."""
-        return data if self.restorer is None else self.restorer.feed(data, end=end)
-
     def fail(self) -> None:
         """There is none: the status was Envoy's."""
         self.status, self._unanswered = None, True
@@ -164,7 +162,7 @@ class Answer:
         """
         if self._unanswered:
             return "error"
-        if self.status is None:
+        if self.status is None or (self.let_go and not self.complete):
             return "disconnect"
         if (self._is_read or self._answered_at is not None) and not self.complete:
             return "reset"

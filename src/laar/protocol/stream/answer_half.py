@@ -24,7 +24,6 @@ from laar.protocol.events import (
     Served,
 )
 from laar.protocol.stream.answer import Answer, attempted, made_by_envoy, no_answer_error
-from laar.protocol.stream.body import send_pieces
 from laar.protocol.stream.contract_headers import MAX_HEADERS_TO_ADD_TO, headers_of_answer, refusal
 from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
@@ -49,6 +48,8 @@ class AnswerHalf:
         self._shared = shared
         self._answer = Answer()
         self._headers: ResponseHeaders | None = None  # while the reservation moves
+        self._held_pieces = 0  # that came and are not passed yet, for a name may be cut in two
+        self._held = b""  # what they are passed as
 
     def _response_headers(
         self, event: ResponseHeaders, now: float, out: list[Action]
@@ -146,9 +147,21 @@ class AnswerHalf:
             if data and (answering := answer.progress(decision, now)) is not None:
                 out.append(answering)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
-        data = answer.restored(data, end=event.end)
-        self._shared.dialect.pass_on(Direction.RESPONSE, data, out, end=event.end)
+        restorer = answer.restorer
+        if restorer is None:
+            self._shared.dialect.pass_answer(1, data, out, end=event.end, same=True)
+            return phase
+        self._held += restorer.feed(data, end=event.end)
+        self._held_pieces += 1
+        if event.end or not restorer.holds_back:
+            self._pass_held(data, out, end=event.end)
         return phase
+
+    def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
+        """Passes all pieces that were waiting for a name to be whole, `last` the last of them."""
+        held, pieces, self._held, self._held_pieces = self._held, self._held_pieces, b"", 0
+        same = pieces == 1 and held == last
+        self._shared.dialect.pass_answer(pieces, held, out, end=end, same=same)
 
     def _response_trailers(
         self, event: ResponseTrailers, now: float, out: list[Action]
@@ -156,8 +169,9 @@ class AnswerHalf:
         if self._shared.decision is not None:
             out += self._answer.read(self._shared.decision, b"", end=True)
         phase = self._complete(now, out)
-        if held_back := self._answer.restored(b"", end=True):
-            send_pieces(Direction.RESPONSE, held_back, end=False, out=out)
+        if self._held_pieces and self._answer.restorer is not None:
+            self._held += self._answer.restorer.feed(b"", end=True)
+            self._pass_held(b"", out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))
         return phase
 
@@ -165,6 +179,15 @@ class AnswerHalf:
         self._answer.complete = True
         self.end(now, out)
         return ResponsePhase.OVER
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether pieces wait for the next one, since a name may be cut in two."""
+        return self._held_pieces > 0
+
+    def let_go(self) -> None:
+        """The answer's end will not be seen."""
+        self._answer.let_go = True
 
     def end(self, now: float, out: list[Action]) -> None:
         """Reports how the request ended, if one was decided."""

@@ -1,11 +1,13 @@
-"""The three ways in which an Envoy shows an exchange, known by its stream's first message.
+"""The ways in which an Envoy shows an exchange, known by its stream's first message.
 
 * Native: the request's headers first, then its body as one message; the answer's body only where
   the picker asks to read it.
-* Kept headers: the same, but Envoy keeps the request's headers. The body is the first message, and
-  the metadata alone names the destination.
+* Streamed: the same, but the body of every answer in pieces. Envoy keeps each piece until it is
+  answered, so that nothing is lost with the picker.
+* Kept headers: either of these, but Envoy keeps the request's headers. The body is the first
+  message, and the metadata alone names the destination.
 * Gateway (full duplex): the body in pieces, all of which the picker sends back, after the headers;
-  the same of every answer.
+  the same of every answer. Envoy keeps nothing.
 
 A dialect has no state. It writes the actions, and the machine decides when.
 """
@@ -72,17 +74,29 @@ class Dialect(Protocol):
         """Passes the answer's headers, with some added and others off; `read` asks for its body."""
         ...
 
-    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
-        """Passes a piece of a body."""
+    def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
+        """Passes a further piece of the request's body."""
+        ...
+
+    def pass_answer(
+        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
+    ) -> None:
+        """Passes so many pieces of the answer's body as `data`, which may be the `same` bytes."""
         ...
 
 
 class _Native:
-    """Envoy shows the request's headers, then its buffered body."""
+    """Envoy shows the request's headers, then its buffered body.
+
+    Args:
+        shows_answers: and each piece of every answer.
+    """
 
     sends_whole_bodies = True
-    shows_answers = False
     reads_by_server = False
+
+    def __init__(self, *, shows_answers: bool) -> None:
+        self.shows_answers = shows_answers
 
     def await_body(self, out: list[Action]) -> None:
         out.append(AnswerHeaders(_REQUEST, []))
@@ -122,14 +136,26 @@ class _Native:
     ) -> None:
         out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers), read_answer=read))
 
-    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
-        out.append(AnswerBody(direction, None, end, []))
+    def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
+        out.append(AnswerBody(_REQUEST, None, end, []))
+
+    def pass_answer(
+        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
+    ) -> None:
+        if same:
+            out.append(AnswerBody(_RESPONSE, None, end, []))
+            return
+        for number in range(pieces):
+            given = b"" if number else data
+            out.append(AnswerBody(_RESPONSE, given, end, [], replaces=True))
 
 
 class _KeptHeaders(_Native):
-    """A native Envoy that keeps the request's headers; its routes take the control ones off."""
+    """The same of an Envoy that keeps the headers; its routes take the control ones off."""
 
-    reads_by_server = True
+    def __init__(self, *, shows_answers: bool) -> None:
+        super().__init__(shows_answers=shows_answers)
+        self.reads_by_server = not shows_answers
 
     def send(self, sending: Sending, out: list[Action]) -> None:
         out.append(_decided_body(sending, [], ()))
@@ -180,8 +206,13 @@ class _Gateway:
     ) -> None:
         out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers)))
 
-    def pass_on(self, direction: Direction, data: bytes, out: list[Action], *, end: bool) -> None:
-        send_pieces(direction, data, end=end, out=out)
+    def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
+        send_pieces(_REQUEST, data, end=end, out=out)
+
+    def pass_answer(
+        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
+    ) -> None:
+        send_pieces(_RESPONSE, data, end=end, out=out)
 
 
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
@@ -213,7 +244,16 @@ def _send_all(data: bytes, out: list[Action], *, whole: bool, trailers: bool) ->
         out.append(AnswerTrailers(_REQUEST))
 
 
-NATIVE: Dialect = _Native()
-KEPT_HEADERS: Dialect = _KeptHeaders()
-DIALECTS: dict[Shape, Dialect] = {Shape.NATIVE: NATIVE, Shape.GATEWAY: _Gateway()}
+NATIVE: Dialect = _Native(shows_answers=False)
+DIALECTS: dict[Shape, Dialect] = {
+    Shape.NATIVE: NATIVE,
+    Shape.STREAMED: _Native(shows_answers=True),
+    Shape.GATEWAY: _Gateway(),
+}
 """Dialects by the shape that Envoy announces."""
+
+KEPT_HEADERS: dict[Shape, Dialect] = {
+    Shape.NATIVE: _KeptHeaders(shows_answers=False),
+    Shape.STREAMED: _KeptHeaders(shows_answers=True),
+}
+"""The same where Envoy keeps the request's headers."""

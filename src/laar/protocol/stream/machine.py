@@ -29,6 +29,7 @@ from laar.protocol.stream.shared import Shared
 __all__ = ["Stream"]
 
 _NO_RULES = NoRules()
+_WITH_ENVOY = (RequestPhase.SENT, RequestPhase.PASSING)
 _OVER = RequestPhase.OVER  # to look a member up takes as long as a call
 _HANDLERS: Mapping[type, Callable[[Any, Any, float, list[Action]], Phase]] = {
     **REQUEST_HANDLERS,
@@ -121,9 +122,22 @@ class Stream:
         return self._shared.decision
 
     @property
-    def only_watches(self) -> bool:
-        """Whether nothing is expected of this stream any more but to see its end."""
-        return self._answer.phase is ResponsePhase.ANSWER and not self._shared.sees_answer
+    def holds_back(self) -> bool:
+        """Whether pieces of the answer wait for the next one."""
+        return self._answer.holds_back
+
+    @property
+    def can_be_let_go(self) -> bool:
+        """Whether Envoy has the whole request with its decision, and every byte of the answer."""
+        return (
+            self._request.phase in _WITH_ENVOY
+            and self._answer.phase is not ResponsePhase.OVER
+            and self._shared.dialect.sends_whole_bodies
+        )
+
+    def let_go(self) -> None:
+        """Takes the end of this stream, which is near, for no end of the answer."""
+        self._answer.let_go()
 
     @property
     def asks_for_answer(self) -> bool:

@@ -77,7 +77,7 @@ def request_of(
         body=body,
         salt=salt,
         tenant=head.tenant,
-        priority=rules.priority(head.objective, pool),
+        priority=rules.priority(head.objective, pool) if head.objective else 0,
         objective=head.objective,
         tried=head.tried,
         wants_hedge=head.hedge == "ask",

@@ -143,7 +143,7 @@ class RequestHalf:
         )
 
     def _whole_request(self, event: WholeRequest, now: float, out: list[Action]) -> RequestPhase:
-        self._shared.dialect = KEPT_HEADERS
+        self._shared.dialect = KEPT_HEADERS[event.shape]
         self._begin(event, now)
         if (refused := self._refuse_denied(out)) is not None:
             return refused
@@ -211,7 +211,7 @@ class RequestHalf:
     def _request_body(self, event: RequestBody, now: float, out: list[Action]) -> RequestPhase:
         body = self._body
         if self.phase is RequestPhase.PASSING:
-            self._shared.dialect.pass_on(Direction.REQUEST, event.data, out, end=event.end)
+            self._shared.dialect.pass_request(event.data, out, end=event.end)
             return RequestPhase.SENT if event.end else RequestPhase.PASSING
         if body.gave_way:
             return self._refuse_held(out)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -22,12 +23,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.context import Reordered, Reorderer
 from laar.errors import RequestError, SettingError, unknown
 from laar.server.admin.answers import as_json, first_fault
 from laar.server.browsers import body_of
 from laar.server.context_hooks import ContextHooks, Ordering
 from laar.telemetry.context import Group
+
+if TYPE_CHECKING:
+    from laar.context.reorder import Reordered, Reorderer
 
 __all__ = ["context_routes"]
 
@@ -70,7 +73,12 @@ class _ContextAdmin:
     def __init__(self, hooks: ContextHooks, clock: Callable[[], float]) -> None:
         self._hooks = hooks
         self._clock = clock
-        self._reorderer = Reorderer()
+
+    @cached_property
+    def _reorderer(self) -> Reorderer:
+        from laar.context.reorder import Reorderer  # most pickers are never asked
+
+        return Reorderer()
 
     async def show(self, _request: Request) -> Response:
         """Each route's hook, its guard and its counts."""
@@ -136,6 +144,8 @@ class _ContextAdmin:
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:
+    from laar.context.guard import MIN_GAIN, MIN_REQUESTS
+
     rule, tally = ordering.rule, ordering.tally
     groups = tally.groups
     return {
@@ -147,8 +157,8 @@ def _shown(ordering: Ordering) -> dict[str, object]:
         "guard": {
             "state": _guard_state(ordering),
             "holdout_share": rule.hook.holdout_share,
-            "min_gain": rule.hook.min_gain,
-            "requests_needed": rule.hook.guard_requests,
+            "min_gain": MIN_GAIN,
+            "requests_needed": MIN_REQUESTS,
             **_measured(ordering),
         },
         "requests": tally.reasons,

@@ -65,7 +65,6 @@ class Observability:
         reports: outcomes.
         rules: the gateway's rules, for explaining.
         clock: monotonic seconds.
-        rng: samples the log.
         calibrated: whether the accuracy of any model is known.
         sharing: state of the sharing with other pickers; None where it shares with none.
         problems: gets the faults of the decision log and of the exports.
@@ -80,7 +79,6 @@ class Observability:
         rules: GatewayRules,
         *,
         clock: Callable[[], float],
-        rng: random.Random,
         problems: Problems,
         calibrated: Callable[[], bool] = lambda: True,
         sharing: Callable[[], dict[str, object] | None] = lambda: None,
@@ -99,10 +97,6 @@ class Observability:
         self.log = (
             DecisionLog(
                 kept.log,
-                rng=rng,
-                sample=kept.log_sample,
-                max_bytes=kept.log_max_bytes,
-                keep=kept.log_keep,
                 on_problem=lambda message: problems.report("decision log", message),
             )
             if kept.log is not None
@@ -110,7 +104,7 @@ class Observability:
         )
         if self.log is not None:
             reports.on_verdict = self.log.judged
-        self.exports = Exports(settings, rng=rng, problems=problems)
+        self.exports = Exports(settings, problems)
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
@@ -138,15 +132,12 @@ class Observability:
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Applies new settings: policy, log sample and exports."""
+        """Applies new settings: policy and explanations."""
         self._about |= {
             "policy": settings.routing.director.policy,
             "enforced": settings.routing.enforcement.share,
         }
         self.explainer.settings = settings.stream
-        if self.log is not None:
-            self.log.sample = settings.decisions.log_sample
-        self.exports.apply(settings)
 
     def _frame(self) -> dict[str, object]:
         self._update_about()

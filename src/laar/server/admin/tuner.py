@@ -25,7 +25,7 @@ from laar.server.admin.answers import as_json
 from laar.server.state_file import StateFile
 from laar.settings import Tuning
 from laar.telemetry.problems import Problems
-from laar.tuning import Tuner
+from laar.tuning.tuner import Tuner
 
 __all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
 
@@ -54,7 +54,6 @@ class TunerKeeper:
         self._settings = settings
         self.state_file = StateFile(
             settings.state_file,
-            settings.state_interval_s,
             setting="tuner.state_file",
             what="the climb",
             take=lambda: orjson.dumps(self.tuner.state_dict()),

@@ -47,16 +47,16 @@ class Exchange:
     Args:
         processor: decides, counts and settles.
         stream: the machine.
-        let_go: has the transport close the stream as a success.
+        end: has the transport close the stream as a success.
     """
 
     def __init__(
-        self, processor: ExternalProcessor, stream: Stream, let_go: Callable[[], None]
+        self, processor: ExternalProcessor, stream: Stream, end: Callable[[], None]
     ) -> None:
         self._processor = processor
         self._stream = stream
         self._held: Waiting | None = None
-        self.let_go = let_go
+        self._end = end
         self.answers: list[bytes] = []
         """Messages that the transport writes, and clears."""
         self.over = False
@@ -70,9 +70,14 @@ class Exchange:
         return self._held is not None
 
     @property
-    def only_watches(self) -> bool:
-        """Whether nothing is expected of this stream any more but to see its end."""
-        return self._stream.only_watches
+    def can_be_let_go(self) -> bool:
+        """Whether Envoy can finish the request without this stream."""
+        return self._stream.can_be_let_go
+
+    def let_go(self) -> None:
+        """Ends the stream before its request."""
+        self._stream.let_go()
+        self._end()
 
     def reassure(self) -> None:
         """Has Envoy wait for the answer to a message that is still coming."""
@@ -137,6 +142,8 @@ class Exchange:
                     self.over = kind is Immediate
                 else:
                     processor.note(action, now)
+        if type(event) is ResponseBody and stream.holds_back:
+            self.reassure()
         return None
 
     def _reading(self, action: Read) -> Wait:

@@ -30,14 +30,15 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
+from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["event_of", "message_of", "patience"]
 
-_Given = Mapping[str, pb.Value]
 _STATUSES = {str(status): status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
+_STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
 """More than any Envoy makes; anything else is no number of attempts."""
 
@@ -70,7 +71,12 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
             given = _given(message)
             headers = _headers(given)
             return WholeRequest(
-                headers, _pool(given), body.body, _subset(message), _attempts(given)
+                headers,
+                given.get(names.POOL, ""),
+                body.body,
+                _subset(message),
+                _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
+                _shape(message) or Shape.NATIVE,
             )
         return RequestBody(body.body, body.end_of_stream, _subset(message))
     if kind == "response_headers":
@@ -90,14 +96,14 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     sent = headers.headers.headers
     given = _given(message)
     return RequestHeaders(
-        {h.key: names.text_of(h.raw_value or h.value) for h in sent},
+        {h.key: text_of(h.raw_value or h.value) for h in sent},
         headers.end_of_stream,
         _shape(message) or Shape.GATEWAY,
         _subset(message),
-        _pool(given),
+        given.get(names.POOL, ""),
         len(sent),
         headers.ByteSize(),
-        _attempts(given),
+        _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
     )
 
 
@@ -105,47 +111,30 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
     """The shape, by a stream's first message, whichever that is."""
     if not message.HasField("protocol_config"):
         return None
-    full = message.protocol_config.request_body_mode == _FULL_DUPLEX
-    return Shape.GATEWAY if full else Shape.NATIVE
+    modes = message.protocol_config
+    if modes.request_body_mode == _FULL_DUPLEX:
+        return Shape.GATEWAY
+    return Shape.STREAMED if modes.response_body_mode == _STREAMED else Shape.NATIVE
 
 
-def _given(message: pb.ProcessingRequest) -> _Given:
-    """The attributes that came, by whichever filter; not by `values`, which is slow."""
-    given: dict[str, pb.Value] = {}
+def _given(message: pb.ProcessingRequest) -> dict[str, str]:
+    """Return the attributes that came, by whichever filter, as text."""
+    given: dict[str, str] = {}
     filters = message.attributes
     for each in filters:
         fields = filters[each].fields
-        for name in fields:
-            given[name] = fields[name]
+        for name in fields:  # not by `items`, which is slow
+            value = fields[name]
+            if raw := value.string_value:
+                given[name] = text_of(raw)
+            else:  # a count, or nothing
+                given[name] = f"{value.number_value:.0f}" if value.number_value else ""
     return given
 
 
-def _headers(given: _Given) -> dict[str, str]:
-    """The headers that stand in attributes."""
-    headers: dict[str, str] = {}
-    for name, value in given.items():
-        if header := names.header_of(name):
-            headers[header] = _text(value)
-    return headers
-
-
-def _number(given: _Given, attribute: str) -> int:
-    """A count that Envoy sends; 0 where it does not."""
-    value = given.get(attribute)
-    if value is None:
-        return 0
-    text = _text(value) or f"{value.number_value:.0f}"  # metadata comes as text
-    return _ATTEMPTS.get(text, 0)
-
-
-def _attempts(given: _Given) -> int:
-    return _number(given, agreed.ATTEMPTS)
-
-
-def _pool(given: _Given) -> str:
-    """The pool that the route's metadata names; nothing a client can set."""
-    value = given.get(names.POOL)
-    return "" if value is None else _text(value)
+def _headers(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers that stand in attributes."""
+    return {header: value for name, value in given.items() if (header := names.header_of(name))}
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
@@ -153,20 +142,20 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     status, media_type, encoded, retry_after_s = None, "", False, None
     forged: list[str] = []
     for header in headers:
-        name = header.key
+        name, raw = header.key, header.raw_value or header.value
         if name in (":status", "status"):  # without the colon from some test clients
-            status = _STATUSES.get(_value(header))
+            status = _STATUSES.get(text_of(raw))
         elif name == "content-type":
-            media_type = names.media_type(_value(header))
+            media_type = names.media_type(text_of(raw))
         elif name == "content-encoding":
-            encoded = _value(header).strip().lower() not in ("", "identity")
+            encoded = text_of(raw).strip().lower() not in ("", "identity")
         elif name == "retry-after":
-            retry_after_s = names.retry_after_s(_value(header), time.time())
-        elif names.is_own(name):
+            retry_after_s = names.retry_after_s(text_of(raw), time.time())
+        elif name[:2] == "x-" and names.is_own(name):
             forged.append(name)
     end = message.response_headers.end_of_stream
     given = _given(message)
-    details = _text(given[agreed.DETAILS]) if agreed.DETAILS in given else ""
+    details = given.get(agreed.DETAILS, "")
     if details not in ("", agreed.FROM_ENDPOINT):  # Envoy's own answer has laar's reason
         forged.clear()
     return ResponseHeaders(
@@ -175,7 +164,7 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         len(headers),
         end,
         _served(message, given),
-        _number(given, agreed.ATTEMPTED),
+        _ATTEMPTS.get(given.get(agreed.ATTEMPTED, ""), 0),
         details,
         _shape(message),
         retry_after_s,
@@ -183,14 +172,6 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         encoded,
         tuple(forged),
     )
-
-
-def _value(header: pb.HeaderValue) -> str:
-    return names.text_of(header.raw_value or header.value)
-
-
-def _text(value: pb.Value) -> str:
-    return names.text_of(value.string_value)
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
@@ -202,21 +183,20 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     value = hint.fields[names.SUBSET]
     kind = value.WhichOneof("kind")
     if kind == "list_value":
-        return names.read_subset([_text(item) for item in value.list_value.values])
-    return names.read_subset(_text(value)) if kind == "string_value" else None
+        return names.read_subset([text_of(item.string_value) for item in value.list_value.values])
+    return names.read_subset(text_of(value.string_value)) if kind == "string_value" else None
 
 
-def _served(message: pb.ProcessingRequest, given: _Given) -> str:
+def _served(message: pb.ProcessingRequest, given: Mapping[str, str]) -> str:
     """The endpoint of this answer, or the last one asked where Envoy names none."""
-    answered_by = given.get(agreed.ANSWERED_BY)
-    if answered_by is not None:
-        return _text(answered_by)
+    if answered_by := given.get(agreed.ANSWERED_BY):
+        return answered_by
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
     if known is None or names.SERVED not in known.fields:
         return ""
-    return _text(known.fields[names.SERVED])
+    return text_of(known.fields[names.SERVED].string_value)
 
 
 # -- actions to messages -----------------------------------------------------------------------
@@ -257,6 +237,8 @@ def _body_answer(action: AnswerBody) -> bytes:
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
+    elif action.data is not None and action.replaces:
+        common.body_mutation.body = action.data
     elif action.data is not None:
         streamed = common.body_mutation.streamed_response
         streamed.body = action.data

@@ -108,6 +108,8 @@ class ExternalProcessor:
         self._enforced = enforced
         self._log_faults_at = -math.inf
         self._exchanges: set[Exchange] = set()
+        self.begun = 0
+        """Streams so far."""
         self._longest_hold_s = longest_hold_s
         # One thread: they would only take turns, and the loop has to get its own.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
@@ -136,6 +138,7 @@ class ExternalProcessor:
         )
         exchange = Exchange(self, stream, let_go)
         self._metrics.streams_open += 1
+        self.begun += 1
         self._exchanges.add(exchange)
         return exchange
 
@@ -150,13 +153,13 @@ class ExternalProcessor:
         return orjson.dumps(listed) if listed["data"] else None
 
     def let_go(self) -> None:
-        """Closes the streams that only wait for their exchange to end.
+        """Closes the streams that Envoy can finish without the picker.
 
         Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
         fails closed it then cuts the client's answer as well.
         """
         for exchange in tuple(self._exchanges):
-            if exchange.only_watches:
+            if exchange.can_be_let_go:
                 exchange.let_go()
 
     # -- for exchanges -------------------------------------------------------------------------

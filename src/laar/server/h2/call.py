@@ -165,14 +165,15 @@ class Call:
             self.heard = True
         if self._end is not None:
             return
-        was_coming = self.waits
+        unframer = self._unframer
+        was_coming = unframer.midway or not self._is_whole
         try:
-            for message in self._unframer.feed(data):
+            for message in unframer.feed(data):
                 if self._end is not None:  # by the message before it
                     return
                 self._is_whole = True
                 self._connection.guard.useful()
-                if self._is_stopped() or self._inbox:
+                if self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES:
                     self._inbox.append(message)
                     self._inbox_bytes += len(message)
                 else:
@@ -180,10 +181,12 @@ class Call:
         except CallError as error:  # messages before it count, however the bytes were cut
             self.end(error.code, error.text)
             return
-        if self._unframer.midway and not was_coming and self._end is None:
+        if unframer.midway and not was_coming and self._end is None:
             self._connection.is_coming(self)
-        self._account()
-        self._credit()
+        if unframer.held_bytes + self._inbox_bytes != self._counted_bytes:
+            self._account()
+        if self._owed_bytes >= self._credit_bytes:
+            self._credit()
 
     def remote_ended(self) -> None:
         """Takes that the peer sends no more."""

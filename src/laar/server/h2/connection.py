@@ -179,8 +179,10 @@ class Connection(asyncio.Protocol):
             self._fail("an internal error", ErrorCodes.INTERNAL_ERROR)
         finally:
             self._reading = False
-        self._reassure(now)
-        self._credit()
+        if self._coming:
+            self._reassure(now)
+        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2:
+            self._credit()
         self._pump()
         return is_over
 
@@ -225,7 +227,8 @@ class Connection(asyncio.Protocol):
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
-        self._write_soon()
+        if not self._reading:
+            self._write_soon()
 
     def credit(self, call: Call, count: int) -> None:
         """Lets the peer send more on a stream."""
@@ -398,7 +401,7 @@ class Connection(asyncio.Protocol):
 
     def _credit(self) -> None:
         """Gives the connection's window back: what streams may hold has a limit of its own."""
-        if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2 and not self._closing:
+        if not self._closing:
             self.h2.increment_flow_control_window(self._owed_bytes)
             self._owed_bytes = 0
 

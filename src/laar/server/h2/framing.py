@@ -61,7 +61,7 @@ class Unframer:
         longest_bytes: longest message that is taken.
     """
 
-    __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes")
+    __slots__ = ("_longest_bytes", "_missing", "_pieces", "_prefix", "held_bytes", "midway")
 
     def __init__(self, longest_bytes: int) -> None:
         self._longest_bytes = longest_bytes
@@ -69,12 +69,9 @@ class Unframer:
         self._missing = 0  # bytes of the message that has begun
         self._pieces: list[bytes] = []
         self.held_bytes = 0
-        """Bytes held of a message that is not whole yet."""
-
-    @property
-    def midway(self) -> bool:
-        """Whether a message has begun that is not whole."""
-        return bool(self._prefix or self._missing)
+        """Bytes held of a message that is not complete yet."""
+        self.midway = False
+        """Whether a message has begun that is not complete."""
 
     def feed(self, data: bytes) -> Iterable[bytes]:
         """The messages that a piece completes, each before the next is looked at.
@@ -86,7 +83,13 @@ class Unframer:
             length = len(data) - _PREFIX_BYTES
             if length == int.from_bytes(data[1:_PREFIX_BYTES], "big") <= self._longest_bytes:
                 return (data[_PREFIX_BYTES:],)  # as most are
-        return self._cut(data)
+        return self._messages(data)
+
+    def _messages(self, data: bytes) -> Iterator[bytes]:
+        try:
+            yield from self._cut(data)
+        finally:
+            self.midway = bool(self._prefix or self._missing)
 
     def _cut(self, data: bytes) -> Iterator[bytes]:
         at, end = 0, len(data)

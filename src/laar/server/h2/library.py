@@ -207,18 +207,20 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         pieces: Sequence[bytes | memoryview],
         length: int,
     ) -> None:
-        self._keep_order()
+        if self._data_to_send:
+            self._keep_order()
         self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
         self._written += pieces
 
     def _keep_order(self) -> None:
-        if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
+        """Put what the library has written before what goes around it."""
+        self._written.append(self._data_to_send)
+        self._data_to_send = bytearray()
 
     def data_to_send(self) -> bytes:
         """Takes the bytes to write."""
-        self._keep_order()
+        if self._data_to_send:
+            self._keep_order()
         data = b"".join(self._written)
         self._written.clear()
         return data

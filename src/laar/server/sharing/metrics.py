@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
+from laar.sharing.outbox import MAX_WAITING_BYTES
 from laar.telemetry.families import counter, gauge
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def sharing_families(sharer: Sharer) -> Iterator[Metric]:
     )
     yield gauge(
         "laar_share_waiting_bytes",
-        "Bytes of records not sent yet; share.max_waiting_bytes is the limit.",
+        f"Bytes of records not sent yet, at most {MAX_WAITING_BYTES:,}.",
         sharing.outbox.waiting_bytes,
     )
     ways = (("sent", sharing.outbox.sent), ("taken", sharing.taken))

@@ -26,7 +26,8 @@ from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.settings.section import part
 from laar.settings.share import Share
-from laar.sharing import Champion, Sharing, SharingSettings
+from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
+from laar.sharing.sharing import Champion, Sharing
 from laar.sharing.snapshot import (
     MAX_SNAPSHOT_BYTES,
     SnapshotFault,
@@ -292,7 +293,7 @@ class Sharer:
         carrier = self.carrier
         assert carrier is not None
         while True:
-            await asyncio.sleep(self._settings.snapshot_interval_s / 4.0)
+            await asyncio.sleep(SNAPSHOT_INTERVAL_S / 4.0)
             if not await carrier.is_my_turn():
                 continue
             try:
@@ -302,7 +303,7 @@ class Sharer:
                 self._problems.report(
                     "share.snapshot", f"{fault}; a picker that starts will be cold"
                 )
-                await asyncio.sleep(_REFUSED * self._settings.snapshot_interval_s)
+                await asyncio.sleep(_REFUSED * SNAPSHOT_INTERVAL_S)
             else:
                 self._problems.report("share.snapshot", None)
 
@@ -344,7 +345,7 @@ class Sharer:
             _LOG.warning("share.snapshot_file %s can't be read: %s", path, fault.strerror)
         self._warm.set()
         while True:
-            await asyncio.sleep(self._settings.snapshot_interval_s)
+            await asyncio.sleep(SNAPSHOT_INTERVAL_S)
             await self._save(self._file)
 
     async def _save(self, file: WholeFile) -> None:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from laar.errors import SettingError, install
 from laar.server.sharing.carrier import Away, Begun, Received
 from laar.settings.share import Share
-from laar.sharing import SharingSettings
+from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class Store:
         self._faults = (RedisError, HiredisError, OSError, TimeoutError)
         self._secret = secret
         self._origin = origin.encode()
-        self._interval_ms = int(settings.snapshot_interval_s * 1000)
+        self._interval_ms = int(SNAPSHOT_INTERVAL_S * 1000)
         self._history_ms = int(settings.history_s * 1000)
         self._where = share.url.partition("://")[2]
         base = f"laar:{{{settings.namespace}}}:"

@@ -16,7 +16,11 @@ from laar_lab.cli.lab.run import run
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Run experiments: the serving code in virtual time.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run experiments: the serving code in virtual time.",
+    no_args_is_help=True,
+    add_completion=False,
+)
 app.command(name="list")(list_experiments)
 for command in (run, results, replay, fit_engine):
     app.command()(command)

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laar.core.director import Director
-from laar.sharing import Sharing, SharingSettings
+from laar.sharing.settings import SharingSettings
+from laar.sharing.sharing import Sharing
 from laar_lab.sim.fleet.clock import VirtualClock
 
 __all__ = ["Channel"]

@@ -1,0 +1,312 @@
+"""The picker stalls, dies or restarts: what its clients lose, and for how long Envoy decides alone.
+
+An open loop through a real Envoy, so that a wait never holds the next request back. Each row has a
+picker with all settings as they come, and five endpoints. In the rows `stop` the picker is stopped
+for good and the answers are short, so what counts is the requests; in the others each answer is
+streamed for about five seconds, so what counts is the answers in flight as well. A request is lost
+where its client gets no right answer: an error, or an answer that is broken off. The shape
+`full duplex` stands for gateways that are not laar's, and has no target.
+
+    stop 30, 100, 300     SIGSTOP under so many requests a second, with bodies to 64 KB
+    pause 0.5, 2, 5, 9    SIGSTOP, and SIGCONT after so many seconds
+    starved               the picker runs for a tenth of 20 s, 50 ms at a time
+    kill                  SIGKILL, and started again
+    restart               SIGTERM, and started again
+    mute                  its port takes connections and never answers
+
+    python -m bench stall
+    python -m bench stall --rows "pause 2,kill" --shapes gateway --json stall.json
+
+Exit status: 0 every target was met, 3 one was missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import signal
+import socket
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from bench.chaos.asking import End, Ended, Names, Question, ask
+from bench.chaos.load import client_session, percentile
+from bench.chaos.stand import Endpoint, Plan, Stand, standing
+from laar.envoy.options import BodyMode, Shape
+
+MODEL = "m"
+ENDPOINTS = 5
+SHAPES: dict[str, tuple[Shape, BodyMode | None]] = {
+    "native": ("standalone", None),
+    "gateway": ("gateway", None),
+    "full duplex": ("gateway", "full-duplex"),
+}
+LONG_TOKENS, LONG_SCALE, LONG_BODY_BYTES = 50, 5.0, 2000
+SHORT_TOKENS, SHORT_SCALE, SHORT_BODY_BYTES = 2, 0.1, 64_000
+"""The simulated engine takes 20 ms for a token, times the scale."""
+
+LEAD_S = 3.0
+PATIENCE_S = 30.0
+STEADY_S = 1.0
+"""Without an undecided request, after which the picker counts as back."""
+MISSED = 3
+
+
+@dataclass(slots=True)
+class Run:
+    """The ends of a row's requests."""
+
+    ended: list[Ended] = field(default_factory=list)
+    struck_s: float = 0.0
+    stop_s: float = 0.0
+    start_s: float = 0.0
+
+    @property
+    def lost(self) -> list[Ended]:
+        """Those without a right answer."""
+        return [e for e in self.ended if e.end not in (End.RIGHT, End.FAILED_OPEN)]
+
+    @property
+    def refused(self) -> int:
+        """Those that got an error."""
+        return sum(e.status not in (0, None, 200) for e in self.lost)
+
+    @property
+    def undecided(self) -> list[Ended]:
+        """Those that Envoy sent on its own."""
+        return [e for e in self.ended if e.end is End.FAILED_OPEN]
+
+    @property
+    def undecided_s(self) -> float:
+        """From the fault to the last undecided request that began."""
+        return max((e.began_s - self.struck_s for e in self.undecided), default=0.0)
+
+    @property
+    def longest_wait_s(self) -> float:
+        """The longest wait for an answer's first byte."""
+        return max((e.first_s - e.began_s for e in self.ended if e.first_s), default=0.0)
+
+
+Strike = Callable[[Stand, Run], Awaitable[None]]
+"""Does what a row is about, and returns when it is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One fault.
+
+    Args:
+        strike: does it; returns when it is over.
+        rate: requests a second.
+        after_s: seconds of load after it.
+        long: whether answers take seconds.
+        undecided_s: target for the time in which Envoy decides alone; None for no target.
+    """
+
+    strike: Strike
+    rate: float = 20.0
+    after_s: float = 4.0
+    long: bool = True
+    undecided_s: float | None = None
+
+
+def _stop(seconds: float, *, back: bool) -> Strike:
+    async def strike(stand: Stand, _run: Run) -> None:
+        stand.pickers[0].send(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        if back:
+            stand.pickers[0].send(signal.SIGCONT)
+
+    return strike
+
+
+async def _starve(stand: Stand, _run: Run) -> None:
+    picker, until = stand.pickers[0], time.monotonic() + 20.0
+    while time.monotonic() < until:
+        picker.send(signal.SIGSTOP)
+        await asyncio.sleep(0.45)
+        picker.send(signal.SIGCONT)
+        await asyncio.sleep(0.05)
+
+
+def _end(number: int) -> Strike:
+    async def strike(stand: Stand, run: Run) -> None:
+        began = time.monotonic()
+        await stand.pickers[0].end(number, within_s=60.0)
+        ended = time.monotonic()
+        await stand.restart_picker(0)
+        run.stop_s, run.start_s = ended - began, time.monotonic() - ended
+
+    return strike
+
+
+async def _mute(stand: Stand, _run: Run) -> None:
+    """Something else on the picker's port, such as a proxy without a picker behind it."""
+    await stand.pickers[0].end(signal.SIGKILL)
+    host, _, port = stand.settings(0)["listen"]["ext_proc"].rpartition(":")
+    async with _mute_port(host, int(port)):
+        await asyncio.sleep(6.0)
+    await stand.restart_picker(0)
+
+
+@asynccontextmanager
+async def _mute_port(host: str, port: int) -> AsyncIterator[None]:
+    held: list[asyncio.StreamWriter] = []
+
+    async def keep(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.append(writer)
+
+    sock = socket.create_server((host, port))
+    server = await asyncio.start_server(keep, sock=sock)
+    try:
+        yield
+    finally:
+        server.close()
+        for writer in held:
+            writer.transport.abort()
+
+
+ROWS: dict[str, Row] = {
+    **{
+        f"stop {rate:g}": Row(strike=_stop(5.0, back=False), rate=rate, after_s=0.0, long=False)
+        for rate in (30.0, 100.0, 300.0)
+    },
+    **{f"pause {s:g}": Row(strike=_stop(s, back=True)) for s in (0.5, 2.0, 5.0, 9.0)},
+    "starved": Row(strike=_starve),
+    "kill": Row(strike=_end(signal.SIGKILL)),
+    "restart": Row(strike=_end(signal.SIGTERM), undecided_s=2.0),
+    "mute": Row(strike=_mute),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measures and prints; the exit status is 3 where a target was missed."""
+    options = _parser().parse_args(argv)
+    names = options.rows.split(",") if options.rows else list(ROWS)
+    if unknown := set(names) - set(ROWS):
+        print(f"no row is called {', '.join(unknown)}; there are: {', '.join(ROWS)}")
+        return 2
+    results = []
+    for shape in options.shapes.split(","):
+        for name in names:
+            run = asyncio.run(_measure(shape, ROWS[name], options.seed))
+            results.append(_result(shape, name, run))
+            print(orjson.dumps(results[-1]).decode(), flush=True)
+    _show(results)
+    if options.json:
+        options.json.write_bytes(orjson.dumps(results, option=orjson.OPT_INDENT_2))
+    missed = [r for r in results if r["met"] is False]
+    print(f"{len(missed)} of {sum(r['met'] is not None for r in results)} targets missed")
+    return MISSED if missed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench stall", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--rows", default="", help="comma list; all by default")
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write all figures")
+    return parser
+
+
+async def _measure(shape: str, row: Row, seed: int) -> Run:
+    one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
+    envoys, bodies = SHAPES[shape]
+    plan = Plan(
+        endpoints=(one,) * ENDPOINTS,
+        shape=envoys,
+        body_mode=bodies,
+        time_scale=LONG_SCALE if row.long else SHORT_SCALE,
+    )
+    async with standing(plan, deadline_s=300.0) as stand:
+        run, rng = Run(), random.Random(seed)
+        over = asyncio.Event()
+        load = asyncio.create_task(_load(stand, row, rng, run, over))
+        try:
+            await asyncio.sleep(LEAD_S)
+            run.struck_s = time.monotonic()
+            await row.strike(stand, run)
+            await asyncio.sleep(row.after_s)
+            over.set()
+            await load
+        finally:
+            load.cancel()
+            with suppress(asyncio.CancelledError):
+                await load
+    return run
+
+
+async def _load(stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event) -> None:
+    """Asks at random times, whether or not earlier requests have ended."""
+    names = Names(
+        model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
+    )
+
+    async def one(number: int) -> None:
+        text = f"Question {number}? "
+        question = Question(
+            asked=MODEL,
+            text=text + "x" * rng.randrange(LONG_BODY_BYTES if row.long else SHORT_BODY_BYTES),
+            tokens=LONG_TOKENS if row.long else SHORT_TOKENS,
+            stream=row.long,
+        )
+        run.ended.append(await ask(http, stand.url, question, names, limit_s=PATIENCE_S))
+
+    async with client_session() as http, asyncio.TaskGroup() as group:
+        number, due = 0, time.monotonic()
+        while not over.is_set():
+            due += rng.expovariate(row.rate)
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            group.create_task(one(number))
+            number += 1
+
+
+def _result(shape: str, name: str, run: Run) -> dict[str, object]:
+    row = ROWS[name]
+    met = not run.lost and (row.undecided_s is None or run.undecided_s < row.undecided_s)
+    return {
+        "shape": shape,
+        "row": name,
+        "requests": len(run.ended),
+        "lost": len(run.lost),
+        "errors": run.refused,
+        "cut": len(run.lost) - run.refused,
+        "undecided": len(run.undecided),
+        "undecided_s": round(run.undecided_s, 2),
+        "stop_s": round(run.stop_s, 2),
+        "start_s": round(run.start_s, 2),
+        "longest_wait_s": round(run.longest_wait_s, 2),
+        "p50_s": round(percentile([e.took_s for e in run.ended], 0.5), 2),
+        "ends": {str(end): n for end, n in Counter(e.end for e in run.ended).items()},
+        "examples": sorted({e.detail for e in run.lost if e.detail})[:3],
+        "target": "0 lost" + (f", undecided < {row.undecided_s:g} s" if row.undecided_s else ""),
+        "met": met if shape != "full duplex" else None,
+    }
+
+
+def _show(results: Sequence[dict[str, object]]) -> None:
+    console = Console() if sys.stdout.isatty() else Console(width=140)
+    table = Table(title="The picker stalls, dies or restarts")
+    columns = ("shape", "row", "requests", "errors", "cut", "undecided", "undecided_s")
+    for name in (*columns, "longest_wait_s", "target"):
+        table.add_column(name.replace("_s", " for") if name == "undecided_s" else name)
+    table.add_column("verdict")
+    for r in results:
+        verdict = {True: "met", False: "MISSED", None: "-"}[r["met"]]  # type: ignore[index]
+        table.add_row(*(str(r[c]) for c in (*columns, "longest_wait_s", "target")), verdict)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

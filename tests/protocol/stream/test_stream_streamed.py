@@ -1,0 +1,119 @@
+"""The streamed shape: Envoy keeps each piece of an answer until the picker answers it."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_stream_machine import BODY, HEADERS, Driver, headers
+
+from laar.protocol.events import (
+    AnswerBody,
+    Closed,
+    Direction,
+    Ended,
+    RequestBody,
+    RequestHeaders,
+    ResponseBody,
+    ResponseHeaders,
+    ResponseTrailers,
+    Shape,
+    WholeRequest,
+)
+
+NAMED = BODY.replace(b'"auto"', b'"m1"')
+"""The one endpoint's own name, so nothing is to be restored."""
+
+
+def begun(body=BODY, *, streamed=True):
+    driver = Driver()
+    driver.feed(WholeRequest(HEADERS, "", body, shape=Shape.STREAMED))
+    driver.feed(ResponseHeaders(200, streamed))
+    return driver
+
+
+def answered(driver, event):
+    """The answers to a piece of the body, as data; None leaves it as it is."""
+    return [
+        action.data
+        for action in driver.feed(event)
+        if isinstance(action, AnswerBody) and action.direction is Direction.RESPONSE
+    ]
+
+
+def test_a_piece_that_stays_as_it_is_is_not_sent_back():
+    driver = begun(NAMED)
+    assert answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False)) == [None]
+    assert answered(driver, ResponseBody(b"", True)) == [None]
+
+
+def test_the_name_that_the_client_used_is_put_back():
+    driver = begun()
+    (given_back,) = answered(driver, ResponseBody(b'data: {"model":"m1"}\n\n', False))
+    assert given_back == b'data: {"model":"auto"}\n\n'
+
+
+def test_a_piece_with_half_a_name_has_no_answer_until_the_rest_is_there():
+    driver = begun()
+    assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
+    assert driver.stream.holds_back
+    whole = answered(driver, ResponseBody(b'el":"m1"}\n\n', False))
+    assert whole == [b'data: {"id":1,"model":"auto"}\n\n', b""]
+    assert not driver.stream.holds_back
+
+
+@given(st.lists(st.integers(0, 60), max_size=4))
+def test_every_piece_is_answered_and_the_bytes_are_those_of_the_whole(places):
+    text = b'data: {"model":"m1","a":"\\"model\\": "}\n\ndata: {"model": "m1"}\n\n'
+    cuts = sorted({0, *places, len(text)})
+    pieces = [text[a:b] for a, b in pairwise(cuts)]
+    driver = begun()
+    answers = []
+    for number, piece in enumerate(pieces):
+        answers += [
+            piece if data is None else data
+            for data in answered(driver, ResponseBody(piece, number == len(pieces) - 1))
+        ]
+    assert b"".join(answers) == text.replace(b'"m1"', b'"auto"')
+    assert len(answers) == len(pieces)
+
+
+def test_trailers_release_what_was_held():
+    driver = begun()
+    assert answered(driver, ResponseBody(b'{"x":"', False)) == []
+    assert answered(driver, ResponseTrailers()) == [b'{"x":"']
+
+
+@pytest.mark.parametrize(
+    ("shape", "status", "can"),
+    [
+        (Shape.NATIVE, 200, True),
+        (Shape.STREAMED, 200, True),
+        (Shape.STREAMED, None, True),
+        (Shape.GATEWAY, 200, False),
+    ],
+)
+def test_a_picker_that_stops_lets_go_what_envoy_can_finish(shape, status, can):
+    driver = Driver()
+    driver.feed(headers(shape))
+    assert not driver.stream.can_be_let_go  # undecided
+    driver.feed(RequestBody(BODY, True))
+    if status is not None:
+        driver.feed(ResponseHeaders(status, True))
+    assert driver.stream.can_be_let_go is can
+
+
+def test_an_answer_that_was_let_go_is_no_whole_one():
+    driver = begun()
+    driver.feed(ResponseBody(b"data: 1\n\n", False))
+    driver.stream.let_go()
+    (end,) = [action for action in driver.feed(Closed()) if isinstance(action, Ended)]
+    assert end.completion.cause == "disconnect"
+
+
+def test_an_upload_that_is_not_read_shows_no_answer_either():
+    driver = Driver(opaque_paths=("/files",))
+    head = {":path": "/files", ":method": "POST"}
+    (sent,) = driver.feed(RequestHeaders(head, False, Shape.STREAMED))
+    assert sent.skip_body
+    assert not sent.read_answer
