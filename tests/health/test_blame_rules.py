@@ -276,3 +276,31 @@ def test_no_retry_after_keeps_an_endpoint_away_for_more_than_a_minute(retry_afte
     (attempt,) = sent(health, now + 31.0, 1)
     health.replied(attempt, Reply(status=200), now + 31.0)
     assert health.answers(0, now + 31.0) > 0.95
+
+
+# -- silence ---------------------------------------------------------------------------------------
+
+
+def halted_at(health, until=8.0):
+    """Return when slot 0 is out, whose streams halt at once, while new ones begin there."""
+    now = 1.0
+    while now < until:
+        now += 0.1
+        attempt, sibling = sent_stream(health, now, 0), sent_stream(health, now, 1)
+        health.answering(attempt, now + 0.01)
+        health.answering(sibling, now + 0.01)
+        health.ended(sibling, 200, "complete", now + 0.05)
+        health.look(now)
+        if health.of(0).breaker.is_out:
+            return now
+    return None
+
+
+def sent_stream(health, now, slot):
+    attempt = health.sent(slot, "m", stream=True, predicted_s=0.05, tokens=10.0, now=now)
+    health.replied(attempt, Reply(status=200), now, read=True)
+    return attempt
+
+
+def test_streams_that_halt_take_an_endpoint_out_although_others_begin_there():
+    assert halted_at(known()) is not None
