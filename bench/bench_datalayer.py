@@ -15,7 +15,8 @@ from contextlib import contextmanager
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from laar.core.endpoints import EndpointSpec, Reading
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec
 from laar.datalayer import Prober, Scraper
 from laar.datalayer.kubernetes.api import ApiAccess
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector

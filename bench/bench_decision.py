@@ -25,7 +25,8 @@ from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs

@@ -30,7 +30,7 @@ from jh2.settings import Settings as H2Settings
 
 import laar
 from laar.core.decision import Decision
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.protocol.events import Decided
 from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection

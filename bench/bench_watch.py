@@ -17,7 +17,8 @@ import uvloop
 
 from bench.bench_decision import DISTINCT, messages, time_answer
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointSpec, Reading
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.record import shown
 from laar.server.runner import Runner

@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 63_750,
-    "statements": 36_150,
+    "lines": 62_550,
+    "statements": 35_850,
     "modules": 260,
-    "lines loaded": 37_200,
+    "lines loaded": 36_450,
     "settings": 150,
 }
 """The present figures, rounded up. The aim: 45,000 lines and 250 modules."""

@@ -11,7 +11,8 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import splice_model, try_read
+from laar.protocol.openai import try_read
+from laar.protocol.splice import splice_model
 
 __all__ = ["bodies", "context", "scanner"]
 

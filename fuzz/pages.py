@@ -31,6 +31,7 @@ from laar.errors import SettingError
 from laar.protocol import headers as names
 from laar.protocol.answers import AnswerReader, NameRestorer
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
+from laar.protocol.sessions import SESSION
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
 from laar.sharing.batches import Unreadable, read_batch
@@ -393,7 +394,7 @@ _HEADERS = (
     names.TRIED,
     names.TASK,
     names.POLICY,
-    names.SESSION,
+    SESSION,
     names.TTFT_OBJECTIVE,
     names.REQUEST_ID,
     names.SUBSET,

@@ -12,7 +12,8 @@ from laar.accuracy.capability import CapabilityModel
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies

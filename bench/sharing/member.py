@@ -22,7 +22,8 @@ import uvloop
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies

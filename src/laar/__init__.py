@@ -20,8 +20,9 @@ if TYPE_CHECKING:
         until_correct,
         until_correct_sync,
     )
-    from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask, Slots
+    from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
     from laar.core.interfaces import Filter, Picker, Scorer, View
+    from laar.core.membership import EndpointSpec
     from laar.core.policy import Policy
     from laar.core.request import Api, Request
     from laar.errors import LaarError, RequestError, SettingError

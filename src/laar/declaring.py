@@ -30,8 +30,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from laar.errors import SettingError, unknown
 
-__all__ = ["FIXED", "Applies", "Matches", "check", "hints_of"]
-
 
 class Applies(StrEnum):
     """The time at which a changed setting is in effect.

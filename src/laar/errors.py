@@ -16,8 +16,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["LaarError", "RequestError", "SettingError", "install", "unknown"]
-
 
 class LaarError(Exception):
     """A fault that the reader of its text can act on."""

@@ -23,8 +23,9 @@ import numpy as np
 
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask, Reading
+from laar.core.endpoints import EndpointTable, Floats, Mask, Reading
 from laar.core.interfaces import Filter, Picker, Scorer, View
+from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 

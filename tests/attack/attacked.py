@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import orjson
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
 
-from laar.core.endpoints import POOL_LABEL
+from laar.core.membership import POOL_LABEL
 
 Judge = Callable[[str, object, bool], None]
 """Notes what was expected and what was seen, and asserts that it holds."""

@@ -14,8 +14,9 @@ from laar.core import exploring, views
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Served
+from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
+from laar.core.membership import EndpointSpec, Served
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 

@@ -10,7 +10,8 @@ from laar.core.apart import Prefillers, cheapest
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.health import Health, HealthSettings, Standing

@@ -1,7 +1,8 @@
 """The list of models that clients get, of the whole fleet."""
 
 from laar.core.catalog import catalog
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Served
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import POOL_LABEL, EndpointSpec, Served
 
 
 def spec(address, *models, **fields):

@@ -9,8 +9,9 @@ from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
+from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import FilterSettings
+from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 from laar.errors import RequestError

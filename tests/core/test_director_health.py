@@ -9,7 +9,8 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.record import explained

@@ -8,8 +8,9 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import NoRoomError
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.tuning.settings import TunerSettings

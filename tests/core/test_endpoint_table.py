@@ -7,7 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable, Reading, Served
+from laar.core.endpoints import EndpointTable, Reading
+from laar.core.membership import POOL_LABEL, EndpointSpec, Served
 
 ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
 

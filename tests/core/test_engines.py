@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointTable, Reading
 from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
+from laar.core.membership import EndpointSpec
 from laar.core.traffic import seconds_ahead
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)

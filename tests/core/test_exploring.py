@@ -13,7 +13,8 @@ from laar.core import exploring
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.explain.decision_record import record_of
 from laar.explain.sentence import sentence

@@ -14,7 +14,8 @@ from laar.accuracy.difficulty import given
 from laar.core.cost import CostWeights
 from laar.core.decision import Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointTable, Reading
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import POLICY_NAMES, build_policies
 

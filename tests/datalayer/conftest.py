@@ -14,7 +14,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from laar.core.endpoints import EndpointSpec, Reading, Served
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec, Served
 from laar.prefix.tokens import Stored
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.asking import ask, new_session
 from laar.health import GOOD, Kind, judge
 

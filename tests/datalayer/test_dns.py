@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer import Resolver
 from laar.datalayer.dns import MAX_ADDRESSES, MAX_AT_ONCE, system_lookup
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer import Prober
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer import Scraper
 from laar.datalayer.discovery import look_at
 from laar.datalayer.visits import Visits

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from laar.core.endpoints import EndpointSpec, Served
+from laar.core.membership import EndpointSpec, Served
 from laar.datalayer import ServedNames, served_names
 from laar.datalayer.served_names import MAX_NAMES, read_served
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointTable, Reading
+from laar.core.membership import EndpointSpec
 from laar.flow.prefills import Prefills
 
 

@@ -21,10 +21,11 @@ from rich.console import Console
 
 from laar_lab.experiments import all_experiments
 from laar_lab.experiments.laar_ladder import _Run
-from laar_lab.experiments.lookups import MAX_ATTEMPTS, CellResult
+from laar_lab.experiments.lookups import CellResult
 from laar_lab.experiments.medha_picker import Served
 from laar_lab.experiments.medha_runs import Latencies
 from laar_lab.report import as_records, dump, show
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.workloads.overload import CLASSES
 
 KNOWN = {name: each for name, each in all_experiments().items() if not each.needs_data}

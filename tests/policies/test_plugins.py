@@ -16,7 +16,8 @@ from laar.cli import app
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import FilterUse, PickerUse, Profile, ScorerUse, build_policies, parse_policy
 from laar.server.picker import Picker

@@ -12,7 +12,8 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
-from laar.protocol.openai import read_body, splice_model
+from laar.protocol.openai import read_body
+from laar.protocol.splice import splice_model
 
 DEEP = b"[" * 5000 + b"]" * 5000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'

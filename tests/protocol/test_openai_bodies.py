@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol.openai import Body, api_of, model_of, read_body, splice_model
+from laar.protocol.openai import Body, api_of, model_of, read_body
+from laar.protocol.splice import splice_model
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
 JSON = st.recursive(

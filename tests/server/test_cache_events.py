@@ -10,7 +10,8 @@ import zmq
 import zmq.asyncio
 
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.endpoints import EndpointTable, Reading
+from laar.core.membership import EndpointSpec
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, hash_blocks, root
 from laar.server.cluster_rules import ClusterRules

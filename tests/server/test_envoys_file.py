@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.envoy.endpoints_file import EndpointAddress, write_eds
 from laar.server.cluster_rules import ClusterRules
 from laar.server.fleet import FleetState

@@ -8,7 +8,7 @@ from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
 from laar.cli.remote import explain_live
-from laar.core.endpoints import POOL_LABEL, EndpointSpec
+from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError, SettingError
 from laar.server.admin.auth import Attempts
 from laar.server.token_file import read_token_file

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from yarl import URL
 
-from laar.core.endpoints import POOL_LABEL
+from laar.core.membership import POOL_LABEL
 from laar.server import envoy_file
 from laar.server.extproc import exchange
 from support import Answer, eventually

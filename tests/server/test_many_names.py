@@ -1,6 +1,6 @@
 """The names that the endpoints of a large fleet report as it starts."""
 
-from laar.core.endpoints import Served
+from laar.core.membership import Served
 from support import eventually
 
 

@@ -13,7 +13,7 @@ from laar.accuracy.artifact import Capability, Cell, ModelCapability, PairTerm, 
 from laar.accuracy.fitting.records import read_records
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from laar.core.endpoints import EndpointSpec, Served
+from laar.core.membership import EndpointSpec, Served
 from laar.server import own_names
 from laar.server.own_names import OwnNames
 

@@ -7,7 +7,7 @@ from io import BytesIO
 import orjson
 import pytest
 
-from laar.core.endpoints import ROLE_LABEL
+from laar.core.membership import ROLE_LABEL
 from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import Answer, RecordingUpstream, eventually, free_port
 

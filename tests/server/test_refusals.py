@@ -7,7 +7,8 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.policies import build_policies
 from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler

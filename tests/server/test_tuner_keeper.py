@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from laar.cli.remote import follow
 from laar.core.cost import CostWeights
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer

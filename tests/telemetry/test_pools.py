@@ -9,7 +9,8 @@ import pytest
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import POOL_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.flow.admission import Admission, Outcome

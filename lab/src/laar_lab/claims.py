@@ -46,8 +46,6 @@ from laar_lab.statistics import (
     seeds_for,
 )
 
-__all__ = ["ALONE", "Claim", "Evidence", "Judged", "Seen", "judge", "level", "paired"]
-
 Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
 
 ALONE = "alone"

@@ -34,8 +34,6 @@ from laar.errors import SettingError
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, MeasuredAssessor, Prompt, Site, spread
 from laar_lab.trace import MAX_TOKENS, Entry, entries, field, number, whole
 
-__all__ = ["LoggedAssessor", "LoggedRequest", "is_decision_log", "read_decisions"]
-
 MAX_REORDERED = 1 << 15
 """Lines held at a time to sort them by their decisions, at a kilobyte each: they come in the order
 in which requests ended. A request that took longer than all these is sent late."""

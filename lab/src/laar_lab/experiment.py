@@ -16,8 +16,6 @@ from laar.errors import SettingError
 from laar_lab.claims import Claim, Judged, judge
 from laar_lab.report import Report
 
-__all__ = ["FIRST_SEED", "Experiment", "Scope", "spoken_time"]
-
 FIRST_SEED = 1000
 """First seed of experiments by default; artifacts that come with laar are fitted on seed 0."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from laar.errors import SettingError
 from laar_lab.report import Chart, Report
 
-__all__ = ["draw"]
-
 _PANEL_INCHES = (6.4, 4.2)
 
 

@@ -26,8 +26,6 @@ from laar_lab.sim.engine.profile import EngineProfile
 from laar_lab.sim.fleet import BLOCK_TOKENS
 from laar_lab.statistics import Estimate
 
-__all__ = ["FitSettings", "Fitted", "check_out", "fit_engine", "write_profile"]
-
 RANK_CORRELATION = 0.9
 _LEAST_TOKENS = 2048  # of the longest prompt: below it nothing but overheads would be fitted
 _SPARE_TOKENS = 64  # of the context, for the answer

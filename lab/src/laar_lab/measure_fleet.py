@@ -18,8 +18,6 @@ from laar.measuring.kv_lookup import Query, queries
 from laar.measuring.tokens import count_tokens
 from laar_lab.sim.answers import AccuracySurface, Answerer
 
-__all__ = ["DEFAULT_CREATED", "default_artifact", "fleet_outcomes", "measure_fleet"]
-
 DEFAULT_CREATED = "2026-01-01"
 """The date noted in the artifact that comes with the package: fixed, so that it can be compared."""
 

@@ -22,8 +22,6 @@ from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
 from laar_lab.sim.engine.fitting import Facts, Point, Seen
 
-__all__ = ["facts_of", "measure"]
-
 TIMEOUT_S = 600.0
 
 GAP = 0.25

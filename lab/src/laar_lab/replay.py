@@ -34,8 +34,6 @@ from laar_lab.sweep import sweep
 from laar_lab.tally import MEANS, METRICS, Tally
 from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
 
-__all__ = ["Replay", "replay", "replay_one"]
-
 _CHARTED = ("ttft_p50_s", "ttft_p95_s", "ttft_p99_s", "e2e_p50_s", "e2e_p95_s", "e2e_p99_s")
 _LOG_REMARK = (
     "A decision log holds no prompts: here none shares a prefix or a session with another, and "

@@ -17,8 +17,6 @@ from rich.table import Table as RichTable
 from laar_lab.claims import Evidence, Judged
 from laar_lab.statistics import Estimate
 
-__all__ = ["Chart", "Check", "Report", "Table", "Value", "as_records", "dump", "show"]
-
 Value = str | float | int | Estimate
 """A value of a table's cell."""
 

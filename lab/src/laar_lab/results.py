@@ -23,8 +23,6 @@ from laar_lab.figure import draw
 from laar_lab.report import Report
 from laar_lab.sweep import PACKAGES
 
-__all__ = ["Stored", "commit_of", "index_of", "load", "store", "verdicts"]
-
 _DIGITS = 7
 _GROUPS = {
     "LAAR": ("laar-",),

@@ -39,8 +39,6 @@ from laar_lab.trace import (
     session_of,
 )
 
-__all__ = ["Recorded", "has_sessions", "read_sessions"]
-
 MAX_REQUESTS = 1 << 20
 """Requests of one file: sessions may be interleaved, so it is read whole, a kilobyte or two
 each."""

@@ -16,22 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import t as student  # type: ignore[import-untyped]
 
-__all__ = [
-    "ALPHA",
-    "CONFIDENCE",
-    "POWER",
-    "Estimate",
-    "below_zero",
-    "detectable",
-    "estimate",
-    "gain",
-    "holm",
-    "log_ratios",
-    "means",
-    "one_more",
-    "seeds_for",
-]
-
 CONFIDENCE = 0.95
 ALPHA = 0.05
 """Chance of a wrong claim, over a family of claims together."""

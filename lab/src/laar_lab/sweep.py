@@ -23,8 +23,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import laar
 from laar.errors import SettingError, unknown
 
-__all__ = ["BACKENDS", "PACKAGES", "grid", "kept_in", "placed", "sweep"]
-
 BACKENDS = ("loky", "dask", "ray")
 """Processes of this machine, or a cluster."""
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from laar_lab.sim.fleet import Arrival, Exchange
 
-__all__ = ["MEANS", "METRICS", "Histogram", "Tally"]
-
 _WIDTH = 0.001  # of the logarithm
 _LEAST_S, _MOST_S = 1e-5, 1e6
 

@@ -22,23 +22,6 @@ import orjson
 from laar.errors import SettingError
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt
 
-__all__ = [
-    "MAX_LENGTH_S",
-    "MAX_TOKENS",
-    "TRACE_BLOCK_TOKENS",
-    "Entry",
-    "Lengths",
-    "check_block",
-    "entries",
-    "field",
-    "lengths",
-    "number",
-    "read_trace",
-    "session_of",
-    "timed",
-    "whole",
-]
-
 Entry: TypeAlias = "dict[str, Any]"
 """A line's object, unchecked."""
 

@@ -30,8 +30,6 @@ from laar_lab.sim.fleet import (
 )
 from laar_lab.statistics import Estimate
 
-__all__ = ["tune", "tuning_report"]
-
 _OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier that ids are spread with
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000

@@ -20,22 +20,6 @@ from laar.accuracy.difficulty import MAX_SPREAD
 from laar.accuracy.features import FEATURES_SCHEMA, MAX_BUCKET_TOKENS, Features
 from laar.errors import SettingError
 
-__all__ = [
-    "ARTIFACT_SCHEMA",
-    "MAX_ARTIFACT_BYTES",
-    "MAX_MODELS",
-    "MIN_CELL_OUTCOMES",
-    "Capability",
-    "Cell",
-    "HeldOut",
-    "ModelCapability",
-    "PairTerm",
-    "RetryTerms",
-    "Speed",
-    "parse_artifact",
-    "terms_of",
-]
-
 ARTIFACT_SCHEMA = 1
 
 MAX_ARTIFACT_BYTES = 16 * 2**20

@@ -33,15 +33,6 @@ from laar.accuracy.text import Said
 from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
-__all__ = [
-    "Assessment",
-    "CapabilityAssessor",
-    "Cell",
-    "PlainAssessor",
-    "RequestText",
-    "read_capability",
-]
-
 MAX_CELLS = 4096
 """Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""

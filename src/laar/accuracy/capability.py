@@ -36,18 +36,6 @@ from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
 from laar.accuracy.text import Said, TextModel
 
-__all__ = [
-    "MAX_CACHED_ROWS",
-    "MAX_PROBABILITY",
-    "MIN_PROBABILITY",
-    "UNMEASURED_PROBABILITY",
-    "UNMEASURED_SECONDS_PER_TOKEN",
-    "CapabilityModel",
-    "Evidence",
-    "Guess",
-    "SpeedPrior",
-]
-
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Q stays inside: a cost is divided by it, and no evidence shows that a model never fails."""
 

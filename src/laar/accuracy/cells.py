@@ -13,8 +13,6 @@ from laar.accuracy.features import MAX_BUCKET_TOKENS, MIN_LEARNED_BUCKET_TOKENS,
 from laar.accuracy.reporters import UNNAMED, Likelihood
 from laar.accuracy.trust import Evidence
 
-__all__ = ["MAX_NAME_CHARS", "Cell", "Saved", "Share", "learned", "read_saved", "written"]
-
 MAX_NAME_CHARS = 256
 
 _MAX_COUNT = 1e9  # no sum of decaying weights comes near it; a restored state might claim it

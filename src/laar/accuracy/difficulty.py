@@ -20,8 +20,6 @@ from math import pi
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_SPREAD", "curves", "given", "nodes"]
-
 MAX_SPREAD = 6.0
 """Beyond it a question is either trivial or impossible for all models."""
 

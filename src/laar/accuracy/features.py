@@ -17,21 +17,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = [
-    "FEATURES_SCHEMA",
-    "GENERIC",
-    "MAX_BUCKET_TOKENS",
-    "MIN_BUCKET_TOKENS",
-    "MIN_LEARNED_BUCKET_TOKENS",
-    "Features",
-    "bucket_of",
-    "bucket_of_estimate",
-    "features_of",
-    "language_of",
-    "task_name",
-    "task_of",
-]
-
 FEATURES_SCHEMA = 1
 
 MIN_BUCKET_TOKENS = 512

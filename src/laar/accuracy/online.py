@@ -36,8 +36,6 @@ from laar.accuracy.features import FEATURES_SCHEMA, Features
 from laar.accuracy.reporters import UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
-__all__ = ["MAX_CELLS", "STATE_SCHEMA", "ModelOutcomes", "OnlineOutcomes", "Taken"]
-
 STATE_SCHEMA = 1
 
 MAX_CELLS = 20_000

@@ -21,8 +21,6 @@ from collections.abc import Iterable
 from math import exp, lgamma
 from operator import add, mul, sub
 
-__all__ = ["MAX_REPORTERS", "UNNAMED", "Likelihood", "ReporterTrust"]
-
 MAX_REPORTERS = 16
 """Reporters that are distinguished; a service that checks answers is one. Those beyond it count as
 unnamed, until the outcomes of an earlier one are forgotten."""

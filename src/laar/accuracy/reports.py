@@ -29,8 +29,6 @@ from typing import NamedTuple
 from laar.accuracy.features import Features
 from laar.accuracy.success import SuccessModel
 
-__all__ = ["MAX_PENDING", "Answered", "OutcomeReports", "Verdict"]
-
 MAX_PENDING = 50_000
 """Decisions remembered, oldest dropped first: minutes at 100 a second, some 30 MB."""
 

@@ -12,14 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "MAX_TRIED",
-    "MAX_TRIED_CHARS",
-    "Tried",
-    "parse_tried",
-    "with_model",
-]
-
 MAX_TRIED = 64
 """Entries of the list that are read: several rounds over any fleet's models."""
 

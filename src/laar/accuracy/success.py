@@ -15,8 +15,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
 from laar.accuracy.online import OnlineOutcomes
 
-__all__ = ["SuccessModel"]
-
 
 class SuccessModel:
     """Success probabilities that learn.

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["TaskNames"]
-
 MAX_TASKS = 32
 """Tasks that one tenant may name besides those that are known: more than a product has."""
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from laar.accuracy.artifact import TEXT_COLUMNS, TextColumn, TextTerms
 
-__all__ = ["Said", "TextModel", "hashed", "measured", "packed", "sample_of"]
-
 _HEAD_CHARS = 500
 _TAIL_CHARS = 500
 _SYSTEM_CHARS = 200

@@ -19,8 +19,6 @@ from math import exp, log
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_TOKEN_CELLS", "TokenEstimator"]
-
 MAX_TOKEN_CELLS = 4096
 """Models times languages: 200 models in 20 languages, a few hundred KB."""
 

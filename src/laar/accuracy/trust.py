@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from math import lgamma, log
 from operator import add, sub
 
-__all__ = ["SHARES", "Evidence", "PriorTrust"]
-
 SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 """Shares of a prior's full weight that may remain. Before any outcome each is as likely as it is
 large, so that doubting an artifact takes evidence."""

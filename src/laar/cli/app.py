@@ -10,8 +10,6 @@ import typer
 from laar.cli.installed import RootGroup
 from laar.cli.terminal import handle_signals
 
-__all__ = ["app"]
-
 app = typer.Typer(
     cls=RootGroup,
     help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",

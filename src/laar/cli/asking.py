@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Concurrency", "KeyVariable", "MaxTokens", "Models", "OutcomesFile"]
-
 OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
 Models = Annotated[
     list[str] | None,

@@ -12,8 +12,6 @@ from laar.errors import SettingError
 if TYPE_CHECKING:
     from laar.settings import Loaded
 
-__all__ = ["bootstrap_beside", "envoy_faults"]
-
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     """The bootstrap of an Envoy for these settings: envoy.yaml beside them, or a rendered one.

@@ -11,8 +11,6 @@ from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, Outcome
 from laar.cli.terminal import check_places, report_errors
 from laar.measuring.asking import Asking
 
-__all__ = ["calibrate"]
-
 _DEFAULTS = Asking()
 
 

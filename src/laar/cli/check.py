@@ -10,8 +10,6 @@ import typer
 
 from laar.cli.terminal import FAULT, ConfigFile, report_errors
 
-__all__ = ["check"]
-
 
 def check(
     config: ConfigFile = Path("laar.yaml"),

@@ -19,8 +19,6 @@ from laar.errors import SettingError, unknown
 if TYPE_CHECKING:
     from laar.context.settings import ContextSettings
 
-__all__ = ["app"]
-
 app = typer.Typer(
     cls=ContextGroup,
     help="Order the documents in prompts so that endpoints find more of them in their caches.",

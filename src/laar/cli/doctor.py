@@ -13,8 +13,6 @@ from laar.cli.asking import KeyVariable
 from laar.cli.terminal import ConfigFile, TokenFile, read_token, report_errors
 from laar.errors import LaarError
 
-__all__ = ["doctor"]
-
 
 def doctor(
     config: ConfigFile = Path("laar.yaml"),

@@ -10,8 +10,6 @@ import typer
 
 from laar.cli.terminal import report_errors
 
-__all__ = ["envoy"]
-
 
 class _Shape(StrEnum):
     SIDECAR = "sidecar"

@@ -9,8 +9,6 @@ import typer
 
 from laar.cli.terminal import JsonFile, report_errors
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     artifact: Annotated[Path, typer.Argument(help="Artifact of `laar fit`.")],

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from laar.settings import Settings
 
-__all__ = ["explain", "explain_offline", "read_headers", "show_explanation"]
-
 
 def explain(
     request: Annotated[Path, typer.Argument(help="File with the request's body (JSON).")],

@@ -9,8 +9,6 @@ import typer
 
 from laar.cli.terminal import JsonFile, report_errors
 
-__all__ = ["fit"]
-
 
 def fit(
     outcomes: Annotated[

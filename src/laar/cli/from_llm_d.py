@@ -9,8 +9,6 @@ import typer
 
 from laar.cli.terminal import report_errors
 
-__all__ = ["from_llm_d"]
-
 
 def from_llm_d(
     config: Annotated[

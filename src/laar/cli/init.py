@@ -15,8 +15,6 @@ from laar.cli.terminal import report_errors
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
 
-__all__ = ["init"]
-
 _SETTINGS = """\
 # Made by `laar init`. `laar check` prints every setting, and where each comes from.
 endpoints_file: endpoints.yaml

@@ -17,8 +17,6 @@ from typer.core import TyperGroup
 from laar.cli.terminal import FAULT
 from laar.errors import install
 
-__all__ = ["OF_LAB", "OWN", "ContextGroup", "RootGroup", "installed"]
-
 GROUP = "laar.commands"
 
 OWN = {

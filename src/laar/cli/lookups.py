@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Languages", "Lengths"]
-
 
 class _Language(StrEnum):
     EN = "en"

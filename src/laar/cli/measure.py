@@ -11,8 +11,6 @@ from laar.cli.lookups import Languages, Lengths
 from laar.cli.terminal import JsonFile, check_places, report_errors
 from laar.measuring.asking import Asking
 
-__all__ = ["measure"]
-
 _DEFAULTS = Asking()
 
 

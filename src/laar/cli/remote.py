@@ -12,8 +12,6 @@ import orjson
 
 from laar.errors import LaarError
 
-__all__ = ["explain_live", "follow"]
-
 _EXPLAIN_TIMEOUT_S = 30.0
 _POLL_S = 2.0
 _TIMEOUT_S = 10.0

@@ -15,8 +15,6 @@ from laar.cli.terminal import ConfigFile, log_to_stderr, report_errors
 if TYPE_CHECKING:
     from laar.settings import Loaded
 
-__all__ = ["serve"]
-
 
 def serve(
     config: ConfigFile = Path("laar.yaml"),

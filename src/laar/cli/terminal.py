@@ -16,21 +16,6 @@ import typer
 
 from laar.errors import LaarError, SettingError, install
 
-__all__ = [
-    "FAULT",
-    "MIN_TABLE_WIDTH",
-    "ConfigFile",
-    "JsonFile",
-    "TokenFile",
-    "admin_url",
-    "check_places",
-    "handle_signals",
-    "log_to_stderr",
-    "read_file",
-    "read_token",
-    "report_errors",
-]
-
 _Handler = Callable[[int, FrameType | None], object]
 
 ConfigFile = Annotated[

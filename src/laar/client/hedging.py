@@ -42,19 +42,6 @@ from laar.client.loop import (
 from laar.errors import SettingError
 from laar.protocol import headers as names
 
-__all__ = [
-    "Advice",
-    "Also",
-    "Answered",
-    "Event",
-    "Head",
-    "Hedge",
-    "HedgedSteps",
-    "Next",
-    "hedged_attempts",
-    "read_advice",
-]
-
 _MAX_S = 1e6
 
 

@@ -21,25 +21,6 @@ from laar.client.wire import Completion
 from laar.errors import SettingError
 from laar.protocol import headers as names
 
-__all__ = [
-    "MAX_WAIT_S",
-    "RETRYABLE",
-    "Attempt",
-    "Check",
-    "OnHead",
-    "Outcome",
-    "Reply",
-    "Send",
-    "Steps",
-    "Wait",
-    "attempts",
-    "beginning",
-    "is_last",
-    "judged",
-    "outcome_of",
-    "pause_s",
-]
-
 RETRYABLE = frozenset({0, 408, 429, 500, 502, 503, 504})
 """Statuses after which another attempt makes sense; 0 stands for no answer at all."""
 

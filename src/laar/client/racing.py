@@ -8,8 +8,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from laar.client.hedging import Also, Answered, Event, Head, HedgedSteps
 from laar.client.loop import OnHead, Outcome, Reply, Send, Wait
 
-__all__ = ["Post", "race"]
-
 Post = Callable[[Send, OnHead], Awaitable[Reply]]
 
 

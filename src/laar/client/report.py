@@ -17,8 +17,6 @@ import orjson
 from laar.client.loop import Outcome
 from laar.protocol.headers import REPORTER
 
-__all__ = ["report_outcome", "report_outcome_sync"]
-
 
 async def report_outcome(
     outcome: Outcome,

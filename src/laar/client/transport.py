@@ -24,8 +24,6 @@ from laar.errors import SettingError
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["completions_url", "post", "post_openai", "post_openai_sync"]
-
 _ERROR_CHARS = 300  # of an error's body: enough to know it by
 
 

@@ -18,8 +18,6 @@ from laar.errors import SettingError
 if TYPE_CHECKING:
     import openai
 
-__all__ = ["until_correct", "until_correct_sync"]
-
 _TIMEOUT_S = 600.0  # one attempt; a 64K prompt in a deep queue takes minutes, a hung one never ends
 
 

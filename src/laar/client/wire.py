@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import orjson
 
-__all__ = ["MAX_ANSWER_BYTES", "Completion", "Deltas", "NotACompletion", "read_completion"]
-
 MAX_ANSWER_BYTES = 16 * 2**20
 """An answer past this is refused: over ten times the longest output of today's models. Of a stream
 its text counts, and each event by itself: around each token stand some 250 bytes more."""

@@ -22,8 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Affinity", "Likely"]
-
 PRIOR = 20.0
 """Weight of plain popularity, in requests; 10 to 30 measured alike on all loads."""
 

@@ -14,18 +14,6 @@ from typing import NamedTuple
 
 from laar.context.settings import Reason
 
-__all__ = [
-    "DOCUMENT_BLOCKS",
-    "MAX_MARKS",
-    "Block",
-    "Item",
-    "Limits",
-    "Refused",
-    "Span",
-    "block_of",
-    "count_up",
-]
-
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
     """Ends a scan; the text is then forwarded as it came."""

@@ -19,8 +19,6 @@ from laar.context.blocks import DOCUMENT_BLOCKS, Refused
 from laar.context.formats.jsonspans import Path
 from laar.context.settings import Reason, Role
 
-__all__ = ["Raw", "Text", "answer_form", "api_of", "prompt_texts", "said_before"]
-
 _ROLES: dict[str, Role] = {
     "system": "system",
     "developer": "system",

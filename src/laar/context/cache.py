@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-__all__ = ["DocCache"]
-
 
 class DocCache:
     """An LRU prefix cache of one endpoint.

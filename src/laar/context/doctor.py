@@ -18,8 +18,6 @@ from laar.context.rewrite import is_too_small
 from laar.context.settings import ContextSettings, Reason
 from laar.context.surroundings import surroundings
 
-__all__ = ["Diagnosis", "Seen", "diagnose"]
-
 _LEAST = 2
 
 WHY = {

@@ -19,8 +19,6 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-__all__ = ["GainGuard", "RouteGain"]
-
 MAX_ROUTES = 256
 """Routes come from the settings; this only keeps a mistake from growing."""
 

@@ -33,8 +33,6 @@ from laar.context.memo import Memo, Remembered
 from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.turn import Turn, TurnPlan
 
-__all__ = ["ContextHook", "HookResult", "Receipt"]
-
 _SIZE_GAIN = 0.01
 """Weight of a request in the mean size of documents."""
 

@@ -11,8 +11,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Memo", "Remembered"]
-
 
 @dataclass(frozen=True, slots=True)
 class Remembered:

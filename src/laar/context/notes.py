@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["WORTH_A_NOTE", "duplicate_note", "order_note", "order_note_bytes"]
-
 HEAD_CHARS = 60
 """Characters of the removed text in a note: enough to distinguish documents, fewer than the text
 that they replace."""

@@ -19,8 +19,6 @@ from laar.context.aligner import TTL_S, OrderIndex
 from laar.context.notes import WORTH_A_NOTE, duplicate_note, order_note
 from laar.errors import SettingError
 
-__all__ = ["Reordered", "Reorderer"]
-
 MAX_DOCS = 1024
 """Documents of one context; the work for pairs grows with their square."""
 

@@ -17,8 +17,6 @@ from laar.context.blocks import Block
 from laar.context.notes import duplicate_note, order_note, order_note_bytes
 from laar.context.settings import ContextSettings
 
-__all__ = ["Change", "as_received", "is_too_small", "note_bytes", "rewrite", "verified"]
-
 
 @dataclass(frozen=True, slots=True)
 class Change:

@@ -15,8 +15,6 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError
 
-__all__ = ["ContextSettings", "Dedup", "Delimiters", "Format", "Mode", "Reason", "Relabel", "Role"]
-
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "auto", "exact"]
 Relabel = Literal["auto"] | bool

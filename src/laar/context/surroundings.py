@@ -13,8 +13,6 @@ from laar.context.bodies import Text
 from laar.context.formats import Surroundings, words
 from laar.context.formats.openers import label_of
 
-__all__ = ["surroundings"]
-
 _HEAD, _TAIL = 2000, 1000
 """Characters that are read at either end of another text."""
 

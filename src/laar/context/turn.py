@@ -35,8 +35,6 @@ from laar.context.rewrite import (
 from laar.context.settings import ContextSettings, Reason
 from laar.context.surroundings import surroundings
 
-__all__ = ["Turn", "TurnPlan"]
-
 
 @dataclass(slots=True, kw_only=True)
 class TurnPlan:

@@ -22,8 +22,6 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-__all__ = ["Adapters"]
-
 LOAD_S = 0.25
 """Seconds that an engine takes to load an adapter: some 100 MB from a local disk."""
 

@@ -17,8 +17,6 @@ from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.request import Api, Request
 from laar.health import Standing
 
-__all__ = ["Apart", "ApartRule", "Prefiller", "Prefillers", "cheapest", "may_be_apart"]
-
 ApartRule = Literal["by-cost", "never", "always", "threshold"]
 
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})

@@ -19,8 +19,6 @@ from laar.core.request import Request
 from laar.health import GOOD, Health, Kind, Reply
 from laar.prefix import Chain
 
-__all__ = ["Attempts", "traits"]
-
 P = ParamSpec("P")
 
 

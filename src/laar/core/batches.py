@@ -11,8 +11,6 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-__all__ = ["Batches"]
-
 _FULL_SEEN = 3  # readings in a row before an engine's batch is taken to be full
 _FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
 _LEAST_SLOTS = 4.0

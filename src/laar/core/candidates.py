@@ -20,8 +20,6 @@ from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing
 
-__all__ = ["Candidates", "Group"]
-
 MAX_AGE_S = 1.0
 """How long a group stands without news: readings go stale by time alone."""
 

@@ -8,8 +8,6 @@ from typing import Any
 from laar.core.endpoints import EndpointTable
 from laar.errors import RequestError
 
-__all__ = ["catalog", "no_such_model"]
-
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
     """Every name that a request may ask for, in an order that does not depend on the endpoints'.

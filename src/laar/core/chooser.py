@@ -40,8 +40,6 @@ from laar.prefix.beliefs import PrefixBeliefs
 if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
 
-__all__ = ["Chooser", "Priority"]
-
 Priority = Callable[[View], int]
 """The priority of a request for an engine that takes one, lower first; for flow control."""
 

@@ -19,16 +19,6 @@ from annotated_types import Ge, Le
 from laar.core.endpoints import Floats
 from laar.declaring import FIXED, Applies
 
-__all__ = [
-    "IN_FLIGHT_TOKENS",
-    "TUNABLE",
-    "CostWeights",
-    "Terms",
-    "TunedWeights",
-    "scores_of_costs",
-    "until_correct",
-]
-
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model has no chance, rather than a hundred times less of one, and dividing
 by an estimate this small would rank endpoints by the noise in it."""

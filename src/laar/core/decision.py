@@ -22,17 +22,6 @@ from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix import Chain, Receipt
 
-__all__ = [
-    "NEW_MODEL",
-    "Completion",
-    "Decision",
-    "DirectorSettings",
-    "InFlight",
-    "Prefilling",
-    "Retries",
-]
-
-
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
 """Value of `DirectorSettings.retries`: prefer a model that was not tried."""

@@ -44,8 +44,6 @@ from laar.health import Health, Reply
 from laar.prefix import Chain, Receipt
 from laar.prefix.beliefs import PrefixBeliefs
 
-__all__ = ["Director"]
-
 
 class Director:
     """Decides and settles.

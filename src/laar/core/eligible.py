@@ -15,8 +15,6 @@ import numpy as np
 from laar.core.endpoints import Mask
 from laar.core.interfaces import Fits, NoRoomError, View
 
-__all__ = ["Cause", "Eligible", "able_to_take", "prefer"]
-
 Cause = Literal["window", "room", "tried", "policy"]
 """The prompt is too long; flow control sees no room; the retry rule; a filter of the policy."""
 

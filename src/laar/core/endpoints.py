@@ -20,8 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.core.membership import (
-    POOL_LABEL,
-    ROLE_LABEL,
     TASK_LABEL,
     EndpointSpec,
     Membership,
@@ -29,21 +27,6 @@ from laar.core.membership import (
 )
 from laar.core.names import Names
 from laar.core.roundtrip import fresh_rtt, smooth_rtt
-
-__all__ = [
-    "COUNTED",
-    "POOL_LABEL",
-    "ROLE_LABEL",
-    "TASK_LABEL",
-    "EndpointSpec",
-    "EndpointTable",
-    "Floats",
-    "Mask",
-    "N",
-    "Reading",
-    "Served",
-    "Slots",
-]
 
 Slots = NDArray[np.intp]
 """Slot numbers of some endpoints; those of candidates ascend."""

@@ -15,18 +15,6 @@ from laar.accuracy.capability import SpeedPrior
 from laar.core.endpoints import Floats, N
 from laar.core.lines import Line
 
-__all__ = [
-    "CONTEXT_TOKENS",
-    "ERROR",
-    "MAX_MODELS",
-    "Constants",
-    "EndpointConstants",
-    "EngineModel",
-    "Sample",
-    "Seen",
-    "priors",
-]
-
 MAX_MODELS = 1024
 
 ERROR = 0.3

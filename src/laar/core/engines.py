@@ -34,11 +34,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from laar.accuracy.artifact import CONTEXT_TOKENS
 from laar.accuracy.capability import SpeedPrior
 from laar.core.batches import Batches
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import (
-    CONTEXT_TOKENS,
     ERROR,
     MAX_MODELS,
     EndpointConstants,
@@ -49,8 +49,6 @@ from laar.core.engine_model import (
 )
 from laar.core.paces import Paces
 from laar.core.traffic import Traffic
-
-__all__ = ["Began", "Engines"]
 
 _UNKNOWN_LENGTH = 0.05  # weight of an answer of unknown length, against one of known length
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from laar.core.cost import IN_FLIGHT_TOKENS
 from laar.core.decision import Decision
 
-__all__ = ["usual_s"]
-
 
 def usual_s(decision: Decision) -> float:
     """The seconds that an endpoint of the usual pace would take, for health to compare with.

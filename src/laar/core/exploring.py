@@ -13,8 +13,6 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 
-__all__ = ["EXPLORE", "to_explore"]
-
 EXPLORE = "explore"
 """The reason of a decision that explores."""
 

@@ -17,9 +17,6 @@ from annotated_types import Ge
 from laar.core.endpoints import EndpointTable, Mask, Slots
 from laar.declaring import Applies
 
-__all__ = ["FilterSettings", "in_subset", "reachable", "unless_none", "unsaturated"]
-
-
 MAX_FAILURES = 3
 """Failed probes in a row after which an endpoint is passed over. One can be chance, three in a row
 are not."""

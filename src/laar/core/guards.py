@@ -12,8 +12,6 @@ from typing import Literal, ParamSpec, TypeVar
 
 from laar.core.interfaces import PolicyPart
 
-__all__ = ["Faults", "Part", "Reasoned", "guarded"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ import numpy as np
 from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import View
 
-__all__ = ["HedgeAdvice", "advice"]
-
 
 class HedgeAdvice(NamedTuple):
     """Figures of this attempt, and of the best one with another model beside it.

@@ -27,21 +27,6 @@ if TYPE_CHECKING:
     from laar.tuning.tuner import Weights
     from laar.tuning.windows import Observed
 
-__all__ = [
-    "BY_CANDIDATE",
-    "Assessor",
-    "Fault",
-    "Filter",
-    "Fits",
-    "Mask",
-    "NoRoomError",
-    "Picker",
-    "PolicyPart",
-    "Scorer",
-    "View",
-    "WeightSource",
-]
-
 
 @dataclass(slots=True, kw_only=True)
 class View:

@@ -12,8 +12,6 @@ from laar.core.interfaces import Assessor, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
-__all__ = ["Lessons"]
-
 
 class Lessons:
     """Hands each learner its part; a learner that fails keeps none of the others from theirs.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Line"]
-
 FORGET = 0.998
 """Weight of a sample relative to the next one: about the last 500 samples count."""
 

@@ -10,17 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-__all__ = [
-    "EVENTS_LABEL",
-    "POOL_LABEL",
-    "REPLAY_LABEL",
-    "ROLE_LABEL",
-    "TASK_LABEL",
-    "EndpointSpec",
-    "Membership",
-    "Served",
-]
-
 EVENTS_LABEL = "laar.dev/kv-events"
 """Label of an endpoint's socket of KV events: a port of its own host, or ``tcp://host:port``."""
 

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from laar.core.membership import EndpointSpec
 
-__all__ = ["Names", "is_among"]
-
 
 class Names:
     """The names of one set of endpoints, made again when the set changes.

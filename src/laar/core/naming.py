@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["goes_by"]
-
 _SEPARATORS = "-.:@_"
 
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, Slots
 
-__all__ = ["MAX_FACTOR", "Paces"]
-
 MAX_FACTOR = 20.0
 """Devices behind one name differ by less."""
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from laar.core.endpoints import Floats, Mask, Slots
 
-__all__ = ["NEAR_TIE", "pick", "ranking"]
-
 NEAR_TIE = 0.01
 """Scores within this share of the best count as equal. A plain argmin sends every request of a
 burst to one endpoint, because readings move slower than requests arrive (seen by GORGO's authors

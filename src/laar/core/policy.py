@@ -11,8 +11,6 @@ from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.picker import pick, ranking
 
-__all__ = ["Policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:

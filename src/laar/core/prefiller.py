@@ -15,8 +15,6 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.health import Health
 
-__all__ = ["choose_prefiller", "view_of_prefillers"]
-
 
 def view_of_prefillers(
     table: EndpointTable,

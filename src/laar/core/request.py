@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["MAX_OBJECTIVE_S", "Api", "Request", "Trace"]
-
 MAX_OBJECTIVE_S = 3600.0
 """Longest believable objective of a first token: Envoy holds no request longer."""
 

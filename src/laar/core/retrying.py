@@ -14,8 +14,6 @@ from laar.core.cost import MIN_PROBABILITY, Terms
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats, Mask
 
-__all__ = ["least_tried", "next_cost_s"]
-
 
 def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
     """The candidates whose model was tried least often, of those that can take the request."""

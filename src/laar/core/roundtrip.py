@@ -24,8 +24,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALPHA", "STALE_AFTER_S", "UNKNOWN", "fresh_rtt", "smooth_rtt"]
-
 UNKNOWN = math.nan
 
 ALPHA = 0.3

@@ -10,8 +10,6 @@ from annotated_types import Ge, Le
 
 from laar.declaring import Applies
 
-__all__ = ["EnforcedShare", "Enforcement"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enforcement:

@@ -14,8 +14,6 @@ from laar.core.names import is_among
 from laar.core.request import Request
 from laar.errors import RequestError
 
-__all__ = ["StoredAnswers"]
-
 MAX_STORED = 65_536
 """Answers remembered, some 20 MB; beyond it the one that was not named for longest is forgotten."""
 

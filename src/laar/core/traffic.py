@@ -18,8 +18,6 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats, N, Slots
 
-__all__ = ["FEW_CAME", "Asked", "Traffic", "seconds_ahead"]
-
 MEAN_S = 60.0
 """Time constant of the mean number in flight."""
 

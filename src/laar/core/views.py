@@ -26,8 +26,6 @@ from laar.core.request import Request
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
 
-__all__ = ["Views"]
-
 
 class Views:
     """Makes views.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.core.naming import goes_by
 from laar.core.request import Api
 from laar.datalayer.interface import Clock
@@ -28,8 +28,6 @@ from laar.health import Kind, Reply
 from laar.protocol.answers import AnswerReader
 from laar.protocol.headers import media_type, retry_after_s
 from laar.protocol.usefulness import flaw_of_type
-
-__all__ = ["Asked", "Asker", "ask", "new_session"]
 
 TIMEOUT_S = 10.0
 """Time-out of an answer of one token. Engines that need more are not to be sent users yet."""

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from laar.core.endpoints import Served
+from laar.core.membership import Served
 from laar.datalayer.endpoints_file import endpoint_address
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import read_served
 from laar.errors import SettingError
-
-__all__ = ["Engine", "address_of", "look_at"]
 
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20

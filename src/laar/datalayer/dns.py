@@ -16,11 +16,9 @@ import dataclasses
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.endpoints_file import join_address, split_address
 from laar.datalayer.interface import GONE, Clock, EndpointSink
-
-__all__ = ["Lookup", "Resolver", "system_lookup"]
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
 """A name's IP addresses; raises OSError when there are none."""

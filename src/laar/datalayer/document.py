@@ -20,8 +20,6 @@ from pydantic import BaseModel, ValidationError
 
 from laar.errors import SettingError
 
-__all__ = ["Place", "line_of", "parse_yaml", "read_document", "read_with_lines"]
-
 MAX_NODES = 500_000
 """Keys and values of one file: ten thousand endpoints with every field."""
 MAX_DEPTH = 50

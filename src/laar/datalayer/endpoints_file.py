@@ -16,23 +16,13 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.metrics_page import Engine
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
 from laar.errors import SettingError
-
-__all__ = [
-    "Endpoint",
-    "EndpointsDocument",
-    "EndpointsFile",
-    "endpoint_address",
-    "join_address",
-    "load_endpoints",
-    "split_address",
-]
 
 MAX_FILE_BYTES = 4 << 20
 """400 bytes for each of `MAX_ENDPOINTS`."""

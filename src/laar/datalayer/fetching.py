@@ -21,8 +21,6 @@ from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError
 
 from laar.datalayer.interface import Clock
 
-__all__ = ["Answer", "Fetcher", "fault_of", "visiting_session"]
-
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
 """Such a URL has nothing to resolve, to quote or to shorten."""
 _MAX_PORT = 65535

@@ -11,19 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from laar.core.endpoints import EndpointSpec, Reading, Served
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec, Served
 from laar.prefix.tokens import Stored
-
-__all__ = [
-    "GONE",
-    "Clock",
-    "EndpointSink",
-    "KvEventSink",
-    "ProblemSink",
-    "ReadingSink",
-    "ServedSink",
-    "Targets",
-]
 
 Clock = Callable[[], float]
 """Monotonic seconds."""

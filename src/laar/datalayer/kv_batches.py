@@ -21,8 +21,6 @@ import numpy as np
 
 from laar.prefix.tokens import Stored, TokenIds
 
-__all__ = ["Cleared", "Event", "Groups", "Removed", "decode_batch", "time_of"]
-
 _MEDIUM = "GPU"
 """The name of the memory that prefills read from, with vLLM on CPUs as well."""
 _HOST = ("CPU", "CPU_PINNED")

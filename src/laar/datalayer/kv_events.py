@@ -29,8 +29,6 @@ from laar.datalayer.kv_batches import Event, Groups, Removed, decode_batch, time
 from laar.datalayer.visits import until_look_s
 from laar.prefix.tokens import Stored
 
-__all__ = ["KvEvents"]
-
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0

@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Literal
 
 from xxhash import xxh3_128_digest
 
-from laar.core.endpoints import EndpointSpec, Reading
-
-__all__ = ["ENGINES", "Counters", "Engine", "EngineNames", "PageReader", "page_url", "read_page"]
+from laar.core.endpoints import Reading
+from laar.core.membership import EndpointSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

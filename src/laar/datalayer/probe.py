@@ -14,12 +14,10 @@ import random
 
 import aiohttp
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import Fetcher, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.visits import Interval, Visits
-
-__all__ = ["Prober"]
 
 INTERVAL_S = 5.0
 """Round trips change slowly. To open a connection never counts, so it may close in between."""

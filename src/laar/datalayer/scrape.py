@@ -19,13 +19,11 @@ from collections.abc import Sequence
 
 import aiohttp
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.fetching import Fetcher, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
 from laar.datalayer.metrics_page import PageReader, page_url
 from laar.datalayer.visits import Interval, Visits
-
-__all__ = ["Scraper"]
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0

@@ -25,13 +25,11 @@ from typing import Any
 import aiohttp
 import orjson
 
-from laar.core.endpoints import EndpointSpec, Served
+from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.fetching import Fetcher
 from laar.datalayer.interface import GONE, Clock, ServedSink, Targets
 from laar.datalayer.visits import Visits
-
-__all__ = ["ServedNames", "read_served"]
 
 INTERVAL_S = 30.0
 """Between two looks at an endpoint's names: loading an adapter takes seconds and is rare."""

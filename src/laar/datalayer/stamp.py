@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["Stamp", "stamp_of"]
-
 Stamp = tuple[int, ...]
 
 

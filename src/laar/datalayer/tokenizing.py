@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from tokenizers import Tokenizer
 
-__all__ = ["LocalTokenizer", "ask_engine"]
-
 MAX_KEPT_CHARS = 16_000_000
 """Characters of tokenized prompts that are kept to continue from: 40 conversations of 400 kB;
 about 60 MB with their tokens. The oldest are dropped, and their next turn is then tokenized as

@@ -20,10 +20,8 @@ import math
 import random
 from collections.abc import Callable, Coroutine
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.interface import Clock, ProblemSink, Targets
-
-__all__ = ["LOOK_S", "Interval", "Visits", "until_look_s"]
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,6 @@ from laar.core.cost import TUNABLE
 from laar.datalayer.document import line_of, read_with_lines
 from laar.errors import SettingError, unknown
 
-__all__ = ["WeightsFile", "read_weights", "write_weights"]
-
 MAX_FILE_BYTES = 1 << 20
 """Some hundred windows; the tuner exports 64."""
 

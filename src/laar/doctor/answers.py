@@ -11,12 +11,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from laar.core.endpoints import TASK_LABEL, EndpointSpec
+from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
 from laar.doctor.findings import Finding, Level
 from laar.health import GOOD, USELESS, Kind, judge
-
-__all__ = ["answer_findings"]
 
 _AT_ONCE = 20
 _SHOWN_CHARS = 200

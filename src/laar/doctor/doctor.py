@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 import orjson
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
@@ -35,8 +35,6 @@ from laar.server.reload import RESTART
 from laar.settings import Settings
 from laar.settings.listening import dialled
 from laar.telemetry.page_model import MAX_FLEET
-
-__all__ = ["Doctor", "Places", "admin_url"]
 
 _TIMEOUT_S = 3.0
 _MAX_ENDPOINTS = 200

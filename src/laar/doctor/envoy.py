@@ -27,8 +27,6 @@ from laar.doctor.findings import Finding, Level
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
 from laar.protocol.headers import BEGIN
 
-__all__ = ["Fault", "configuration", "envoy_findings", "faults", "fixed", "host_findings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:

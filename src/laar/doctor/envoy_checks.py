@@ -41,17 +41,6 @@ from laar.doctor.envoy_judgements import (
 from laar.doctor.envoy_values import NAMESPACES
 from laar.doctor.findings import Level
 
-__all__ = [
-    "ENDPOINTS",
-    "MANAGER",
-    "NATIVE_LISTENER",
-    "OVERRIDE_HOST",
-    "PICKER_CLUSTER",
-    "PROCESSOR",
-    "ROUTE",
-    "Check",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:

@@ -24,40 +24,6 @@ from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOp
 from laar.protocol.agreed import ATTEMPTED, DETAILS
 from laar.protocol.headers import DESTINATION, SERVED, attributes_read
 
-__all__ = [
-    "DEFAULT_IDLE_S",
-    "DEFAULT_ROUTE_TIMEOUT_S",
-    "FULL_DUPLEX",
-    "Judge",
-    "Needs",
-    "Wrong",
-    "breakers",
-    "breaks_off_at_once",
-    "buffers_bodies",
-    "checks_picker",
-    "fails_open",
-    "falls_back_rightly",
-    "follows_picker",
-    "gives_up_in_time",
-    "headers_sent",
-    "is_native",
-    "is_off",
-    "is_on",
-    "lasts",
-    "leaves_dead_picker",
-    "mode_is",
-    "names_server",
-    "namespaces",
-    "override_of",
-    "request_attributes",
-    "response_attributes",
-    "retries",
-    "speaks_http2",
-    "waits_for_held",
-    "waits_long_enough",
-    "whole_body",
-]
-
 _RENDERED = BootstrapOptions()
 _LONGEST_HANG_S = 10.0
 _MIN_IN_FLIGHT = 10_000

@@ -7,17 +7,6 @@ from typing import Any
 from laar.protocol.agreed import LB_NAMESPACE, PICKING_SERVICE, SUBSET_NAMESPACE
 from laar.protocol.headers import DESTINATION, SERVED
 
-__all__ = [
-    "HEALTH_CHECK",
-    "HTTP2_OPTIONS",
-    "NAMESPACES",
-    "PROTOCOL_OPTIONS",
-    "Json",
-    "fallback",
-    "key",
-    "override_host",
-]
-
 Json = dict[str, Any]
 
 NAMESPACES = (LB_NAMESPACE, SUBSET_NAMESPACE)

@@ -9,8 +9,6 @@ from enum import StrEnum
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["Finding", "Level", "show_findings"]
-
 
 class Level(StrEnum):
     """The severity of a finding."""

@@ -13,8 +13,6 @@ from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
 
-__all__ = ["sharing_findings", "store_findings"]
-
 _LATE_S = 1.0
 _REFUSED = {
     "key": (Level.ERROR, "give all pickers the same share.secret_file"),

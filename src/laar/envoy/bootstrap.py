@@ -44,8 +44,6 @@ import yaml
 from laar.envoy.options import BootstrapOptions, Shape
 from laar.errors import SettingError, install, unknown
 
-__all__ = ["render", "to_yaml"]
-
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
 

@@ -17,8 +17,6 @@ from laar.protocol.answers import error_body
 from laar.protocol.headers import REASON
 from laar.protocol.paths import DENIED_PATHS, denied_path_error
 
-__all__ = ["denied_route"]
-
 
 def denied_route() -> Route:
     """Refuses `DENIED_PATHS`, also below another path."""

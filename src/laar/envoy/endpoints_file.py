@@ -23,8 +23,6 @@ import xxhash
 
 from laar.errors import SettingError
 
-__all__ = ["ENDPOINTS_CLUSTER", "ENVOY_LEARNS_S", "EndpointAddress", "write_eds"]
-
 ENVOY_LEARNS_S = 0.5
 """Seconds from renaming the file into place to relying on it: Envoy watches it, and takes some 10
 ms, more on a machine that is busy."""

@@ -12,17 +12,6 @@ from laar.errors import SettingError
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.headers import FAIRNESS
 
-__all__ = [
-    "ANY_IPV4",
-    "MESSAGE_TIMEOUT_S",
-    "RETRIED",
-    "RETRY_ON",
-    "BodyMode",
-    "BootstrapOptions",
-    "Shape",
-    "is_ip",
-]
-
 Shape: TypeAlias = Literal["sidecar", "standalone", "gateway"]
 BodyMode: TypeAlias = Literal["native", "streamed", "full-duplex"]
 

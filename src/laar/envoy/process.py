@@ -30,8 +30,6 @@ import orjson
 
 from laar.errors import LaarError, SettingError, install
 
-__all__ = ["EnvoyProcess", "dying_with_us", "end_process", "find_binary", "validate"]
-
 _POLL_S = 0.02
 _DRAIN_POLL_S = 0.2
 _VALIDATE_TIMEOUT_S = 30.0

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from laar.core.eligible import Eligible
-from laar.core.endpoints import EndpointSpec, EndpointTable, Floats, Mask
+from laar.core.endpoints import EndpointTable, Floats, Mask
 from laar.core.interfaces import View
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request, Trace
 
 if TYPE_CHECKING:
     from laar.core.decision import Completion, Decision, DirectorSettings
-
-__all__ = ["DecisionRecord", "Readings", "record_of"]
 
 
 @dataclass(frozen=True, slots=True)

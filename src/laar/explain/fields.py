@@ -17,26 +17,10 @@ import numpy as np
 
 from laar.core.cost import Terms
 from laar.core.decision import Completion
-from laar.core.endpoints import EndpointSpec, Floats
+from laar.core.endpoints import Floats
 from laar.core.interfaces import View
+from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord
-
-__all__ = [
-    "ADAPTED",
-    "APART",
-    "ATTRIBUTES",
-    "COMPLETION",
-    "ENDPOINT",
-    "END_ATTRIBUTES",
-    "HEAD",
-    "TAIL",
-    "Column",
-    "Field",
-    "Spans",
-    "columns_of",
-    "in_spans",
-    "values_of",
-]
 
 _TAKEN_OUT = -1.0
 """The score that logs and spans show for a candidate that was taken out: they hold columns of

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from laar.core.endpoints import EndpointSpec
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE
+from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.fields import (
     ADAPTED,
@@ -16,8 +16,6 @@ from laar.explain.fields import (
     values_of,
 )
 from laar.explain.sentence import ranking, sentence, why_not
-
-__all__ = ["MAX_ROWS", "explained", "shown"]
 
 MAX_ROWS = 32
 """Candidates and filtered endpoints in one record; the rest is cut."""

@@ -12,8 +12,6 @@ from laar.core.picker import NEAR_TIE
 from laar.core.picker import ranking as by_score
 from laar.explain.decision_record import DecisionRecord
 
-__all__ = ["ranking", "sentence", "why_not"]
-
 _MUCH = 1.2  # a ratio below it is not worth a reader's attention
 
 _LANGUAGES = {

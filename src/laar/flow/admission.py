@@ -38,8 +38,6 @@ from laar.flow.saturation import Loads
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
 
-__all__ = ["Admission", "Outcome", "Verdict"]
-
 Verdict = Decision | Exception
 """The decision, or the error that prevents one: a `RequestError` is an answer for the client, any
 other a fault of laar, after which the request has to go on without a decision."""

@@ -15,20 +15,6 @@ from annotated_types import Ge, Le
 from laar.declaring import Applies, check
 from laar.errors import SettingError
 
-__all__ = [
-    "CANCELLED",
-    "EVICTED_BY_BAND",
-    "EVICTED_BY_TENANT",
-    "EXPIRED",
-    "NO_ENDPOINT",
-    "SATURATED",
-    "SHUTTING_DOWN",
-    "Held",
-    "Item",
-    "Limits",
-    "Shed",
-]
-
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
 EXPIRED = "rejected-ttl-expired"

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from laar.errors import SettingError
 
-__all__ = ["ChunkSeconds", "PrefillTable", "largest_chunk"]
-
 ChunkSeconds = Callable[[int, int], float]
 """(chunk_tokens, context_tokens) -> seconds of an iteration that runs only this chunk."""
 

@@ -26,8 +26,6 @@ import numpy as np
 
 from laar.core.endpoints import EndpointTable, Floats
 
-__all__ = ["Prefills"]
-
 _LOOK_EVERY_S = 0.01
 """Clocks are looked at no more often: a tenth of the gate's tick, an iteration of an engine."""
 

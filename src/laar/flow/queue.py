@@ -51,8 +51,6 @@ from laar.flow.item import (
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
 from laar.flow.waiting import Crowd, Lane, Near
 
-__all__ = ["Queue"]
-
 T = TypeVar("T")
 
 MAX_WORK_S = 1e6

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from laar.declaring import Applies, check
 
-__all__ = ["Loads", "Saturation"]
-
 MAX_KV_USAGE = 0.95
 """Share of the KV cache in use above which an endpoint is full, since it is about to preempt. Less
 than `laar.core.filters` has: the queue holds back before an endpoint is passed over."""

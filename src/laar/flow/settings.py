@@ -13,8 +13,6 @@ from laar.declaring import Applies
 from laar.flow.item import Limits
 from laar.flow.saturation import Saturation
 
-__all__ = ["FlowSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSettings:

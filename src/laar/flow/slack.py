@@ -22,21 +22,6 @@ from typing import NamedTuple, Protocol
 
 from laar.flow.prefill_time import largest_chunk
 
-__all__ = [
-    "MIN_WORK_S",
-    "ORDERS",
-    "RHO_MAX",
-    "BatchCost",
-    "Line",
-    "Order",
-    "Prefill",
-    "height",
-    "pack",
-    "relative_slack",
-    "slack_s",
-    "turn",
-]
-
 MIN_WORK_S = 1e-3
 """Least work a request can have: about one iteration of a fast engine; also keeps rho finite."""
 

@@ -18,8 +18,6 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_PASSED", "Together", "spare_s"]
-
 K = TypeVar("K", bound=Hashable)
 
 MAX_PASSED = 8

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from laar.flow.slack import RHO_MAX, Line
 from laar.flow.together import MAX_PASSED, Together, spare_s
 
-__all__ = ["Bag", "Crowd", "Lane"]
-
 K = TypeVar("K", bound=Hashable)
 
 Near = Callable[[], Sequence[Sequence[int]]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-__all__ = ["Attempt", "Stage"]
-
 
 class Stage(IntEnum):
     """How far an attempt has come; each has its own usual time."""

@@ -16,8 +16,6 @@ from collections.abc import Collection, Iterable
 
 from laar.health.recent import Recent
 
-__all__ = ["PROVED_S", "Blame"]
-
 PROVED_S = 5.0
 """How long a good answer proves an endpoint sound. A failure that may be the request's has the
 endpoint asked a question as well, at most once a second: so proof is at hand while it is sound."""

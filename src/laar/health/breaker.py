@@ -28,8 +28,6 @@ from laar.health.kinds import Kind
 from laar.health.recent import WINDOW, Recent
 from laar.health.settings import HealthSettings
 
-__all__ = ["Breaker", "State"]
-
 FAILING_SHARE = 0.35
 """Share of failures among an endpoint's last dozen outcomes that takes it out. With about a third,
 an endpoint that fails every second request is found after some seven failures; one that fails one

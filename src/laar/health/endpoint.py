@@ -11,8 +11,6 @@ from laar.health.kinds import Kind
 from laar.health.pace import SlotPace
 from laar.health.siblings import Share
 
-__all__ = ["Endpoint"]
-
 _CONTRAST_HALF_LIFE_S = 60.0
 _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""

@@ -31,8 +31,6 @@ from laar.health.settings import HealthSettings
 from laar.health.silence import compare, find_hang, silent_for_long
 from laar.health.standing import Standing, standing_of
 
-__all__ = ["Health", "Word"]
-
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
 """A sound endpoint's answers are read at least that often."""

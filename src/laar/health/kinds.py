@@ -15,8 +15,6 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["GOOD", "USELESS", "Kind", "Reply", "judge"]
-
 
 class Kind(StrEnum):
     """Ways to fail; labels of the metric."""

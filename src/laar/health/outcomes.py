@@ -18,8 +18,6 @@ from laar.health.questions import RETRIED, Questions, release
 from laar.health.records import Records
 from laar.health.siblings import alone
 
-__all__ = ["Outcomes"]
-
 _TRUST_AFTER = 4
 """Answers read and found good until unread ones count again, after an error inside an answer."""
 _LIGHTEST = 0.1

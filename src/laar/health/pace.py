@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections import deque
 
-__all__ = ["GroupTimes", "SlotPace", "ratio"]
-
 _GRAIN_S = 0.1
 """Added to the predicted time: it is next to nothing for a cached prompt, and does not include the
 decoding of the answer."""

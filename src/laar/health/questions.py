@@ -15,8 +15,6 @@ from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
 from laar.health.settings import HealthSettings
 
-__all__ = ["RETRIED", "Questions", "release"]
-
 RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
 _LIGHT = 0.5

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["HALF_LIFE_S", "WINDOW", "Recent"]
-
 WINDOW = 12.0
 """Outcomes in the counts: enough to distinguish a third from a tenth, few enough to be quick."""
 

@@ -13,8 +13,6 @@ from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.pace import GroupTimes
 from laar.health.settings import HealthSettings
 
-__all__ = ["Records"]
-
 _MAX_GROUPS = 4096
 _CONTESTED_S = 5.0
 

@@ -9,8 +9,6 @@ from annotated_types import Ge, Le
 
 from laar.declaring import Applies, check
 
-__all__ = ["HealthSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSettings:

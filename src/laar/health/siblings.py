@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["Share", "alone"]
-
 _LEAST = 2.7
 """Times it has to happen before it is a habit: three, a little while ago."""
 _SUSPECT = 1.8

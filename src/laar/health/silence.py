@@ -16,8 +16,6 @@ from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
 
-__all__ = ["compare", "find_hang", "silent_for_long"]
-
 _OVERTAKEN = 3
 """Later requests that siblings got as far, before silence is the endpoint's own."""
 _SLACK = 0.4

@@ -9,8 +9,6 @@ from laar.health.breaker import Breaker, State
 from laar.health.endpoint import Endpoint
 from laar.health.records import Records
 
-__all__ = ["Standing", "standing_of"]
-
 _LOOK_S = 1.0
 """Seconds for which a standing with troubled endpoints is good at most."""
 

@@ -25,8 +25,6 @@ from laar.measuring.measure import Progress, measure
 from laar.measuring.questions import Question
 from laar.measuring.run import COLUMNS, targets_of
 
-__all__ = ["Calibration", "calibrate"]
-
 TIMEOUT_S = 60.0
 """Time-out of one request: a longer one outlives the measurement."""
 MAX_QUESTIONS = 3000

@@ -20,8 +20,6 @@ from typing import Annotated
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-__all__ = ["CheckSpec", "decide"]
-
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _NUMBER_CHARS = 10_000  # of the answer's end, where the last number is looked for
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)

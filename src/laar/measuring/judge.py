@@ -21,8 +21,6 @@ import orjson
 
 from laar.measuring.checks import CheckSpec, decide
 
-__all__ = ["Judge", "Judgement"]
-
 _LOAD_S = 30.0  # for the interpreter and the imports of the user's code: not the check's fault
 _LOADED = b"loaded\n"
 _MAX_LINE_BYTES = 2**16  # of a verdict

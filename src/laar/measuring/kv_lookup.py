@@ -21,8 +21,6 @@ from typing import Literal, NamedTuple
 
 from laar.measuring.tokens import ASCII_PER_TOKEN, count_tokens
 
-__all__ = ["LANGUAGES", "LENGTHS_TOKENS", "Query", "Solution", "Split", "queries", "solve"]
-
 LANGUAGES = ("en", "ja", "zh")
 LENGTHS_TOKENS = (4096, 8192, 16384, 32768, 65536)
 

@@ -35,15 +35,6 @@ from laar.measuring.judge import Judge
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
-__all__ = [
-    "Progress",
-    "Summary",
-    "Target",
-    "discover",
-    "measure",
-    "mend",
-]
-
 _LEAST_CHARS = 400  # of a prompt that shows them: in shorter ones the chat template counts
 _TRIES = 3  # of one request that an endpoint turns away: the next run asks again
 _MAX_PAUSE_S = 30.0

@@ -15,8 +15,6 @@ from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.checks import CheckSpec
 
-__all__ = ["Question", "read_questions"]
-
 _MAX_LINE_BYTES = 64 * 2**20  # of an evaluation set: a few million tokens
 
 

@@ -25,8 +25,6 @@ from laar.measuring.kv_lookup import Query, queries
 from laar.measuring.measure import Progress, Summary, Target, discover, measure
 from laar.measuring.questions import Question, read_questions
 
-__all__ = ["KV_LOOKUP", "key_headers", "kv_question", "questions_of", "run_measure", "targets_of"]
-
 KV_LOOKUP = "kv-lookup"
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""

@@ -20,8 +20,6 @@ from laar.measuring.kv_lookup import queries
 from laar.measuring.questions import Question
 from laar.measuring.run import kv_question
 
-__all__ = ["SETS", "made_questions"]
-
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Far enough apart to show the seconds that a token takes. Real tokenizers make two or three times
 as many of such text, so these are 200 to 20,000: the longest that an engine's window has room for

@@ -8,8 +8,6 @@ characters per token from the usage that answers report (`laar.accuracy.tokens`)
 
 from __future__ import annotations
 
-__all__ = ["ASCII_PER_TOKEN", "count_tokens"]
-
 ASCII_PER_TOKEN = 6
 
 

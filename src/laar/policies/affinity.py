@@ -8,8 +8,6 @@ import xxhash
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
-__all__ = ["PREFIX_CHARS", "SessionAffinity"]
-
 PREFIX_CHARS = 1024
 """About 256 tokens: the text that GORGO's affinity baseline hashes where no session id is given."""
 

@@ -12,8 +12,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.ranking import least, ranks
 
-__all__ = ["LeastRequest", "PrefixCache"]
-
 
 class LeastRequest:
     """The fewest requests, by the larger of the engine's last scrape and laar's own count."""

@@ -7,8 +7,6 @@ import numpy as np
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
-__all__ = ["Random", "RoundRobin"]
-
 
 class Random:
     """Any candidate, each as likely."""

@@ -7,8 +7,6 @@ import numpy as np
 from laar.core.endpoints import EndpointTable, Mask
 from laar.core.interfaces import View
 
-__all__ = ["Label"]
-
 
 class Label:
     """Keeps the endpoints with a label. llm-d's `label-selector-filter`, for one label.

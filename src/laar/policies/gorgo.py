@@ -9,8 +9,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.gorgo_score import PUBLISHED_WEIGHTS, gorgo_score
 
-__all__ = ["Gorgo"]
-
 
 class Gorgo:
     """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`, least first.

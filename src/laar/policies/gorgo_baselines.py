@@ -10,8 +10,6 @@ from laar.core.interfaces import View
 from laar.policies.affinity import PREFIX_CHARS
 from laar.policies.ranking import least, ranks
 
-__all__ = ["LeastLoad", "SimpleSessionAffinity"]
-
 
 class LeastLoad:
     """`running + waiting + KV tokens in use + queued tokens`, least first.

@@ -16,8 +16,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PUBLISHED_WEIGHTS", "gorgo_score"]
-
 PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
 """Learned by the authors on 5 April. The second sits on the upper edge of their box [0.05, 0.5]."""
 

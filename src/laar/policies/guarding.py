@@ -18,8 +18,6 @@ from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import BY_CANDIDATE, Filter, Picker, Scorer, View
 from laar.core.policy import Policy
 
-__all__ = ["BrokenPromiseError", "GuardedFilter", "GuardedPicker", "GuardedScorer", "guarded"]
-
 MAX_REASONS = 16
 """Reason codes of one scorer that metrics count by; any beyond is left out."""
 

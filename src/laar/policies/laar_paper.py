@@ -18,8 +18,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.published_cost import expected_time
 
-__all__ = ["MIN_BUCKET_TOKENS", "LaarPaper"]
-
 MIN_BUCKET_TOKENS = 4096
 """The shortest bucket of the paper."""
 

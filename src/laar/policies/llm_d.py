@@ -24,18 +24,6 @@ from laar.core.policy import Policy
 from laar.policies.pickers import ShuffledMaxScore
 from laar.policies.ranking import least, ranks
 
-__all__ = [
-    "ActiveRequests",
-    "FewestTokens",
-    "KvCacheUtilization",
-    "PrefixCacheMatch",
-    "QueueDepth",
-    "RunningRequests",
-    "StickyUntilSaturated",
-    "TokenLoad",
-    "llm_d",
-]
-
 
 class QueueDepth:
     """`queue-scorer`: waiting requests, stretched between the least and the most.

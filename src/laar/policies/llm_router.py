@@ -22,8 +22,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.ranking import ranks
 
-__all__ = ["LONGEST", "REASONS", "PrefixAware"]
-
 LONGEST = "longest-prefix"
 _SPILLED = "spilled-from-saturated"
 _FALLBACK = "fallback-least-loaded"

@@ -8,8 +8,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.ranking import ranks
 
-__all__ = ["LeastLoaded", "LoadAware", "PowerOfTwo"]
-
 
 class LeastLoaded:
     """The fewest requests in flight, by the picker's own count."""

@@ -34,8 +34,6 @@ from laar.policies.pickers import MaxScore, RandomOrder, ShuffledMaxScore, Weigh
 from laar.policies.registry import Factory, Kind
 from laar.policies.sglang import CacheAware, Lmetric, SessionsFirst
 
-__all__ = ["own"]
-
 
 def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
     """The factories by kind and name.

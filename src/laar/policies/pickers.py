@@ -13,8 +13,6 @@ from laar.core.interfaces import View
 from laar.core.picker import NEAR_TIE, pick
 from laar.policies.ranking import least
 
-__all__ = ["MaxScore", "RandomOrder", "ShuffledMaxScore", "WeightedRandom"]
-
 
 class MaxScore:
     """The best score. Among near-ties the least loaded, among equals one by chance.

@@ -11,8 +11,6 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt, Le, MaxLen
 
-__all__ = ["FilterUse", "PickerUse", "Profile", "ScorerUse"]
-
 _STRICT: dict[str, Any] = {"extra": "forbid", "use_attribute_docstrings": True}
 """For readers of settings files: unknown keys are errors, and the text below a field is its
 description."""

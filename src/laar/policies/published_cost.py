@@ -23,8 +23,6 @@ from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, un
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 
-__all__ = ["ExpectedTime", "expected_time"]
-
 HELD_UP = 32.0
 """Requests in flight that a prefill can hold up at most: those that are being decoded. The others
 there wait ahead of it. Without a bound hundreds of prompts that come at once are dealt out by their

@@ -13,8 +13,6 @@ import numpy as np
 
 from laar.core.endpoints import Floats
 
-__all__ = ["least", "ranks"]
-
 
 def ranks(order: Sequence[int]) -> Floats:
     """Scores of candidates given best first: 1, 1/2, 1/3 ..., so that no two are near."""

@@ -21,8 +21,6 @@ from typing import Any
 
 from laar.errors import SettingError, unknown
 
-__all__ = ["Factory", "Found", "Kind", "Parameters", "Registry"]
-
 Factory = Callable[..., Any]
 
 Parameters = Mapping[str, object]

@@ -19,8 +19,6 @@ from laar.core.endpoints import Floats
 from laar.core.interfaces import View
 from laar.policies.ranking import least, ranks
 
-__all__ = ["CacheAware", "Lmetric", "SessionsFirst"]
-
 _SESSION_S = 3600.0
 """How long it keeps a session that is silent."""
 _MAX_SESSIONS = 65_536

@@ -21,8 +21,6 @@ from laar.prefix.index import PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
 from laar.prefix.tokens import Stored, TokenBlocks
 
-__all__ = ["BYTES_PER_TOKEN", "Demand", "PrefixBeliefs", "PrefixMatch", "Prompt"]
-
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
 

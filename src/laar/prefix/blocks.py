@@ -34,8 +34,6 @@ from xxhash import xxh3_64_intdigest
 
 from laar.prefix.lengths import Weighed
 
-__all__ = ["CHUNKS_32", "GROWING", "Chain", "Grid", "PromptHasher"]
-
 MAX_HASHED_BYTES = 4 << 20
 """Text beyond this counts as uncached: four times the longest context served today (1M tokens)."""
 

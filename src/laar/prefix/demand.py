@@ -19,8 +19,6 @@ import numpy.typing as npt
 
 from laar.prefix.blocks import GROWING, Chain, Grid
 
-__all__ = ["HORIZON_S", "PLACES_BYTES", "PrefixDemand"]
-
 HORIZON_S = 60.0
 """How far back requests count, and so how far ahead they are expected: about as long as a popular
 prefix stays in a cache of a busy endpoint."""

@@ -7,8 +7,6 @@ prefixes that were evicted long ago.
 
 from __future__ import annotations
 
-__all__ = ["Density"]
-
 _PRIOR_TOKENS = 20_000.0
 """Weight of the mean over all slots in one slot's density, in tokens; the first guess's, too."""
 _MEMORY_TOKENS = 2_000_000.0

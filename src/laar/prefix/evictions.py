@@ -24,8 +24,6 @@ import numpy.typing as npt
 from laar.prefix.blocks import GROWING, Chain, Grid
 from laar.prefix.demand import PLACES_BYTES
 
-__all__ = ["Evictions"]
-
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
 """Limits of the classes of ages, to more than two hours; older text counts as never requested
 again."""

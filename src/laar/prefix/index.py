@@ -41,8 +41,6 @@ from laar.errors import SettingError
 from laar.prefix.blocks import GROWING, Chain, Grid
 from laar.prefix.segments import Segments, give, shared_blocks, shared_from
 
-__all__ = ["IndexStats", "Kept", "PrefixIndex", "Receipt"]
-
 MAX_BYTES = 128 << 20
 """The caches of 100 endpoints with 500k tokens each: at least 2 million blocks of chats."""
 

@@ -32,8 +32,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from laar.prefix.blocks import Chain
 
-__all__ = ["DIGEST", "MESSAGE", "PromptLengths", "Weighed"]
-
 MESSAGE = "\x1e"
 """Begins the role of a message among a prompt's texts."""
 DIGEST = "\x1d"

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Segments", "give", "shared_blocks", "shared_from"]
-
 _FEW_HOLDERS = 32
 """Up to this number, holders are taken one by one: quicker than whole columns."""
 

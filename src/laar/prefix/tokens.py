@@ -42,8 +42,6 @@ from xxhash import xxh3_64_intdigest
 
 from laar.prefix.blocks import Chain
 
-__all__ = ["MAX_BLOCKS", "MAX_TEXTS", "Stored", "TokenBlocks", "TokenIds", "hash_blocks", "root"]
-
 TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000

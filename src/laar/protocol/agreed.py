@@ -2,18 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "ANSWERED_BY",
-    "ATTEMPTED",
-    "ATTEMPTS",
-    "DECISION_MARGIN_S",
-    "DETAILS",
-    "FROM_ENDPOINT",
-    "LB_NAMESPACE",
-    "PICKING_SERVICE",
-    "SUBSET_NAMESPACE",
-]
-
 ATTEMPTS = "xds.route_metadata.filter_metadata.laar.attempts"
 """Envoy attribute: how often this Envoy tries a request at most. Only laar's bootstraps have it."""
 

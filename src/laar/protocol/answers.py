@@ -19,8 +19,6 @@ from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.usefulness import Usefulness
 
-__all__ = ["NO_USAGE", "AnswerReader", "NameRestorer", "Usage", "error_body"]
-
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
 

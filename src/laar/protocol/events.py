@@ -16,39 +16,6 @@ from laar.errors import RequestError
 from laar.health import Reply
 from laar.protocol.openai import Body
 
-__all__ = [
-    "Action",
-    "AnswerBody",
-    "AnswerHeaders",
-    "AnswerTrailers",
-    "Answering",
-    "Ask",
-    "Attempted",
-    "Closed",
-    "Decided",
-    "Direction",
-    "Ended",
-    "Event",
-    "Failed",
-    "HasRead",
-    "Immediate",
-    "Noted",
-    "Patience",
-    "Read",
-    "Refused",
-    "Replied",
-    "RequestBody",
-    "RequestHeaders",
-    "RequestTrailers",
-    "ResponseBody",
-    "ResponseHeaders",
-    "ResponseTrailers",
-    "Served",
-    "Shape",
-    "Stored",
-    "WholeRequest",
-]
-
 
 class Shape(enum.Enum):
     """The body modes that Envoy announced."""

@@ -14,8 +14,6 @@ from email.parser import BytesHeaderParser
 from laar.errors import RequestError
 from laar.protocol.jsonscan import Span
 
-__all__ = ["field_span"]
-
 MAX_PARTS = 100
 """Parts of a form; an API's has some ten."""
 

@@ -19,22 +19,6 @@ from hashlib import blake2b
 from laar.core.request import MAX_OBJECTIVE_S
 from laar.protocol.sessions import AGENT_HEADERS, NAME, SESSION, SESSION_HEADERS, session_of_headers
 
-__all__ = [
-    "CONTROL_HEADERS",
-    "DESTINATION",
-    "SESSION",
-    "Answers",
-    "Head",
-    "attributes_read",
-    "header_of",
-    "is_own",
-    "media_type",
-    "read_head",
-    "read_subset",
-    "retry_after_s",
-    "text_of",
-]
-
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
 SUBSET = "x-gateway-destination-endpoint-subset"

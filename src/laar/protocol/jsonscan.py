@@ -18,8 +18,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MAX_MEMBERS", "Span", "deeper_than", "member_spans"]
-
 PIECE_BYTES = 256 << 10
 """Scanned at a time, in about 2 ms."""
 

@@ -36,23 +36,8 @@ from laar.protocol.sessions import session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
-    splice_model,
     utf8_of,
 )
-
-__all__ = [
-    "ASIDE_BYTES",
-    "SUFFIXES",
-    "Body",
-    "api_of",
-    "encodes",
-    "marks_of",
-    "model_of",
-    "read_body",
-    "response_of",
-    "splice_model",
-    "try_read",
-]
 
 ASIDE_BYTES = 1 << 20
 """Longest body that is read between two messages of other streams: a millisecond or two. A longer

@@ -13,8 +13,6 @@ from urllib.parse import unquote
 
 from laar.errors import RequestError
 
-__all__ = ["DENIED_PATHS", "DeniedPaths", "denied_path_error"]
-
 DENIED_PATHS = (
     # vLLM
     "/abort_requests",

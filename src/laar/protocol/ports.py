@@ -12,8 +12,6 @@ from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
-__all__ = ["BodyHook", "GatewayRules", "IsEnforced", "NoRules", "Rework"]
-
 
 class IsEnforced(Protocol):
     """Decides whether a decision counts. A request whose decision does not is in shadow."""

@@ -16,8 +16,6 @@ import xxhash
 from laar.core.request import Api
 from laar.prefix.lengths import DIGEST, MESSAGE
 
-__all__ = ["MAX_SPANS", "Spans", "UnknownPromptError", "read_prompt"]
-
 MAX_SPANS = 20_000
 """Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
 

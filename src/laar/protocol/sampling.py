@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 import random
 
-__all__ = ["CHUNKS_PER_S", "Sampler"]
-
 CHUNKS_PER_S = 1000.0
 """Chunks a second above which answers are read for their share only. Each costs a message both
 ways, 40 to 100 us of CPU, so answers of thousands of tokens would take half of a core. With half

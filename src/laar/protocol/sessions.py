@@ -14,15 +14,6 @@ from typing import Any
 
 import orjson
 
-__all__ = [
-    "AGENT_HEADERS",
-    "NAME",
-    "SESSION",
-    "SESSION_HEADERS",
-    "session_of_body",
-    "session_of_headers",
-]
-
 SESSION = "x-laar-session"
 
 SESSION_HEADERS = (

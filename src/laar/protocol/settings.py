@@ -11,8 +11,6 @@ from laar.declaring import Applies, Matches
 from laar.protocol.headers import FAIRNESS, Answers
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
 
-__all__ = ["StreamSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:

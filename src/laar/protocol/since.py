@@ -15,8 +15,6 @@ from secrets import token_bytes
 
 from laar.core.request import Request
 
-__all__ = ["MAX_WAITED_S", "Since"]
-
 MAX_WAITED_S = 600.0
 """The longest wait that counts: a client that kept a question's stamp for later gains no more."""
 

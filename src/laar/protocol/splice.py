@@ -16,8 +16,6 @@ from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, member_spans
 
-__all__ = ["BYTE_ORDER_MARK", "model_span", "splice_model", "utf8_of"]
-
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 """Some editors begin a file with it, and engines read on behind it."""
 

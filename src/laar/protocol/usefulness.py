@@ -13,8 +13,6 @@ from typing import Any
 from laar.core.request import Api
 from laar.health import GOOD, Kind
 
-__all__ = ["Finding", "Usefulness", "flaw_of_type"]
-
 Finding = Kind | str | None
 """A kind of failure, `GOOD`, or None while nothing is known."""
 

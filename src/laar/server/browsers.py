@@ -21,8 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laar.errors import RequestError
 from laar.server.admin.answers import refused
 
-__all__ = ["OPEN", "BrowserGuard", "body_of", "host_of", "is_loopback"]
-
 OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
 """Paths that anyone who reaches the port may read."""
 

@@ -22,8 +22,6 @@ from laar.server.runner import Runner
 from laar.server.token_file import read_reporter_tokens, read_token_file
 from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_at
 
-__all__ = ["faults", "warnings"]
-
 LOOK_UP_S = 2.0
 """Time-out for all names together; a name that takes longer is no fault of the settings."""
 MAX_NAMES = 64

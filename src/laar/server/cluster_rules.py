@@ -11,9 +11,6 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.objects import Rewrite
 
 
-__all__ = ["ClusterRules"]
-
-
 @dataclass(slots=True)
 class _Rules:
     """The rules of one source."""

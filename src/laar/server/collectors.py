@@ -9,9 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.endpoints import EndpointSpec
 from laar.core.filters import STALE_S
-from laar.core.membership import EVENTS_LABEL
+from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.core.roundtrip import STALE_AFTER_S
 from laar.datalayer import EndpointsFile, Prober, Resolver, Scraper, ServedNames
 from laar.datalayer.asking import Asked, Asker
@@ -26,8 +25,6 @@ from laar.settings import Settings
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
-
-__all__ = ["Collectors", "must_exist"]
 
 _AT_REST = 5.0
 """Intervals between two visits of an endpoint at rest: engines would serve pages for each of many

@@ -29,8 +29,6 @@ from laar.telemetry.problems import Problems
 if TYPE_CHECKING:
     from laar.context.hook import HookResult, Receipt
 
-__all__ = ["ContextHooks", "Ordering"]
-
 MAX_ANSWERED = 20_000
 """Decisions whose outcome may still be reported; some 500 bytes each, the oldest goes."""
 

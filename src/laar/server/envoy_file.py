@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.datalayer import split_address
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
 from laar.telemetry.problems import Problems
-
-__all__ = ["EnvoyFile"]
 
 WRITE_AGAIN_S = 1.0
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laar.core.endpoints import EndpointSpec, EndpointTable, Reading, Served
+from laar.core.endpoints import EndpointTable, Reading
+from laar.core.membership import EndpointSpec, Served
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
@@ -20,8 +21,6 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.objects import Rewrite
-
-__all__ = ["FleetState"]
 
 GATHER_S = 0.5
 """How long lists of names are gathered after one was taken: each change of names takes time in

@@ -23,8 +23,6 @@ from laar.errors import RequestError
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
-__all__ = ["FlowControl", "Waiting"]
-
 _TICK_S = 0.1
 """Seconds between two looks at the queue without an event; a tenth of a scrape's interval."""
 

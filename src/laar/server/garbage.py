@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["collect_at_rest", "keep_young"]
-
 _YOUNG, _MIDDLE, _NEVER = 700, 5, 1 << 30
 """Objects for a collection of the first generation, such collections for one of the second, and
 those for one of all."""

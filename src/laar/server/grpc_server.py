@@ -15,8 +15,6 @@ from laar.server.h2.coroutine_methods import Method
 if TYPE_CHECKING:
     from laar.server.tls import Identity, ServerTls
 
-__all__ = ["GrpcServer"]
-
 _OPTIONS = (
     ("grpc.http2.lookahead_bytes", 1 << 20),
     ("grpc.keepalive_permit_without_calls", 1),

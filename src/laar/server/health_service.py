@@ -21,8 +21,6 @@ from laar.protocol.agreed import PICKING_SERVICE
 from laar.server.h2 import CallError, Code, Metadata, Service
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
-__all__ = ["HealthService"]
-
 _READY_NAMES = (
     "",
     "readiness",

@@ -33,8 +33,6 @@ from laar.settings import Accuracy
 from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.problems import Problems
 
-__all__ = ["MAX_STATE_BYTES", "Learning", "artifact_of"]
-
 _LOG = logging.getLogger(__name__)
 
 STATE_SCHEMA = 1

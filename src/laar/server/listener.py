@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import socket
 
-__all__ = ["listener"]
-
 
 def listener(
     host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["keep_freed"]
-
 _KEPT_BYTES = 32 << 20
 """Freed memory kept at most at the end of the heap: ten copies of the longest body that the context
 hook looks at by default, and half as much again."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from laar.telemetry.otlp import Sender
     from laar.telemetry.tracing import LogRecords, Spans
 
-__all__ = ["Exports"]
-
 _SLICE_S = 0.0005
 """Seconds for which encoding threads may hold the interpreter; its own 5 ms make decisions wait."""
 

@@ -13,9 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from laar.core.endpoints import EndpointSpec, Served
-
-__all__ = ["WAIT_S", "OwnNames"]
+from laar.core.membership import EndpointSpec, Served
 
 WAIT_S = 10.0
 """Twice the time-out of one question."""

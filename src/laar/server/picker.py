@@ -56,8 +56,6 @@ if TYPE_CHECKING:
     from laar.server.sharing.sharer import Sharer
     from laar.server.tokenized import TokenizedPrompts
 
-__all__ = ["Picker"]
-
 _REST_AFTER_S = 10.0
 """Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
 

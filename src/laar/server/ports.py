@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from laar.server.tls import ServerTls
     from laar.settings import Listen
 
-__all__ = [
-    "Ports",
-    "bind",
-    "bind_picking",
-    "cannot_listen",
-    "picking_server",
-    "ports_in_use",
-    "probed_server",
-    "require_transport",
-]
-
 _LONGEST_MESSAGE_BYTES = 64 << 20
 _METADATA_BYTES = 1 << 20
 """Beside a buffered body, which is one message."""

@@ -34,8 +34,6 @@ from laar.settings import Change, Loaded, Settings, change, load
 from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
-__all__ = ["RESTART", "Apply", "SettingsReloader"]
-
 _LOG = logging.getLogger(__name__)
 
 POLL_S = 0.5

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
 
-__all__ = ["Runner"]
-
 _LOG = logging.getLogger(__name__)
 
 _ADMIN_STOP_S = 3.0

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from laar.envoy.process import EnvoyProcess
     from laar.server.workers import Worker
 
-__all__ = ["serve"]
-
 _LOG = logging.getLogger(__name__)
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from laar.server.whole_file import WholeFile
 from laar.telemetry.problems import Problems
 
-__all__ = ["StateFile"]
-
-
 INTERVAL_S = 60.0
 """Seconds between two saves: a crash loses at most as much."""
 

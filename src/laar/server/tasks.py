@@ -9,8 +9,6 @@ from typing import Any
 
 from laar.telemetry.problems import Problems
 
-__all__ = ["Tasks", "cancel"]
-
 _LOG = logging.getLogger(__name__)
 
 RESTART_S = 5.0

@@ -27,8 +27,6 @@ from laar.telemetry.problems import Problems
 if TYPE_CHECKING:
     from laar.settings import Tls
 
-__all__ = ["Identity", "ServerTls", "check_tls"]
-
 RELOAD_S = 1.0
 SELF_SIGNED_DAYS = 3650
 

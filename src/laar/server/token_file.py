@@ -9,8 +9,6 @@ from pathlib import Path
 from laar.accuracy.reporters import MAX_REPORTERS
 from laar.errors import SettingError
 
-__all__ = ["ReporterTokens", "read_reporter_tokens", "read_token_file"]
-
 _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 

@@ -36,8 +36,6 @@ from laar.prefix.tokens import TokenIds, hash_blocks, root
 from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
-__all__ = ["TokenizedPrompts", "read_tokenizers"]
-
 MAX_WAITING = 256
 """Prompts before the thread: a burst. It takes about 4 MB of text a second."""
 MAX_WAITING_BYTES = 64 << 20

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["WholeFile"]
-
 
 class WholeFile:
     """Replaces one file, from any thread and beside other processes: the last one's content stays.

@@ -29,8 +29,6 @@ from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
-__all__ = ["ORPHANED", "Worker", "run_workers"]
-
 ORPHANED = signal.SIGUSR1
 """Tells a worker that its parent is gone, which `os.getppid` shows only once the parent's last
 thread has ended."""

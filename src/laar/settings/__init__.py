@@ -5,12 +5,13 @@ The field descriptions are the reference: the documentation and the editors' JSO
 from them. Each section declares whether a change of its settings counts at once or after a restart.
 """
 
+from laar.declaring import Applies
 from laar.settings.changes import Change, change
 from laar.settings.context import Context, ContextRoute
 from laar.settings.ignored import declared_endpoints, remarks
 from laar.settings.listening import Listen, Tls
 from laar.settings.routing import Accuracy, Tuning
-from laar.settings.section import Applies, leaves, value_at
+from laar.settings.section import leaves, value_at
 from laar.settings.settings import Loaded, Settings, load, load_settings
 from laar.settings.showing import as_yaml
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from laar.settings.section import Applies, Section, leaves, value_at
+from laar.declaring import Applies
+from laar.settings.section import Section, leaves, value_at
 from laar.settings.settings import Settings
-
-__all__ = ["Change", "change"]
 
 _OF_THE_TUNER = frozenset(
     {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}

@@ -8,9 +8,8 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field, model_validator
 
 from laar.context.settings import ContextSettings, Mode
-from laar.settings.section import Applies, Section, declared, part
-
-__all__ = ["Context", "ContextRoute"]
+from laar.declaring import Applies
+from laar.settings.section import Section, declared, part
 
 
 @declared(ContextSettings)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar
 
+from laar.declaring import Applies
 from laar.flow.settings import FlowSettings
 from laar.protocol.stream import StreamSettings
-from laar.settings.section import Applies, Section, declared, part
-
-__all__ = ["Flow"]
+from laar.settings.section import Section, declared, part
 
 
 @declared(FlowSettings)

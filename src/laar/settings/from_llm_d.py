@@ -22,8 +22,6 @@ from laar.core.membership import ROLE_LABEL
 from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError
 
-__all__ = ["Moved", "PickerConfig", "move"]
-
 _KIND = "EndpointPickerConfig"
 _API_VERSIONS = ("llm-d.ai/v1", "llm-d.ai/v1alpha1", "inference.networking.x-k8s.io/v1alpha1")
 _UNIT_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}

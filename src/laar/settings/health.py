@@ -5,8 +5,6 @@ from __future__ import annotations
 from laar.health import HealthSettings
 from laar.settings.section import Section, declared, part
 
-__all__ = ["HealthSection"]
-
 
 @declared(HealthSettings)
 class HealthSection(Section):

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
-from laar.core.endpoints import EndpointSpec
-from laar.core.membership import EVENTS_LABEL
+from laar.core.membership import EVENTS_LABEL, EndpointSpec
 from laar.datalayer import load_endpoints
 from laar.datalayer.endpoints_file import split_address
 from laar.errors import SettingError, install, unknown
 from laar.settings.settings import Loaded, Settings
-
-__all__ = ["declared_endpoints", "remarks"]
 
 _Needs = Callable[[Settings], bool]
 

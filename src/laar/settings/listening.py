@@ -10,9 +10,8 @@ from annotated_types import Ge, Le, MaxLen
 from pydantic import AfterValidator, model_validator
 
 from laar.datalayer.endpoints_file import join_address, split_address
-from laar.settings.section import Applies, Section
-
-__all__ = ["EnvoySection", "Listen", "Shutdown", "Tls", "dialled"]
+from laar.declaring import Applies
+from laar.settings.section import Section
 
 
 def _listen_address(value: str) -> str:

@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 from annotated_types import MaxLen, MinLen
 from pydantic import AfterValidator
 
-from laar.settings.section import Applies, Section
-
-__all__ = ["ENVIRONMENT", "Otlp"]
+from laar.declaring import Applies
+from laar.settings.section import Section
 
 ENVIRONMENT = "environment"
 

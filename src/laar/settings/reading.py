@@ -8,11 +8,10 @@ from typing import Annotated, ClassVar
 from annotated_types import Ge, Gt, Le
 
 from laar.datalayer import probe, scrape
+from laar.declaring import Applies
 from laar.protocol.stream import StreamSettings
-from laar.settings.section import Applies, Section, declared
+from laar.settings.section import Section, declared
 from laar.telemetry.decisions import MAX_DECISIONS
-
-__all__ = ["Bodies", "Decisions", "Headers", "Readings"]
 
 
 class Readings(Section):

@@ -14,15 +14,14 @@ from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S
 from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
+from laar.declaring import Applies
 from laar.errors import SettingError, unknown
 from laar.policies import Profile, check_parameters, check_profile
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
-from laar.settings.section import Applies, Section, declared, part
+from laar.settings.section import Section, declared, part
 from laar.tuning.settings import TunerSettings
-
-__all__ = ["Accuracy", "Prefix", "Routing", "Tuning"]
 
 MAX_POLICIES = 64
 """Policies that the settings may compose. Metrics count by policy."""

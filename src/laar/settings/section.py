@@ -17,8 +17,6 @@ from pydantic.fields import FieldInfo
 from laar.declaring import FIXED, Applies, Matches, hints_of
 from laar.errors import SettingError
 
-__all__ = ["Applies", "Section", "declared", "field_texts", "leaves", "part", "value_at"]
-
 Declared = TypeVar("Declared")
 Made = TypeVar("Made", bound="Section")
 

@@ -16,6 +16,7 @@ from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.weights_file import read_weights
+from laar.declaring import Applies
 from laar.errors import SettingError
 from laar.protocol.stream import StreamSettings
 from laar.settings.context import Context
@@ -25,10 +26,8 @@ from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Headers, Readings
 from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
-from laar.settings.section import Applies, Section, leaves, part, value_at
+from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
-
-__all__ = ["Loaded", "Settings", "load", "load_settings"]
 
 MAX_FILE_BYTES = 4 << 20
 """Room for ten thousand endpoints written into the settings themselves."""

@@ -10,10 +10,9 @@ from urllib.parse import urlsplit
 from annotated_types import MaxLen
 from pydantic import AfterValidator
 
-from laar.settings.section import Applies, Section, declared
+from laar.declaring import Applies
+from laar.settings.section import Section, declared
 from laar.sharing.settings import SharingSettings
-
-__all__ = ["Share"]
 
 _SCHEMES = ("redis", "rediss", "unix")
 

@@ -10,8 +10,6 @@ import yaml
 
 from laar.settings.settings import Loaded
 
-__all__ = ["as_yaml"]
-
 
 def as_yaml(loaded: Loaded) -> str:
     """Every setting with its origin as a comment; `load` takes the result as it takes the file."""

@@ -15,8 +15,6 @@ from msgspec import Meta, Struct
 from laar.errors import LaarError
 from laar.sharing.records import Count, Load, Record, Text
 
-__all__ = ["MAX_BATCH_BYTES", "SCHEMA", "Batch", "Unreadable", "read_batch", "write_batch"]
-
 SCHEMA = 3
 
 MAX_BATCH_BYTES = 4 << 20

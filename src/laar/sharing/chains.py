@@ -10,8 +10,6 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 
-__all__ = ["Chains"]
-
 MAX_ANCHORS = 131_072
 """Places that are known by their hash: some 20 MB with the blocks of chats, some 120 MB with those
 of agents whose prompts have 400 KB. The least recently used one is forgotten. A sender names only

@@ -12,8 +12,6 @@ from laar.core.engines import Engines
 from laar.sharing.batches import SCHEMA, Batch
 from laar.sharing.records import NO_LOAD, Cleared, Ended, Entered, Heard, Load, Record
 
-__all__ = ["BATCH_RECORDS", "Outbox"]
-
 BATCH_RECORDS = 128
 """Records in one batch, which a picker takes in one go: some 3 ms."""
 

@@ -16,8 +16,6 @@ from laar.core.engines import Engines
 from laar.sharing.prefixes import Entries
 from laar.sharing.records import NO_LOAD, Load
 
-__all__ = ["TAG_CHARS", "Peer", "Peers", "tag_of"]
-
 MAX_PEERS = 256
 """Pickers known at a time, with those that left; beyond it the one not heard for longest goes."""
 

@@ -14,8 +14,6 @@ from laar.prefix.index import Receipt
 from laar.sharing.chains import Chains
 from laar.sharing.records import Cleared, Ended, Entered, Record, from_bytes, to_bytes
 
-__all__ = ["Entries", "SharedPrefixes", "key_id"]
-
 CLEAR_ONCE_S = 5.0
 """Each picker sees an endpoint's restart at another moment: one clearing in this time is enough, or
 the second would forget prompts entered since."""

@@ -16,29 +16,6 @@ from laar.accuracy.online import Taken
 from laar.core.engine_model import Sample
 from laar.health import Word
 
-__all__ = [
-    "NO_LOAD",
-    "Cleared",
-    "Count",
-    "Ended",
-    "Entered",
-    "Frozen",
-    "Hashes",
-    "Heard",
-    "Hello",
-    "Judged",
-    "Learned",
-    "Leaving",
-    "Load",
-    "Record",
-    "Reported",
-    "StoredAt",
-    "Text",
-    "Weights",
-    "from_bytes",
-    "to_bytes",
-]
-
 _MAX_TEXT_CHARS = 1024
 _MAX_BLOCKS = 65_536
 _LARGEST = 1e12

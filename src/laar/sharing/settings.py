@@ -9,8 +9,6 @@ from annotated_types import Ge, Le
 
 from laar.declaring import FIXED, Applies, Matches
 
-__all__ = ["SNAPSHOT_INTERVAL_S", "SharingSettings"]
-
 SNAPSHOT_INTERVAL_S = 20.0
 """Seconds between two snapshots, for pickers that start: a third of the records that are kept
 (`history_s`). One of the pickers writes each snapshot."""

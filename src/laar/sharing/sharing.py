@@ -38,8 +38,6 @@ from laar.sharing.records import (
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
 
-__all__ = ["Champion", "Sharing"]
-
 SAMPLES_A_S = 50.0
 """Answers a second whose lesson about engines is sent: a line remembers some 500 of them, so more
 would only cost."""

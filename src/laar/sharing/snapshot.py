@@ -21,8 +21,6 @@ from laar.prefix.index import Kept
 from laar.sharing.records import Count, Hashes, Text, from_bytes, to_bytes
 from laar.sharing.sharing import Sharing
 
-__all__ = ["MAX_SNAPSHOT_BYTES", "SnapshotFault", "key_of", "read_snapshot", "restore", "snapshot"]
-
 SCHEMA = 1
 
 MAX_BLOCKS = 1 << 20

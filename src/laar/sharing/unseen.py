@@ -19,8 +19,6 @@ import xxhash
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 
-__all__ = ["Unseen"]
-
 RECORD_S = 0.05
 """Age of a record at its readers, but for a few: they gather it, it travels, and they are busy."""
 

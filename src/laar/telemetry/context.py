@@ -20,8 +20,6 @@ from laar.telemetry.families import Histogram, counter, gauge, histogram
 if TYPE_CHECKING:
     from laar.context.hook import ContextHook, HookResult
 
-__all__ = ["GROUPS", "Group", "RouteTally", "context_families"]
-
 GROUPS = ("hook", "control", "observed")
 
 _MEMORIES = ("index_documents", "index_orders", "index_capacity", "index_scopes", "memo_entries")

@@ -13,11 +13,10 @@ from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.explain.decision_record import DecisionRecord, record_of
 from laar.explain.record import explained
-
-__all__ = ["MAX_BYTES", "MAX_DECISIONS", "DecisionMemory"]
 
 MAX_DECISIONS = 2000
 """Enough for percentiles worth showing; at 100 requests a second, those of the last 20 s."""

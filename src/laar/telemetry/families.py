@@ -13,8 +13,6 @@ from prometheus_client.core import (
     Metric,
 )
 
-__all__ = ["Histogram", "Samples", "counter", "gauge", "histogram"]
-
 Samples: TypeAlias = "float | Iterable[tuple[str | Sequence[str], float]]"
 """One value without labels, or the samples by their labels' values; a name alone is one label's."""
 

@@ -12,8 +12,6 @@ from laar.telemetry.families import Histogram, counter, gauge, histogram
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
 
-__all__ = ["FlowMetrics"]
-
 _QUEUE_BOUNDS_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 
 

@@ -14,8 +14,6 @@ from laar.core.endpoints import EndpointTable
 from laar.health import Health
 from laar.telemetry.families import counter, gauge
 
-__all__ = ["health_families"]
-
 _STATES = {"closed": 0, "starting": 1, "suspect": 2, "trial": 2, "open": 3}
 
 

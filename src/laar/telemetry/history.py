@@ -16,8 +16,6 @@ import numpy as np
 from laar.accuracy.reports import Answered
 from laar.explain.decision_record import DecisionRecord
 
-__all__ = ["BINS", "BIN_S", "History"]
-
 BIN_S = 60.0
 BINS = 61
 """An hour, and the minute under way: the time that an operator looks back after an alarm."""

@@ -13,8 +13,6 @@ from laar.accuracy.tasks import TaskNames
 from laar.core.engine_model import Seen
 from laar.telemetry.families import counter, gauge
 
-__all__ = ["MAX_LABELS", "LearningMetrics"]
-
 MAX_LABELS = 64
 """Tasks with series of their own; the others share the one called ``other``."""
 

@@ -20,8 +20,6 @@ import orjson
 from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 
-__all__ = ["DecisionLog"]
-
 MAX_BYTES = 100 << 20
 """Size of the log at which a new file begins: some 50,000 decisions among five endpoints."""
 

@@ -20,8 +20,6 @@ from laar.core.director import Director
 from laar.telemetry.families import Histogram, counter, gauge, histogram
 from laar.telemetry.problems import Problems
 
-__all__ = ["Metrics"]
-
 _OVERHEAD_BOUNDS_S = (5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 5e-2, 0.25)
 _LATENCY_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640)
 

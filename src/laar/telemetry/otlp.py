@@ -18,8 +18,6 @@ from urllib.parse import urlsplit
 import requests
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
-__all__ = ["Sender", "quiet", "resource"]
-
 LAST_S = 1.0
 """At the end, for what waits still; a collector that is down must not hold a picker that leaves."""
 

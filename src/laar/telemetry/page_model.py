@@ -20,8 +20,6 @@ from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
 from laar.telemetry.metrics import Metrics
 
-__all__ = ["HitRates", "PageModel"]
-
 MAX_FLEET = 200
 """Endpoints shown; of more, the ones in trouble and the busiest."""
 

@@ -25,7 +25,7 @@ from prometheus_client.core import Metric
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.endpoints import POOL_LABEL
+from laar.core.membership import POOL_LABEL
 from laar.core.traffic import seconds_ahead
 from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
@@ -33,8 +33,6 @@ from laar.telemetry.families import counter, gauge
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
-
-__all__ = ["PoolMetrics"]
 
 MAX_POOLS = 1024
 """Pairs of pool and model that are counted; names are of endpoints, and change with them."""

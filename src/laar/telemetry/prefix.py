@@ -9,8 +9,6 @@ from prometheus_client.core import Metric
 from laar.prefix.index import IndexStats
 from laar.telemetry.families import counter, gauge
 
-__all__ = ["prefix_families"]
-
 
 def prefix_families(stats: Callable[[], IndexStats] | None) -> Iterator[Metric]:
     """Reads the index, at each scrape.

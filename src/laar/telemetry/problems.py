@@ -12,8 +12,6 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-__all__ = ["Problems"]
-
 _LOG = logging.getLogger(__name__)
 
 MAX_PROBLEMS = 1000

@@ -30,8 +30,6 @@ from laar.explain.decision_record import DecisionRecord
 from laar.explain.record import shown
 from laar.telemetry.otlp import Sender
 
-__all__ = ["NAME", "RUNNERS_UP", "LogRecords", "Spans"]
-
 NAME = "laar.decision"
 RUNNERS_UP = 3
 """Candidates behind the chosen one that a span shows."""

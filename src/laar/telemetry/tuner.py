@@ -9,8 +9,6 @@ from prometheus_client.core import Metric
 
 from laar.telemetry.families import counter, gauge
 
-__all__ = ["tuner_families"]
-
 
 def tuner_families(shown: Callable[[], Mapping[str, Any]] | None) -> Iterator[Metric]:
     """Reads the tuner, at each scrape.

@@ -17,8 +17,6 @@ from laar.telemetry.log import DecisionLog
 if TYPE_CHECKING:
     from laar.telemetry.otlp import Sender
 
-__all__ = ["WatchingMetrics"]
-
 _RATIOS = (0.5, 0.7, 0.9, 1.1, 1.3, 2.0)
 """Bounds of predicted over measured; between the third and the fourth the prediction held."""
 

@@ -13,8 +13,6 @@ from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError, unknown
 from laar.tuning.windows import OBJECTIVES
 
-__all__ = ["SIGMA_MAX", "TunerSettings"]
-
 SIGMA_MAX = 1.0
 """A factor of e: wider jumps leave the usual boxes at once."""
 

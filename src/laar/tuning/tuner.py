@@ -35,8 +35,6 @@ from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
 from laar.tuning.windows import Observed, Window, WindowScore, better
 
-__all__ = ["Tuner", "Weights"]
-
 UNMEASURED = 0
 """Version of decisions that belong to no window."""
 

@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["OBJECTIVES", "Observed", "Window", "WindowScore", "better"]
-
 _LONGEST_S = 1e9
 """Thirty years: no answer takes that long, and sums of longer times overflow."""
 

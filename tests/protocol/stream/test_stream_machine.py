@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.policies import build_policies

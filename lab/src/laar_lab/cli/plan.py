@@ -14,8 +14,6 @@ import typer
 from laar.cli.terminal import JsonFile, report_errors
 from laar.errors import SettingError
 
-__all__ = ["plan"]
-
 
 def plan(
     requests: Annotated[

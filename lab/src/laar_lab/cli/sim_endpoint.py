@@ -9,8 +9,6 @@ import typer
 
 from laar.cli.terminal import report_errors
 
-__all__ = ["sim_endpoint"]
-
 
 def sim_endpoint(
     port: Annotated[

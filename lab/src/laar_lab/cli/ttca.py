@@ -10,8 +10,6 @@ import typer
 from laar.cli.lookups import Languages, Lengths
 from laar.cli.terminal import JsonFile, report_errors
 
-__all__ = ["ttca"]
-
 
 def ttca(
     url: Annotated[

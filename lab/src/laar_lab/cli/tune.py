@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from laar.tuning.settings import TunerSettings
     from laar_lab.sim.fleet import Arrival
 
-__all__ = ["tune"]
-
 
 def tune(
     trace: Annotated[

@@ -10,8 +10,6 @@ import typer
 
 from laar.cli.terminal import JsonFile, report_errors
 
-__all__ = ["up"]
-
 
 def up(
     requests: Annotated[

@@ -28,8 +28,6 @@ from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
 
-__all__ = ["EXPERIMENTS"]
-
 AGENTS = 15
 FASTER = 1.8
 LOAD = "zipf 1.0"

@@ -18,8 +18,6 @@ from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
-__all__ = ["EXPERIMENTS"]
-
 DEPTHS = (3, 5, 10, 15)
 FASTER = 1.3
 _Runs = dict[tuple[int, str], list[dict[str, float]]]

@@ -18,8 +18,6 @@ from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
-__all__ = ["EXPERIMENTS"]
-
 FIFTHS = 5
 MORE = 2.0
 KEPT = 0.9

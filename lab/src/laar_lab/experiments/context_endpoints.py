@@ -17,8 +17,6 @@ from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 
-__all__ = ["EXPERIMENTS"]
-
 _LOADS = ("topic", "zipf 1.0")
 _FLEETS = ((4, 750), (4, 3000), (8, 750))
 _WAYS: dict[str, tuple[bool, rag.Routing]] = {

@@ -24,8 +24,6 @@ from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 
-__all__ = ["CASES", "EXPERIMENTS", "LOADS"]
-
 LOADS: dict[str, Callable[[int], list[list[int]]]] = {
     "topic": rag.topic,
     "zipf 1.0": lambda seed: rag.zipf(seed, 1.0),

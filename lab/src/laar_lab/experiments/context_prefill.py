@@ -36,8 +36,6 @@ from laar_lab.tally import Tally
 from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
-__all__ = ["EXPERIMENTS", "replay"]
-
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
 IN_FLIGHT = 64

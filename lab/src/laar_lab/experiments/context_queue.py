@@ -34,8 +34,6 @@ from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_fleet import DOC_TOKENS, RagClient, prompt_of
 
-__all__ = ["EXPERIMENTS"]
-
 RECEIVED, ORDER, SCHEDULE = "as received", "order", "order and schedule"
 WAYS = (RECEIVED, ORDER, SCHEDULE)
 RATES = {"topic": 8.0, "same documents": 10.0}

@@ -31,8 +31,6 @@ from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_turns import HookedBodies, conversations
 
-__all__ = ["EXPERIMENTS"]
-
 SESSIONS = (2, 4, 8, 16, 32)
 FEWEST, MOST = 1.92, 1.49
 _THINK_S = 1.0

@@ -34,8 +34,6 @@ from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_turns import HookedBodies, Turn, conversations, document, memories
 
-__all__ = ["EXPERIMENTS", "turn_messages"]
-
 ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
 DOC_TOKENS = 1024

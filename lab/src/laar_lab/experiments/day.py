@@ -49,8 +49,6 @@ from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.day import HOURS, KINDS, Day, Visit, visits
 
-__all__ = ["EXPERIMENTS"]
-
 OURS = "laar"
 RIVALS = ("llm-d", "llm-d-guide:prefill_tokens_per_s=0", "smg", "lmetric", "least-loaded")
 _ENGINE = "llama-3-8b-a100"

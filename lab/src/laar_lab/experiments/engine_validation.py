@@ -7,8 +7,6 @@ from laar_lab.experiment import Experiment, Scope
 from laar_lab.report import Report, Table
 from laar_lab.sim.engine.validation import TOLERANCE, published_figures
 
-__all__ = ["EXPERIMENTS"]
-
 
 def run(scope: Scope) -> Report:
     """Computes every figure; nothing in it is random."""

@@ -27,8 +27,6 @@ from laar_lab.report import Report
 from laar_lab.sweep import sweep
 from laar_lab.workloads.sessions import GORGO_CHATS
 
-__all__ = ["EXPERIMENTS"]
-
 _ART = replace(
     GORGO_CHATS,
     requests_per_s=2.3,

@@ -17,8 +17,6 @@ from laar_lab.experiments.gorgo_runs import Run, Runs, below, results_table, run
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
-__all__ = ["EXPERIMENTS"]
-
 _OURS = "laar"
 _LOADS = (1.0, 1.5, 2.0)
 _LATER = ("llm-d-guide", "smg", "vllm-router", "p2c")  # no-regret has these as well

@@ -31,8 +31,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import sweep
 from laar_lab.workloads.sessions import GORGO_CHATS
 
-__all__ = ["EXPERIMENTS", "published_climb"]
-
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 HELD_OUT_SEEDS = 5000

@@ -16,8 +16,6 @@ from laar_lab.experiments.gorgo_runs import Run, below, results_table, run_all
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
-__all__ = ["EXPERIMENTS"]
-
 _TRAFFIC = {
     "conversations, 4.6 a second": Run(policy="laar", seed=0, time_scale=1.0),
     "conversations, 3.1 a second": Run(policy="laar", seed=0, time_scale=1.5),

@@ -30,8 +30,6 @@ from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import sweep
 
-__all__ = ["EXPERIMENTS", "best_baseline", "tune_and_run"]
-
 TRAINING_SEEDS = 5000
 """Added to a seed for the trace it is tuned on."""
 

@@ -31,8 +31,6 @@ from laar_lab.report import Report
 from laar_lab.sim.fleet import VirtualFleet
 from laar_lab.sweep import sweep
 
-__all__ = ["EXPERIMENTS", "run_live"]
-
 _WIDE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-4, 10.0)}
 """Bounds of a climb without a hint where to look."""
 

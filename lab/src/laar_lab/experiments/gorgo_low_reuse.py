@@ -19,8 +19,6 @@ from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, 
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
-__all__ = ["EXPERIMENTS"]
-
 _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 

@@ -15,8 +15,6 @@ from laar_lab.experiments.gorgo_runs import Run, results_table, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import GORGO_CHATS
 
-__all__ = ["EXPERIMENTS", "RATES"]
-
 RATES = (3.1, 3.25, 3.4)
 """Requests a second, of which a sixth is too long and never sent: 2.6 to 2.9 that are."""
 

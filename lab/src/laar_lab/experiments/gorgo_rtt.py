@@ -39,8 +39,6 @@ from laar_lab.sim.fleet import (
     spread,
 )
 
-__all__ = ["EXPERIMENTS"]
-
 _FAR = "seoul:8000"
 _PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)
 _PROMPTS = 200

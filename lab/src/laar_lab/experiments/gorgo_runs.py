@@ -39,26 +39,6 @@ from laar_lab.tally import Tally
 from laar_lab.tuning import tune
 from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
 
-__all__ = [
-    "NEAR",
-    "PAPER_BASELINES",
-    "PAPER_BOX",
-    "PAPER_INITIAL",
-    "PAPER_INTERVAL_S",
-    "PAPER_WILDCHAT",
-    "Run",
-    "Runs",
-    "arrivals_of",
-    "below",
-    "policies_of",
-    "results_table",
-    "run_all",
-    "run_one",
-    "run_policies",
-    "sites_of",
-    "tuned",
-]
-
 NEAR = "ashburn:8000"
 _LINKS = {
     NEAR: LinkProfile(rtt_s=0.037, jitter=0.05),

@@ -12,8 +12,6 @@ from laar_lab.experiments.gorgo_heldout import best_baseline, tune_and_run
 from laar_lab.experiments.gorgo_runs import below, results_table
 from laar_lab.report import Report
 
-__all__ = ["EXPERIMENTS"]
-
 _LOADS = (1.0, 0.85)
 _PUBLISHED, _AT_MOST = 8.9 / 13.7, 0.8
 

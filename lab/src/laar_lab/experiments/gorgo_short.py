@@ -15,8 +15,6 @@ from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, 
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
-__all__ = ["EXPERIMENTS"]
-
 _SHAPES = {
     "templates": replace(
         WILDCHAT,

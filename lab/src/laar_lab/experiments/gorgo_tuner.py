@@ -21,8 +21,6 @@ from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 
-__all__ = ["EXPERIMENTS"]
-
 _BOX = {"rtt_weight": (0.01, 10.0), "queue_weight": (0.01, 10.0)}
 _START = {"rtt_weight": 0.5, "queue_weight": 0.1}
 _BEST = PUBLISHED_WEIGHTS

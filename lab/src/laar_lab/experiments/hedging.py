@@ -34,8 +34,6 @@ from laar_lab.statistics import Estimate, means
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
-__all__ = ["EXPERIMENTS"]
-
 USERS = (1, 2, 4, 8)
 FEW = 2
 PER_CELL = 10

@@ -54,8 +54,6 @@ from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
-__all__ = ["EXPERIMENTS"]
-
 _WEIGHTS = CostWeights()
 _FIXED_WEIGHTS = CostWeights(k_rtt=0.05, k_queue=0.2, k_delay=0.4)
 

@@ -38,7 +38,6 @@ from laar.policies.laar.outlook import Outlook
 from laar_lab.claims import Claim, Evidence, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import (
-    MAX_ATTEMPTS,
     Blind,
     Oracle,
     TrueAccuracies,
@@ -50,11 +49,10 @@ from laar_lab.experiments.lookups import (
 from laar_lab.experiments.real_questions import RecordsWorld, records_world
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet, ask_until_correct
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate, gain
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
-
-__all__ = ["EXPERIMENTS"]
 
 USERS = (1, 2, 4, 8, 16)
 FEW = 4

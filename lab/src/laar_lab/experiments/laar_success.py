@@ -7,7 +7,6 @@ from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
     CONTESTANTS,
-    MAX_ATTEMPTS,
     Cell,
     CellResult,
     cells_of,
@@ -17,9 +16,8 @@ from laar_lab.experiments.lookups import (
     world_of,
 )
 from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate
-
-__all__ = ["EXPERIMENTS"]
 
 _MODELS = 5
 _MARGIN = 0.01

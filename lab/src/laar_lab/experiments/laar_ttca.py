@@ -34,8 +34,6 @@ from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
-__all__ = ["EXPERIMENTS"]
-
 _Results = dict[tuple[str, Cell], list[CellResult]]
 
 PAPER_LOAD_AWARE, PAPER_AFFINITY = 0.31, 0.49

@@ -25,8 +25,6 @@ from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 
-__all__ = ["EXPERIMENTS"]
-
 POLICIES = ("round-robin", "random", "least-loaded", "llm-router", "laar")
 _OTHERS = POLICIES[:3]
 _OURS = "llm-router"

@@ -20,8 +20,6 @@ from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import RouterShape
 
-__all__ = ["EXPERIMENTS"]
-
 VALVES = {"1": 1, "4": 4, "8": 8, "off": 0}
 _SHAPE = RouterShape(  # a system prompt of 2,048 characters, `max_tokens` 8
     sessions=12, turns=3, system_tokens=1024, first_output_tokens=8

@@ -47,34 +47,6 @@ from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
-__all__ = [
-    "BASELINES",
-    "BOUNDS",
-    "CONTESTANTS",
-    "MAX_ATTEMPTS",
-    "USERS",
-    "Blind",
-    "Cell",
-    "CellResult",
-    "Oracle",
-    "TrueAccuracies",
-    "World",
-    "artifact",
-    "best_single",
-    "cells_of",
-    "length_name",
-    "name_of",
-    "questions_of",
-    "result_of",
-    "run_cell",
-    "run_cells",
-    "sites_of",
-    "surface_of",
-    "uncached",
-    "world_from",
-    "world_of",
-]
-
 Cell = tuple[str, int]
 """Language, length in tokens."""
 

@@ -28,8 +28,6 @@ from laar_lab.suite.table import SUITE
 from laar_lab.sweep import grid
 from laar_lab.workloads.shared_prompts import AgentShape, agents
 
-__all__ = ["EXPERIMENTS"]
-
 _MARGIN = 1.03
 _QUICK_SHARE = 0.1
 _LARGE, _LARGE_ENDPOINTS, _QUICK_ENDPOINTS = "agents-1000", 1000, 24

@@ -21,8 +21,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
-__all__ = ["EXPERIMENTS"]
-
 _LIMIT_S = 10.0
 _STEP = 1.15
 _RATES = tuple(0.02 * _STEP**power for power in range(40))  # 0.02 to 4.7 requests a second

@@ -28,8 +28,6 @@ from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
-__all__ = ["EXPERIMENTS"]
-
 _RATE = 0.75
 _SHARES = (0.0, 0.01, 0.03, 0.05)
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}

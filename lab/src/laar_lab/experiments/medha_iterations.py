@@ -24,8 +24,6 @@ from laar_lab.sim.engine import EngineProfile, Job, build_engine, load_profile
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 
-__all__ = ["EXPERIMENTS"]
-
 _PROMPT_TOKENS = 1_000_000
 _CHUNKS = (512, 2048)
 _ROWS = ("adaptive", *(f"static {chunk}" for chunk in _CHUNKS))

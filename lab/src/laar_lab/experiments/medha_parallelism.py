@@ -29,8 +29,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
-__all__ = ["EXPERIMENTS"]
-
 _RATES = (0.25, 0.75, 1.25, 1.75)
 _LONG_SCALE = 2.0
 _LAYOUTS = {"2D: 8 stages": (8, 1), "3D: 4 stages, 2 KV groups": (4, 2)}

@@ -45,8 +45,6 @@ from laar_lab.workloads.overload import (
     weight,
 )
 
-__all__ = ["CLAIMS", "EXPERIMENTS", "carried_per_s", "serve"]
-
 _MINUTE_S = 60.0
 _BODIES = Bodies()
 _SAMPLED = "slack, 1 in 100 read"

@@ -38,8 +38,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs
 
-__all__ = ["EXPERIMENTS"]
-
 _RATES = (0.25, 0.75, 1.0, 1.25, 1.75)
 _HIGH = tuple(rate for rate in _RATES if rate >= 1.0)
 _RIVALS = ("fcfs", "edf", "lrs")

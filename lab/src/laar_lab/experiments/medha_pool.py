@@ -33,8 +33,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs
 
-__all__ = ["EXPERIMENTS"]
-
 _RATE = 1.5
 _INSTANCE_DEVICES = 2
 _INSTANCES, _RESERVED = 8, 2

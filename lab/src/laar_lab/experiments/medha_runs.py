@@ -13,19 +13,6 @@ from laar_lab.sim.engine import EngineProfile, build_engine, drive, load_profile
 from laar_lab.statistics import estimate
 from laar_lab.workloads.medha_mix import Mix, jobs
 
-__all__ = [
-    "MEDHA",
-    "NON_PREEMPTIVE",
-    "SARATHI",
-    "Floats",
-    "Latencies",
-    "Ratio",
-    "over",
-    "percentile",
-    "run",
-    "with_slack",
-]
-
 MEDHA, SARATHI, NON_PREEMPTIVE = "medha-8b-a100", "sarathi-8b-a100", "nonpreemptive-8b-a100"
 """The paper's three systems on 16 A100; the last stands for LoongServe."""
 

@@ -15,8 +15,6 @@ from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
-__all__ = ["EXPERIMENTS"]
-
 _RATES = (0.25, 0.75, 1.25, 1.75)
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI}
 _LONG_SHARES = {"short alone": 0.0, "5 % long": 0.05}

@@ -22,8 +22,6 @@ from laar_lab.suite.case import Case
 from laar_lab.suite.runs import OURS, run_all
 from laar_lab.suite.table import SUITE
 
-__all__ = ["EXPERIMENTS"]
-
 _LIMIT = 0.05
 _METRICS = {"ttft_mean_s": "mean TTFT", "ttft_p95_s": "p95 TTFT", "e2e_mean_s": "mean E2E"}
 _POLICIES = (OURS, "lmetric", "least-loaded")

@@ -25,8 +25,6 @@ from laar_lab.suite.runs import BASELINES, OURS, Results, chosen, run_all, run_s
 from laar_lab.suite.table import cases
 from laar_lab.suite.verdict import MARGINS, Comparison, compare, geometric, regrets
 
-__all__ = ["EXPERIMENTS"]
-
 _QUICK_SHARE = 0.2
 _QUICK_BASELINES = ("least-loaded", "lmetric", "smg")
 _QUICK_CASES = ("router-8", "regions", "agents-8k", "parallel-mixed")

@@ -37,8 +37,6 @@ from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import sweep
 
-__all__ = ["EXPERIMENTS"]
-
 INVERTED = 0.1
 LOSS = 0.005
 """The largest loss that the choice may suffer, as a share of all questions."""

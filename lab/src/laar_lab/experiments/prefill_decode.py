@@ -38,8 +38,6 @@ from laar_lab.suite.fleets import coarse
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import WILDCHAT, ChatShape, chats
 
-__all__ = ["EXPERIMENTS", "LOADS", "RULES", "Load", "run_one"]
-
 SEEDS = 30
 SECONDS = 60.0
 UNCOUNTED_SHARE = 0.2

@@ -23,8 +23,6 @@ from laar.errors import SettingError
 from laar_lab.sim.answers import AccuracySurface, ModelSurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt, Question, spread
 
-__all__ = ["RecordsWorld", "records_world"]
-
 _PREFILL_S_PER_BILLION = 1.25e-5  # seconds a token: 8B at 10,000 tokens a second, an A100's
 _DECODE_S_PER_BILLION = 1e-3  # seconds a token: 16 GB of weights at 2 TB/s are 8 ms
 _ANSWER_TOKENS = 120

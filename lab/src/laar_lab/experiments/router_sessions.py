@@ -30,8 +30,6 @@ from laar_lab.suite.fleets import workers
 from laar_lab.tally import Tally
 from laar_lab.workloads.sessions import RouterShape, router_sessions
 
-__all__ = ["PROFILES", "SESSIONS", "WORKERS", "run_on", "run_sessions"]
-
 SESSIONS = (4, 8, 12, 16, 24)
 PROFILES = {"7B": "qwen2.5-7b-a100", "14B": "qwen2.5-14b-a100"}
 WORKERS = 4

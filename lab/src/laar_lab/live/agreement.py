@@ -26,13 +26,12 @@ from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
 from laar.measuring.kv_lookup import Query
 from laar_lab.experiments.lookups import artifact, sites_of, surface_of, uncached
-from laar_lab.live.comparison import MAX_ATTEMPTS, Tally
+from laar_lab.live.comparison import Tally
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import CONFIDENCE, one_more
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
-
-__all__ = ["DISAGREES", "Agreement", "Figures", "agreements", "in_lab", "in_order", "show"]
 
 DISAGREES = 3
 """Exit status, as of an experiment whose claim did not hold."""

@@ -20,8 +20,6 @@ from laar_lab.live.comparison import Tally
 from laar_lab.report import Chart
 from laar_lab.statistics import CONFIDENCE, Estimate
 
-__all__ = ["LIMIT_S", "MARKS_S", "Contestant", "chart", "sentence", "soon"]
-
 LIMIT_S = 60.0
 """Patience of a user, in the fleet's seconds."""
 MARKS_S = (5.0, 10.0, 30.0, 60.0)

@@ -21,10 +21,9 @@ from laar.client import Outcome, until_correct
 from laar.measuring.kv_lookup import Query
 from laar.policies import llm_router
 from laar.protocol import headers as names
+from laar.protocol.sessions import SESSION
 from laar_lab.live.pages import read_totals
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
-
-__all__ = ["MAX_ATTEMPTS", "Tally", "compare", "exit_status"]
 
 BROKEN = 1
 """Exit status when an exchange was not answered as the contract demands."""
@@ -130,7 +129,7 @@ async def _run_policy(
                 client=session,
                 max_attempts=MAX_ATTEMPTS,
                 stream=stream,
-                headers={names.POLICY: tally.policy, names.SESSION: query.id},
+                headers={names.POLICY: tally.policy, SESSION: query.id},
                 params={"cache_salt": salt},
             )
             tally.results.append((query, outcome))

@@ -15,9 +15,8 @@ from pathlib import Path
 from laar.client import Outcome
 from laar.errors import SettingError, install
 from laar.measuring.kv_lookup import Query
-from laar_lab.live.comparison import MAX_ATTEMPTS, Tally
-
-__all__ = ["Improvement", "Step", "improvements", "plot", "steps"]
+from laar_lab.live.comparison import Tally
+from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,6 @@ from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, free_ports, start_all, wait_for
 from laar_lab.sim.answers import AccuracySurface
 
-__all__ = ["Endpoint", "Fleet", "running_fleet", "started_fleet"]
-
 ALIAS = "auto"
 
 

@@ -18,8 +18,6 @@ import orjson
 from laar_lab.live.fleet import Fleet
 from laar_lab.live.pages import read_totals
 
-__all__ = ["Rest", "at_rest", "begin", "kept_files", "served"]
-
 SETTLE_S = 15.0
 """Requests that are in flight when the last answer has ended are gone by then, or leak."""
 

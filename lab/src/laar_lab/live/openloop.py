@@ -20,8 +20,6 @@ from laar.protocol import headers as names
 from laar_lab.sim.endpoint.errors import DONE
 from laar_lab.workloads.overload import MODEL, Ask
 
-__all__ = ["HUNG", "Answered", "send"]
-
 HUNG = "hung"
 """The fault of a request without a whole answer by its deadline."""
 

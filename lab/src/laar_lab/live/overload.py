@@ -62,8 +62,6 @@ from laar_lab.workloads.overload import (
     weight,
 )
 
-__all__ = ["run_overload"]
-
 NOT_HELD = 3
 """Exit status when a check failed, as of the lab's experiments."""
 

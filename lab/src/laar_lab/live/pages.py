@@ -5,8 +5,6 @@ from __future__ import annotations
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-__all__ = ["read_totals"]
-
 
 async def read_totals(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
     """Sums of the samples by name; a name that is not there is an error and not 0."""

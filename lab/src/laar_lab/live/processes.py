@@ -18,8 +18,6 @@ import aiohttp
 from laar.envoy.process import dying_with_us, end_process
 from laar.errors import LaarError
 
-__all__ = ["LaarProcess", "free_ports", "wait_for"]
-
 START_TIMEOUT_S = 60.0
 """Five interpreters starting on two cores take about six seconds; ten times that means stuck."""
 STOP_TIMEOUT_S = 15.0

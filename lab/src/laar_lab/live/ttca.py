@@ -40,8 +40,6 @@ from laar_lab.live.figures import Improvement, Step, improvements, plot, steps
 from laar_lab.live.fleet import running_fleet
 from laar_lab.sim.fleet import FleetSettings
 
-__all__ = ["Ttca", "run_ttca"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ttca:

@@ -24,8 +24,6 @@ from laar_lab.live.comparison import Tally, compare
 from laar_lab.live.fleet import Fleet, running_fleet
 from laar_lab.report import Report
 
-__all__ = ["Demo", "plot", "run_fleet", "show"]
-
 OURS = "laar"
 AS_RUN = ("least-loaded", "llm-d", "sglang-cache-aware", "session-affinity")
 """Policies as their users run them: a retry may go to a model that has failed."""

@@ -14,8 +14,6 @@ from laar_lab.live.openloop import HUNG, Answered
 from laar_lab.report import Check, Report, Table
 from laar_lab.workloads.overload import CLASSES, LOAD, sites
 
-__all__ = ["DEADLINE_S", "Run", "judge"]
-
 _BOUNDS = {claim.name: claim.bound for claim in CLAIMS}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds that `medha-picker` claims in virtual time."""

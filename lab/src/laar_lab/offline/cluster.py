@@ -24,8 +24,6 @@ from laar_lab.offline.distance import ALPHA, distances
 from laar_lab.offline.linkage import average_linkage
 from laar_lab.offline.tree import ContextTree, Node, Reading
 
-__all__ = ["MAX_CONTEXTS", "Built", "Ordered", "build"]
-
 MAX_CONTEXTS = 200_000
 """Most contexts in one build, some 1.5 GB of nodes."""
 

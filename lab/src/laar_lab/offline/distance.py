@@ -18,8 +18,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ALPHA", "distance", "distances"]
-
 ALPHA = 0.001
 """Weight of the positions; 0.001 in all runs of the paper."""
 

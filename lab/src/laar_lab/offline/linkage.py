@@ -14,8 +14,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Merge", "average_linkage"]
-
 Merge = tuple[int, int, float]
 """(cluster, cluster, distance), the lower id first; merge i makes cluster N + i."""
 

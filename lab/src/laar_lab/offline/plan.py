@@ -31,8 +31,6 @@ from laar.context.surroundings import surroundings
 from laar_lab.offline.cluster import MAX_CONTEXTS, build
 from laar_lab.offline.schedule import schedule
 
-__all__ = ["BatchPlan", "PlanReport", "Planned", "plan", "plan_file", "plan_lines"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["schedule"]
-
 
 def schedule(paths: Sequence[Sequence[int]]) -> list[int]:
     """Indexes of the requests in sending order.

@@ -22,8 +22,6 @@ from enum import Enum
 
 from laar_lab.offline.distance import ALPHA, distance
 
-__all__ = ["ContextTree", "Found", "Node", "Reading"]
-
 
 class Reading(Enum):
     """The rules that decide where the paper leaves a choice."""

@@ -27,8 +27,6 @@ from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError, unknown
 from laar.measuring.kv_lookup import Solution, solve
 
-__all__ = ["NO_QUESTION", "AccuracySurface", "Answerer", "ModelSurface"]
-
 NO_QUESTION = "I can only look up keys in JSON data."
 """The answer to a prompt that is no look-up."""
 

@@ -33,8 +33,6 @@ from laar.policies import parse_policy
 from laar_lab.sim.engine import EngineProfile, EngineSettings, load_profile, slowed
 from laar_lab.sim.fleet import FleetSettings, LinkProfile, Site
 
-__all__ = ["FleetFile", "fleet_of", "read_fleet"]
-
 MAX_FILE_BYTES = 4 << 20
 """Thousands of endpoints."""
 

@@ -27,8 +27,6 @@ from laar_lab.sim.fleet import (
 )
 from laar_lab.suite.fleets import Knowledge, nothing
 
-__all__ = ["Case", "Closed", "Load", "Numbers", "Open", "Pickers", "Together", "run_case"]
-
 Numbers = dict[str, float]
 """Results of a run, by name; those in `laar_lab.suite.verdict.MARGINS` are judged."""
 

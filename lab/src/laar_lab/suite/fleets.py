@@ -13,21 +13,6 @@ from laar.core.request import Request
 from laar_lab.sim.engine import EngineProfile, LinearCost, load_profile, slowed
 from laar_lab.sim.fleet import LinkProfile, MeasuredAssessor, Site
 
-__all__ = [
-    "WrongSpeeds",
-    "changed",
-    "coarse",
-    "decode_bound",
-    "mixed_devices",
-    "mixed_models",
-    "of_one",
-    "parallel",
-    "regions",
-    "superlinear",
-    "two_names",
-    "workers",
-]
-
 BLOCK_TOKENS = 128
 """Block size of the suite's engines: at most a sixteenth of the work of vLLM's 16, some 60 tokens
 of each prefix lost."""

@@ -23,15 +23,6 @@ from laar_lab.suite import fleets
 from laar_lab.suite.case import Case, Closed, Open
 from laar_lab.trace import TRACE_BLOCK_TOKENS, Lengths, lengths, timed
 
-__all__ = [
-    "AGENTS",
-    "CONVERSATIONS",
-    "agent_cases",
-    "conversation_cases",
-    "day_agents",
-    "day_chats",
-]
-
 AGENTS = "agent-sessions.jsonl"
 CONVERSATIONS = "conversation-trace.jsonl"
 

@@ -13,8 +13,6 @@ from laar_lab.suite.case import Case, Numbers, run_case
 from laar_lab.suite.verdict import contenders
 from laar_lab.sweep import grid
 
-__all__ = ["BASELINES", "OURS", "Results", "chosen", "run_all", "run_screened", "table_of"]
-
 SCREENED = 5
 """Seeds on which every baseline runs."""
 

@@ -34,8 +34,6 @@ from laar_lab.workloads.shared_prompts import (
     questions,
 )
 
-__all__ = ["SUITE", "cases"]
-
 
 def _chats(rate: float, **changed: object) -> Open:
     shape = replace(GORGO_CHATS, requests_per_s=rate, **changed)  # type: ignore[arg-type]

@@ -33,16 +33,6 @@ import numpy as np
 from laar_lab.statistics import ALPHA, Estimate, below_zero, estimate, holm
 from laar_lab.suite.case import Numbers
 
-__all__ = [
-    "MARGINS",
-    "Comparison",
-    "best_of",
-    "compare",
-    "contenders",
-    "geometric",
-    "regrets",
-]
-
 MARGINS = {
     "ttft_mean_s": 0.03,
     "ttft_p50_s": 0.10,

@@ -30,8 +30,6 @@ from laar_lab.workloads.shared_prompts import (
     questions,
 )
 
-__all__ = ["HOURS", "KINDS", "Day", "Visit", "visits"]
-
 HOURS = 24
 KINDS = ("chat", "agent", "document", "batch")
 

@@ -19,8 +19,6 @@ from laar.measuring.tokens import count_tokens
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
 
-__all__ = ["as_questions", "request_for"]
-
 _DRAWS = 10  # of jitter, one for each attempt
 _SKELETON_TOKENS = 200  # of the text whose head and tail the picker reads
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 
 from laar_lab.sim.engine import Job
 
-__all__ = ["LONG_FROM_TOKENS", "Mix", "jobs"]
-
 LONG_FROM_TOKENS = 128_000
 _LONGEST_TOKENS = 1_000_000
 _SHORTEST_TOKENS = 16

@@ -22,23 +22,6 @@ from laar.flow.settings import FlowSettings
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import MeasuredAssessor, Site
 
-__all__ = [
-    "CLASSES",
-    "LOAD",
-    "MODEL",
-    "PROBE_POLICY",
-    "PROFILE",
-    "QUADRATIC_TOKENS",
-    "QUEUES",
-    "USUAL_ANSWER_TOKENS",
-    "Ask",
-    "asks",
-    "assessor",
-    "overload",
-    "sites",
-    "weight",
-]
-
 LOAD = 1.2
 """Load as a multiple of the fleet's capacity."""
 

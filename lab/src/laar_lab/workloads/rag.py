@@ -23,8 +23,6 @@ import xxhash
 from laar.context.aligner import OrderIndex
 from laar.context.cache import DocCache
 
-__all__ = ["Replay", "disjoint", "drifting", "hashed", "replay", "topic", "zipf"]
-
 Load = list[list[int]]
 """Document ids of each request, best first."""
 

@@ -21,8 +21,6 @@ from laar.context.hook import ContextHook, Receipt
 from laar.context.settings import ContextSettings
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Exchange, Prompt, VirtualFleet, spread
 
-__all__ = ["DOC_TOKENS", "RagClient", "prompt_of"]
-
 DOC_TOKENS = 512
 _SYSTEM_TOKENS = 40  # no multiple of a block, so that sharing is rounded down
 _QUESTION_TOKENS = 48

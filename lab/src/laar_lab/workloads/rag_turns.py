@@ -21,8 +21,6 @@ import xxhash
 from laar.context.hook import ContextHook, Receipt
 from laar_lab.sim.fleet import BLOCK_TOKENS, Prompt
 
-__all__ = ["BYTES_PER_TOKEN", "HookedBodies", "Turn", "conversations", "document", "memories"]
-
 BYTES_PER_TOKEN = 4
 _WORDS = [
     "harbour",

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Conversation, Prompt, spread
 
-__all__ = ["GORGO_CHATS", "WILDCHAT", "ChatShape", "RouterShape", "chats", "router_sessions"]
-
 _WARM_UP_S = 1800.0
 """Conversations begin this long before the run, so that it starts amid them."""
 

@@ -16,16 +16,6 @@ from dataclasses import dataclass
 
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn, spread
 
-__all__ = [
-    "AgentShape",
-    "BatchShape",
-    "Questions",
-    "agents",
-    "batches",
-    "in_bursts",
-    "questions",
-]
-
 Log = tuple[float, float]
 
 _BITS = 20  # ids of one text: up to a million blocks apart

@@ -28,9 +28,6 @@ from laar.accuracy.fitting.report import render
 from laar.accuracy.fitting.speed import LENGTHS
 from laar.errors import SettingError, install
 
-__all__ = ["run_fit"]
-
-
 _HELD_OUT_OF_RECORDS = 0.2
 _MOST_NAMED = 20  # tasks
 

@@ -20,8 +20,6 @@ from laar.accuracy.artifact import Capability, HeldOut
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 
-__all__ = ["MAX_ATTEMPTS", "Bin", "Evaluation", "Replay", "RetryScores", "evaluate", "retry_scores"]
-
 MAX_ATTEMPTS = 10
 """The paper's cap R on attempts."""
 

@@ -44,8 +44,6 @@ from laar.accuracy.fitting.speed import first_token_ratios, fit_speed
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
 
-__all__ = ["Fit", "fit"]
-
 _STRENGTHS = (0.01, 0.1, 0.3, 1.0, 3.0, 10.0, 100.0)  # C, the inverse of the L2 penalty
 _FOLDS = 5
 _MAX_LOG_ODDS = 50.0

@@ -20,8 +20,6 @@ from laar.accuracy.artifact import Capability
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.fitting.questions import Asked, Floats
 
-__all__ = ["MIN_BUCKET_ANSWERS", "judge"]
-
 MIN_BUCKET_ANSWERS = 100
 """Answers of one length from which its calibration error is reported."""
 

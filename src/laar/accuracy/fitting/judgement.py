@@ -17,8 +17,6 @@ from laar.accuracy.fitting.questions import questions_of
 from laar.accuracy.fitting.records import read_records
 from laar.errors import SettingError
 
-__all__ = ["run_evaluate"]
-
 _WAYS = ("best_single", "laar", "laar_task_told", "oracle")
 _MAX_TASKS_SHOWN = 40
 _UNITS = {

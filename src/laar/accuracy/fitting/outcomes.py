@@ -15,14 +15,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from laar.accuracy.features import GENERIC, Features, bucket_of_estimate
 from laar.accuracy.tokens import TokenEstimator
 
-__all__ = [
-    "MeasuredOutcome",
-    "Verdicts",
-    "dump_outcome",
-    "features_of_outcome",
-    "parse_outcome",
-]
-
 MAX_FAULTS_NAMED = 20
 """Entries that could not be read, and are named; the others are counted."""
 

@@ -18,8 +18,6 @@ from laar.accuracy.fitting.records import by_content, fingerprint, is_kept_back
 from laar.accuracy.text import Said
 from laar.errors import SettingError
 
-__all__ = ["Asked", "Floats", "billions_of", "questions_of"]
-
 _BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
 
 Floats = NDArray[np.float64]

@@ -46,17 +46,6 @@ from laar.accuracy.fitting.outcomes import (
 from laar.accuracy.text import sample_of
 from laar.errors import SettingError
 
-__all__ = [
-    "MAX_BYTES",
-    "Records",
-    "by_content",
-    "fingerprint",
-    "is_kept_back",
-    "parse_records",
-    "question_of",
-    "read_records",
-]
-
 MAX_BYTES = 4 << 30
 """Unpacked, of one file: a small packed file must not fill the memory."""
 

@@ -16,8 +16,6 @@ from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.fitting.evaluate import Bin, Evaluation
 from laar.accuracy.fitting.fit import Fit
 
-__all__ = ["render"]
-
 _STYLE = """
 :root { color-scheme: light dark }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem;

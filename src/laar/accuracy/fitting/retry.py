@@ -28,8 +28,6 @@ from laar.accuracy.difficulty import MAX_SPREAD, curves, given, nodes
 from laar.accuracy.features import Features
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
-__all__ = ["fit_retry"]
-
 _MAX_SUBSETS = 16  # of one (query, model): all, for up to five models
 _MAX_EXAMPLES = 100_000
 _MAX_PAIR_MODELS = 12  # 132 pair terms; beyond, the shared term has to do

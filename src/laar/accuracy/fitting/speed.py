@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from laar.accuracy.artifact import BEND, CONTEXT_TOKENS, MAX_BEND, Speed
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
-__all__ = ["LENGTHS", "first_token_ratios", "fit_speed"]
-
 LENGTHS = (200, 500, 1000, 2000, 4000, 8000)
 """Edges of the classes of length, in tokens, by which predicted first tokens are checked."""
 

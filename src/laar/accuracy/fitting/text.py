@@ -22,8 +22,6 @@ from laar.accuracy.artifact import MAX_TEXT_TASKS, TextTerms
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.text import Said, hashed, measured, packed
 
-__all__ = ["MIN_TASK_QUESTIONS", "TOLERANCE", "fit_text"]
-
 MIN_TASK_QUESTIONS = 20
 """Questions of a task from which on its words are learned; with fewer it counts among the
 others."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-__all__ = ["announces_question", "has_question", "other_parts", "questions"]
-
 _ASKED = (
     r"(?:user |original |current |my |the |final |input |latest )?(?:question|query|request|"
     r"user input|task|prompt|inquiry|utterance)|q|user|human|frage|anfrage|pregunta|consulta|"

@@ -19,8 +19,6 @@ from laar.context.formats.places import Place
 from laar.context.formats.shapes import CUTS, Cut
 from laar.context.formats.view import View
 
-__all__ = ["in_place"]
-
 _KEY = re.compile(r"[ \t]*+[A-Za-z][\w -]{0,30}: ")
 _KEYED = re.compile(rf"{_KEY.pattern}[^\n]{{0,200}}(?:\n{_KEY.pattern}[^\n]{{0,200}})*+\Z")
 _SENTENCE_END = (

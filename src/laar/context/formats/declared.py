@@ -10,8 +10,6 @@ from laar.context.blocks import Block, Item, Refused
 from laar.context.formats.ends import trimmed
 from laar.context.settings import Delimiters, Reason
 
-__all__ = ["scan"]
-
 
 @lru_cache(maxsize=64)
 def _pattern(item: str) -> re.Pattern[str]:

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from laar.context.formats import words
 from laar.context.formats.view import LONGEST_TAIL, View
 
-__all__ = ["BLANK", "RULE", "end_of_last", "end_of_part", "trimmed"]
-
 RULE = re.compile(r"\n[ \t]*+([-=#*_~+])\1{2,199}[ \t\r]*+(?=\n|$)")
 """A line of one sign; searched for with a line end before it."""
 

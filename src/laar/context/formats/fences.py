@@ -22,8 +22,6 @@ from itertools import repeat
 from laar.context.blocks import MAX_MARKS, Block, Item, Limits, Refused
 from laar.context.settings import Reason
 
-__all__ = ["scan"]
-
 _SIGNS = ("```", "~~~")
 _FENCE = re.compile(r"(`{3,}+|~{3,}+)([^\n`]*+)(?=\n|\Z)")
 _LABEL = re.compile(

@@ -13,9 +13,6 @@ from laar.context.formats.seek import beginnings
 from laar.context.formats.view import Surroundings
 from laar.context.settings import ContextSettings, Reason
 
-__all__ = ["hold"]
-
-
 _READ = 4000
 """Characters that are read before and after documents; citations and orders are named there."""
 

@@ -21,8 +21,6 @@ from laar.context.formats.jsonspans import MAX_STEPS, Path, spans_of
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "scan", "within"]
-
 LISTS = (
     "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
     "sources", "snippets", "search_results", "retrieved_documents", "retrieved", "excerpts",

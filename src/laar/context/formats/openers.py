@@ -19,8 +19,6 @@ from laar.context.formats.shapes import OPENERS, Needs, Opener
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "label_of", "unannounced"]
-
 _LONG = 120
 """Mean length from which a numbered text is hardly a step."""
 

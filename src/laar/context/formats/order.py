@@ -14,14 +14,6 @@ from itertools import pairwise
 from laar.context.blocks import Item
 from laar.context.formats import words
 
-__all__ = [
-    "answered_in_turn",
-    "carries_meaning",
-    "follow_each_other",
-    "in_sequence",
-    "source_files",
-]
-
 _TIME = re.compile(
     r"[\[(]?(?:\d{4}-\d{2}(?:-\d{2})?|\d{1,2}[:h]\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}|"
     r"(?:mon|tue|wed|thu|fri|sat|sun)\w*,? |in \d{4}\b|\d{4}[:,] |day \d|week \d|"

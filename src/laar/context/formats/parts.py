@@ -20,8 +20,6 @@ from laar.context.formats.openers import closing_marks, label_of
 from laar.context.formats.order import carries_meaning
 from laar.context.settings import Reason
 
-__all__ = ["scan"]
-
 _TEXTS = ("text", "input_text")
 _Run = list[tuple[int, Path]]
 """Places of blocks in the content, each with where its text is below it."""

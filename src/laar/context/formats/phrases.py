@@ -6,8 +6,6 @@ import re
 
 import xxhash
 
-__all__ = ["Phrases"]
-
 _WORTH_A_HASH = 32
 """Characters of a text from which on its result is kept."""
 

@@ -19,8 +19,6 @@ from laar.context.formats.ends import RULE, end_of_part, trimmed
 from laar.context.formats.seek import matches
 from laar.context.formats.view import View
 
-__all__ = ["Place", "places"]
-
 _HEAD, _TAIL = 4000, 2000
 """Characters at either end of a text in which any line may announce documents."""
 

@@ -12,8 +12,6 @@ from laar.context.formats.ends import end_of_last, trimmed
 from laar.context.formats.view import View
 from laar.context.settings import Reason
 
-__all__ = ["scan"]
-
 _LINE = re.compile(
     r"\n[ \t]*+(?:[-*][ \t]++)?(?:\*\*)?"
     # Most lines have no colon so soon.

@@ -12,8 +12,6 @@ import re
 from laar.context.blocks import Block, Item, Refused
 from laar.context.settings import Reason
 
-__all__ = ["in_place"]
-
 _BEGIN = re.compile(r"\[(?=(Document|TextNode|NodeWithScore|Chunk|Passage)\()")
 _TEXT = re.compile(r"\b(?:page_content|content|text)\s?[=:]\s?(?=['\"])")
 _STEP = re.compile(

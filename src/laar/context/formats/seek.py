@@ -16,8 +16,6 @@ from itertools import repeat
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["LineEnds", "beginnings", "matches"]
-
 _OTHERS = 32
 """Signs without a match after which a text is searched by pattern: no faster, but in one call."""
 

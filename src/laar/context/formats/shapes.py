@@ -16,8 +16,6 @@ from enum import IntEnum
 from laar.context.formats import words
 from laar.context.settings import Format
 
-__all__ = ["CUTS", "OPENERS", "SHAPES", "Cut", "Needs", "Opener", "Shape"]
-
 
 class Needs(IntEnum):
     """Evidence of retrieval that a shape needs around it, in points."""

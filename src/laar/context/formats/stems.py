@@ -9,8 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["Stems"]
-
 _GRAM = 4
 _SLOT_BITS = 12
 _ODD = np.uint32(0x9E3779B1)

@@ -10,8 +10,6 @@ import re
 
 from laar.context.formats.phrases import Phrases
 
-__all__ = ["CITES", "COUNTED", "NUMBERED", "ORDERED", "PLACES"]
-
 _CITED_IN = (
     r"(?:nummern?|n[uú]mero|numéro|numer|номер)(?: [^\W\d_]{1,5}){0,2} (?:do[ck]um|quelle|fuente|"
     r"fonte|source|bron|źród|докум|источ)|numarası|verweis|belege?\b|"

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from laar.context.formats import cues, words
 from laar.context.formats.seek import LineEnds
 
-__all__ = ["LONGEST_TAIL", "NO_SURROUNDINGS", "Surroundings", "View"]
-
 _HEAD = 6_000
 """Signs at the beginning of a text in which a heading may share its line with a document, and in
 which the first of some seldom records must stand."""

@@ -11,34 +11,6 @@ import re
 from laar.context.formats.phrases import Phrases
 from laar.context.formats.stems import Stems
 
-__all__ = [
-    "ANSWERS",
-    "CONTINUES",
-    "HEADER",
-    "HEADS",
-    "HEADS_WIDE",
-    "IMPERATIVE",
-    "INLINE",
-    "INSTRUCTS",
-    "LABELS",
-    "LABEL_LETTERS",
-    "LOOSELY_TITLED",
-    "LOOSE_LABELS",
-    "MEMORIES",
-    "ONE",
-    "POINTS_AT",
-    "RARE",
-    "READS",
-    "RETRIEVAL",
-    "RETRIEVAL_NOUN",
-    "STEMS",
-    "TITLED",
-    "TOOL",
-    "TURNS",
-    "UNSURE",
-]
-
-
 LABELS = (
     r"document|doc|passage|source|context|snippet|excerpt|extract|search[ _-]result|"
     r"retrieved (?:document|passage|chunk|text)|evidence|citation|"

@@ -17,8 +17,6 @@ from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_o
 from laar.context.formats.seek import matches
 from laar.context.settings import Reason
 
-__all__ = ["in_place", "mentioned", "scan"]
-
 _ITEMS = (
     "document", "context", "doc", "passage", "reference", "file", "source", "chunk", "snippet",
     "excerpt", "memory", "search_result",

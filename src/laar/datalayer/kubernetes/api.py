@@ -29,8 +29,6 @@ import orjson
 from laar.datalayer.endpoints_file import join_address
 from laar.errors import LaarError, SettingError
 
-__all__ = ["Api", "ApiAccess", "ApiError", "in_cluster"]
-
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 MAX_PAGE_BYTES = 64 << 20
 """A hundred pods at half the size that the API server's storage allows."""

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
-from laar.core.endpoints import EndpointSpec
+from laar.core.membership import EndpointSpec
 from laar.datalayer.interface import Clock, EndpointSink
 from laar.datalayer.kubernetes.api import Api, ApiAccess
 from laar.datalayer.kubernetes.mirror import MAX_OBJECTS, Mirror
@@ -42,8 +42,6 @@ from laar.datalayer.kubernetes.resources import (
     Resource,
 )
 from laar.errors import SettingError
-
-__all__ = ["KubernetesEndpoints", "KubernetesSink", "PodSelector", "PoolName"]
 
 REPORT_EVERY_S = 0.1
 FAULTS_SHOWN = 3

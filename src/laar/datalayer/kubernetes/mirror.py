@@ -20,8 +20,6 @@ from laar.datalayer.interface import Clock
 from laar.datalayer.kubernetes.api import Api, ApiError
 from laar.datalayer.kubernetes.resources import Resource
 
-__all__ = ["Mirror"]
-
 Kept = TypeVar("Kept")
 
 PAGE_OBJECTS = 50

@@ -18,24 +18,10 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
 
-from laar.core.endpoints import POOL_LABEL, EndpointSpec
-from laar.core.membership import EVENTS_LABEL, REPLAY_LABEL
+from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.metrics_page import ENGINES
-
-__all__ = [
-    "ModelRewrite",
-    "Objective",
-    "PodEndpoints",
-    "PodRules",
-    "Pool",
-    "Rewrite",
-    "parse",
-    "pod_endpoints",
-    "rewrite_target",
-    "rewrites_of",
-]
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = (

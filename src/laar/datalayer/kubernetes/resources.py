@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "LLM_D_GROUP",
-    "OBJECTIVES",
-    "PERMISSIONS",
-    "PODS",
-    "POOLS",
-    "REWRITES",
-    "Resource",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:

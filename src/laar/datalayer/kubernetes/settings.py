@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from laar.datalayer.kubernetes.collector import PodSelector, PoolName
     from laar.datalayer.kubernetes.objects import PodRules
 
-__all__ = ["KubernetesSource"]
-
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 

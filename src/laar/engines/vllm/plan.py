@@ -22,8 +22,6 @@ from laar.errors import SettingError, unknown
 from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
-__all__ = ["Candidate", "Plan", "StepSettings", "plan", "require_known_version"]
-
 KNOWN_VERSIONS = ("0.32",)
 """Releases the scheduler was read against and run on. Its seams are private to vLLM."""
 

@@ -24,8 +24,6 @@ from laar.errors import SettingError
 from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import Line
 
-__all__ = ["SlackScheduler"]
-
 DEADLINE_ARG = "ttft_deadline_ms"
 """Clients send it in the body: `"vllm_xargs": {"ttft_deadline_ms": 500}`, from arrival on."""
 

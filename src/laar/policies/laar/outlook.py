@@ -59,8 +59,6 @@ from laar.policies.laar.pricing import FIRST, Price, price, price_few
 from laar.policies.laar.scene import Scene, scene_of
 from laar.prefix.beliefs import Demand
 
-__all__ = ["Outlook"]
-
 _SAME = 0.01  # of a prompt: shares that differ by less are one
 _FEW = 8  # candidates that are priced one by one: an array costs as much for one as for all
 _ONCE = 1.5  # a prefix that is asked for less often than this is worth no look

@@ -18,8 +18,6 @@ from laar.core.endpoints import Floats, Mask, Slots
 from laar.policies.laar.pricing import FIRST, Candidate, Price, price
 from laar.policies.laar.scene import Scene
 
-__all__ = ["read_elsewhere"]
-
 
 def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Floats]:
     """The prices again, those of pairs where a candidate had better not read the prompt.

@@ -16,8 +16,6 @@ from laar.core.endpoints import Floats, N
 from laar.core.engine_model import Constants
 from laar.core.traffic import FEW_CAME, seconds_ahead
 
-__all__ = ["FIRST", "Candidate", "Fleet", "Price", "price", "price_few"]
-
 MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
 

@@ -13,8 +13,6 @@ from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.policies.laar.pricing import Candidate, Fleet
 
-__all__ = ["Scene", "scene_of"]
-
 _FAR_S = 1e15  # clocks that jump stay numbers
 
 

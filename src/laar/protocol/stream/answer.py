@@ -17,8 +17,6 @@ from laar.protocol.answers import (
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
 from laar.protocol.usefulness import flaw_of_type
 
-__all__ = ["Answer", "attempted", "made_by_envoy", "no_answer_error"]
-
 _OK = Reply(status=200)
 _PROGRESS_S = 0.5
 """A stream's progress is reported so often at the most."""

@@ -29,8 +29,6 @@ from laar.protocol.stream.dialect import DIALECTS
 from laar.protocol.stream.phases import ResponsePhase
 from laar.protocol.stream.shared import Shared
 
-__all__ = ["ANSWER_HANDLERS", "AnswerHalf"]
-
 _WITH_OBJECTS = (Api.MESSAGES, Api.RESPONSES)
 """APIs whose answers hold JSON of the model's or the client's making: arguments of tools, metadata.
 The model's is text in events, and in the other APIs."""

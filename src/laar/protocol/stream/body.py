@@ -6,8 +6,6 @@ import math
 
 from laar.protocol.events import Action, AnswerBody, Direction
 
-__all__ = ["PIECE_BYTES", "Collected", "HeldBytes", "send_pieces"]
-
 PIECE_BYTES = 62_000
 """Longest piece of a body in one message of the gateway shape: some Envoys cap a piece at 64 KiB,
 and the frame around it needs room."""

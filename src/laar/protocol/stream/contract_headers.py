@@ -12,14 +12,6 @@ from laar.protocol.answers import error_body
 from laar.protocol.events import Immediate
 from laar.protocol.stream.sending import Sending
 
-__all__ = [
-    "MAX_HEADERS_TO_ADD_TO",
-    "MAX_HEADER_BYTES_TO_ADD_TO",
-    "headers_of_answer",
-    "headers_of_request",
-    "refusal",
-]
-
 MAX_HEADERS_TO_ADD_TO = 90
 """Envoy refuses an answer that takes a message past its limit of headers, 100 unless configured,
 and fails the request. Above this many, laar adds none: its headers are worth less than that."""

@@ -28,8 +28,6 @@ from laar.protocol.stream.body import Collected, send_pieces
 from laar.protocol.stream.contract_headers import headers_of_request
 from laar.protocol.stream.sending import Sending
 
-__all__ = ["DIALECTS", "KEPT_HEADERS", "NATIVE", "Dialect"]
-
 _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 

@@ -26,8 +26,6 @@ from laar.protocol.stream.phases import TRANSITIONS, Phase, RequestPhase, Respon
 from laar.protocol.stream.request_half import REQUEST_HANDLERS, RequestHalf
 from laar.protocol.stream.shared import Shared
 
-__all__ = ["Stream"]
-
 _NO_RULES = NoRules()
 _WITH_ENVOY = (RequestPhase.SENT, RequestPhase.PASSING)
 _OVER = RequestPhase.OVER  # to look a member up takes as long as a call

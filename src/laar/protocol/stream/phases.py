@@ -30,8 +30,6 @@ from laar.protocol.events import (
     WholeRequest,
 )
 
-__all__ = ["TRANSITIONS", "Phase", "RequestPhase", "ResponsePhase"]
-
 
 class RequestPhase(enum.Enum):
     """Phases of the request's half."""

@@ -7,8 +7,6 @@ from laar.protocol.headers import Head
 from laar.protocol.openai import Body, encodes, response_of
 from laar.protocol.ports import GatewayRules
 
-__all__ = ["forget_prompt", "model_wanted", "request_of"]
-
 _OPAQUE = Api.OPAQUE
 _KEPT_CHARS = 500
 """Characters of a question's head and of its tail that are kept once the request is decided: whole

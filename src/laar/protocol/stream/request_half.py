@@ -29,16 +29,10 @@ from laar.protocol.events import (
     RequestTrailers,
     WholeRequest,
 )
-from laar.protocol.openai import (
-    ASIDE_BYTES,
-    Body,
-    api_of,
-    model_of,
-    splice_model,
-    try_read,
-)
+from laar.protocol.openai import ASIDE_BYTES, Body, api_of, model_of, try_read
 from laar.protocol.paths import denied_path_error
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
+from laar.protocol.splice import splice_model
 from laar.protocol.stream.body import Collected, HeldBytes
 from laar.protocol.stream.contract_headers import (
     MAX_HEADER_BYTES_TO_ADD_TO,
@@ -50,8 +44,6 @@ from laar.protocol.stream.phases import RequestPhase
 from laar.protocol.stream.request import forget_prompt, request_of
 from laar.protocol.stream.sending import Sending, destinations, patience
 from laar.protocol.stream.shared import Shared
-
-__all__ = ["REQUEST_HANDLERS", "RequestHalf"]
 
 _NO_HEAD = names.read_head({})
 _OPAQUE = Api.OPAQUE

@@ -8,8 +8,6 @@ from laar.core.decision import Decision
 from laar.protocol import headers as names
 from laar.protocol.events import Patience
 
-__all__ = ["ONCE", "Sending", "destinations", "patience"]
-
 _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2

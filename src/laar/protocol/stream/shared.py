@@ -12,8 +12,6 @@ from laar.protocol.settings import StreamSettings
 from laar.protocol.since import Since
 from laar.protocol.stream.dialect import NATIVE, Dialect
 
-__all__ = ["Shared"]
-
 
 @dataclass(slots=True)
 class Shared:

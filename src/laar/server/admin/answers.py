@@ -9,8 +9,6 @@ from starlette.responses import Response
 from laar.errors import RequestError
 from laar.protocol.answers import error_body
 
-__all__ = ["as_json", "first_fault", "refused"]
-
 
 def as_json(value: object) -> Response:
     """A value as indented JSON."""

@@ -23,8 +23,6 @@ from laar.server.health_service import HealthService
 from laar.server.listener import listener
 from laar.telemetry.metrics import Metrics
 
-__all__ = ["AdminServer", "admin_app"]
-
 MAX_CONNECTIONS = 256
 """Viewers, scrapers and reporters; a process has 1,024 files by default."""
 

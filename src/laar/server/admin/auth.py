@@ -24,8 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laar.errors import RequestError
 from laar.server.browsers import LOGIN, OPEN, body_of
 
-__all__ = ["AdminAuth", "Attempts", "address_of"]
-
 _OPEN = OPEN | {"/outcomes", "/page.css"}
 _COOKIE = "laar_viewer"
 _MAX_FORM_BYTES = 8192

@@ -32,8 +32,6 @@ from laar.telemetry.context import Group
 if TYPE_CHECKING:
     from laar.context.reorder import Reordered, Reorderer
 
-__all__ = ["context_routes"]
-
 MAX_CONTEXTS = 64
 MAX_REORDER_BYTES = 2 << 20
 """Longest body of one call to reorder; some 10 ms of work."""

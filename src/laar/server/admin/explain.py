@@ -44,8 +44,6 @@ from laar.server.admin.answers import as_json, refused
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
 
-__all__ = ["Explainer", "explain_routes", "path_of"]
-
 MAX_LIMIT = 200
 SLOW_S = 10.0
 """A whole answer that takes longer counts as slow: users wait that long before they leave."""

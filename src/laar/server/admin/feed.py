@@ -16,8 +16,6 @@ from starlette.types import Receive, Scope, Send
 
 from laar.server.tasks import cancel
 
-__all__ = ["INTERVAL_S", "MAX_VIEWERS", "Feed"]
-
 INTERVAL_S = 1.0
 MAX_VIEWERS = 50
 """Viewers at once; each costs a socket and some 0.2 ms a second."""

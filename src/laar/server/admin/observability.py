@@ -35,8 +35,6 @@ from laar.telemetry.page_model import HitRates, PageModel
 from laar.telemetry.problems import Problems
 from laar.telemetry.watching import WatchingMetrics
 
-__all__ = ["Observability"]
-
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),

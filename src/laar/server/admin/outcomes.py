@@ -37,8 +37,6 @@ from laar.server.learning import Learning
 from laar.server.token_file import ReporterTokens
 from laar.v1 import outcomes_pb2 as pb
 
-__all__ = ["MAX_BATCH", "MAX_BODY_BYTES", "routes", "service"]
-
 MAX_BATCH = 1000
 """Outcomes in one report: 20 ms of work, 70 with many reporters, in parts that the loop can
 spare."""

@@ -19,8 +19,6 @@ from laar.server.ports import cannot_listen
 from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_token_file
 from laar.settings import Settings
 
-__all__ = ["AdminPort"]
-
 TOKENS_S = 5.0
 """Between two looks at the files of tokens: a token that was replaced is good for that long."""
 

@@ -27,8 +27,6 @@ from laar.settings import Tuning
 from laar.telemetry.problems import Problems
 from laar.tuning.tuner import Tuner
 
-__all__ = ["MAX_STATE_BYTES", "TunerKeeper", "routes"]
-
 _LOG = logging.getLogger(__name__)
 
 MAX_STATE_BYTES = 64 << 10

@@ -35,8 +35,6 @@ from laar.wire import ext_proc_pb2 as pb
 if TYPE_CHECKING:
     from laar.server.extproc.processor import ExternalProcessor
 
-__all__ = ["Exchange", "Wait"]
-
 Wait = Callable[[], Awaitable[Event]]
 """A wait of the machine that has not begun yet; its result is the machine's next event."""
 

@@ -33,8 +33,6 @@ from laar.protocol.events import (
 from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
-__all__ = ["event_of", "message_of", "patience"]
-
 _STATUSES = {str(status): status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED

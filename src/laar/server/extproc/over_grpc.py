@@ -15,8 +15,6 @@ import grpc
 from laar.server.extproc.exchange import Exchange
 from laar.server.extproc.processor import SERVICE, UNREADABLE, ExternalProcessor
 
-__all__ = ["handler"]
-
 
 class _GoneError(Exception):
     """The stream ended while an answer was written."""

@@ -9,8 +9,6 @@ from laar.server.extproc.processor import UNREADABLE, ExternalProcessor
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.framing import Code
 
-__all__ = ["ProcessCall"]
-
 
 class ProcessCall(Handler):
     """One stream: each message is answered as it comes, and a task is made only for a wait.

@@ -47,8 +47,6 @@ from laar.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
 
-__all__ = ["SERVICE", "ExternalProcessor", "Metadata"]
-
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 Metadata = Sequence[tuple[str, str | bytes]]
 _LOG = logging.getLogger(__name__)

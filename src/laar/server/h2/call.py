@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from laar.server.h2.connection import Connection
     from laar.server.h2.library import Headers
 
-__all__ = ["FRAME_BYTES", "Call", "Handler"]
-
 _LOG = logging.getLogger(__name__)
 
 _CHOKED_BYTES = 1 << 20

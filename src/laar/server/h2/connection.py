@@ -36,8 +36,6 @@ from laar.server.h2.library import (
 if TYPE_CHECKING:
     from laar.server.h2.listening import H2Server
 
-__all__ = ["Connection"]
-
 _LOG = logging.getLogger(__name__)
 
 TURN_S = 0.002

@@ -11,8 +11,6 @@ from functools import partial
 from laar.server.h2.call import Call, Handler
 from laar.server.h2.framing import CallError, Code
 
-__all__ = ["Metadata", "Method", "Service", "opened"]
-
 _LOG = logging.getLogger(__name__)
 
 Metadata = Sequence[tuple[str, str | bytes]]

@@ -13,8 +13,6 @@ from urllib.parse import quote_from_bytes
 
 from jh2.hpack import NeverIndexedHeaderTuple
 
-__all__ = ["CallError", "Code", "Unframer", "frame", "metadata_of", "status_headers", "timeout_s"]
-
 _PREFIX_BYTES = 5
 _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024

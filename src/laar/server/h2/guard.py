@@ -14,18 +14,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 
-__all__ = [
-    "FRAME_HEAD",
-    "LIBRARY",
-    "MAX_FRAME_BYTES",
-    "MAX_HEADER_BLOCK_BYTES",
-    "Budget",
-    "FloodError",
-    "Frame",
-    "Guard",
-    "Share",
-]
-
 FRAME_HEAD = struct.Struct(">HBBBL")
 """A frame's header: its length in two parts, type, flags, stream."""
 

@@ -27,18 +27,6 @@ from jh2.utilities import HeaderValidationFlags, validate_headers
 
 from laar.server.h2.guard import FRAME_HEAD, MAX_FRAME_BYTES, MAX_HEADER_BLOCK_BYTES, Frame
 
-__all__ = [
-    "CONNECTION_WINDOW_BYTES",
-    "HEADER_LIST_BYTES",
-    "STREAM_WINDOW_BYTES",
-    "Head",
-    "Headers",
-    "goaway",
-    "greet",
-    "head_of",
-    "new_library",
-]
-
 STREAM_WINDOW_BYTES = 1 << 20
 CONNECTION_WINDOW_BYTES = 16 << 20
 """Bytes that a peer may send ahead of laar; the rest of a long body waits on its side."""

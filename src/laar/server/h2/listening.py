@@ -17,8 +17,6 @@ from laar.server.h2.coroutine_methods import Service, opened
 from laar.server.h2.guard import Share
 from laar.server.listener import listener
 
-__all__ = ["H2Server"]
-
 _LOG = logging.getLogger(__name__)
 
 _MOST_STREAMS = 100_000

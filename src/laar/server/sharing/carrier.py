@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-__all__ = ["Away", "Begun", "Carrier", "Received"]
-
 
 class Away(Exception):  # noqa: N818 - the state it is in
     """The others cannot be reached now; the text gives the reason, and the remedy."""

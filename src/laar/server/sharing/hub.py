@@ -24,8 +24,6 @@ from laar.server.whole_file import WholeFile
 from laar.sharing.batches import MAX_BATCH_BYTES
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 
-__all__ = ["Hub", "HubClient"]
-
 _LOG = logging.getLogger(__name__)
 
 _HISTORY_BYTES = 32 << 20

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 
 import hiredis
 
-__all__ = ["Line"]
-
 
 class _Asked(NamedTuple):
     """Commands under way: their number, and when they are to be answered at the latest."""

@@ -13,8 +13,6 @@ from laar.telemetry.families import counter, gauge
 if TYPE_CHECKING:
     from laar.server.sharing.sharer import Sharer
 
-__all__ = ["sharing_families"]
-
 
 def sharing_families(sharer: Sharer) -> Iterator[Metric]:
     """Records sent to other pickers, and records received from them; read at each scrape."""

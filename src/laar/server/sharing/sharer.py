@@ -38,8 +38,6 @@ from laar.sharing.snapshot import (
 )
 from laar.telemetry.problems import Problems
 
-__all__ = ["Sharer", "new_origin", "secret_of"]
-
 _LOG = logging.getLogger(__name__)
 
 WARM_S = 1.0

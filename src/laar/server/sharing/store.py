@@ -32,8 +32,6 @@ from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
 if TYPE_CHECKING:
     from laar.server.sharing.line import Line
 
-__all__ = ["Seen", "Store"]
-
 _LOG = logging.getLogger(__name__)
 
 _TIMEOUT_S = 1.0

@@ -11,8 +11,6 @@ from rich.console import Console
 from laar.cli.terminal import check_places, report_errors
 from laar_lab.cli.lab.options import NOT_HELD, Json, Plot, lab_console
 
-__all__ = ["fit_engine"]
-
 
 def fit_engine(
     url: Annotated[

@@ -5,8 +5,6 @@ from __future__ import annotations
 from laar.cli.terminal import report_errors
 from laar_lab.cli.lab.options import lab_console
 
-__all__ = ["list_experiments"]
-
 
 def list_experiments() -> None:
     """List the experiments: what each is about, its seeds, and its time on two cores."""

@@ -8,20 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-__all__ = [
-    "NOT_HELD",
-    "NO_VERDICT",
-    "Backend",
-    "BlockTokens",
-    "Data",
-    "Jobs",
-    "Json",
-    "Keep",
-    "Plot",
-    "TimeScale",
-    "lab_console",
-]
-
 NOT_HELD, NO_VERDICT = 3, 4
 """Exit statuses: a claim is not shown; the seeds are too few for a verdict."""
 

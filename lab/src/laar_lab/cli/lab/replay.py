@@ -21,8 +21,6 @@ from laar_lab.cli.lab.options import (
     lab_console,
 )
 
-__all__ = ["replay"]
-
 
 def replay(
     trace: Annotated[

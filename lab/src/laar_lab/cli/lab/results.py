@@ -11,8 +11,6 @@ import typer
 from laar.cli.terminal import report_errors
 from laar_lab.cli.lab.options import Backend, Data, Jobs, Keep, lab_console
 
-__all__ = ["results"]
-
 
 def results(
     names: Annotated[

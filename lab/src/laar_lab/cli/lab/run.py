@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from laar_lab.claims import Judged
     from laar_lab.experiment import Experiment, Scope
 
-__all__ = ["run"]
-
 
 def run(
     name: Annotated[str, typer.Argument(help="Name of an experiment; `laar lab list` prints all.")],

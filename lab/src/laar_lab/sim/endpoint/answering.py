@@ -9,8 +9,6 @@ from laar_lab.sim.answers import NO_QUESTION, Answerer
 from laar_lab.sim.endpoint.bodies import Ask
 from laar_lab.sim.endpoint.echo import ECHO_TOKENS, echo_text
 
-__all__ = ["Answer", "answer_for"]
-
 FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
 """The answer to everything but a look-up, repeated up to the request's limit."""
 

@@ -13,8 +13,6 @@ import orjson
 from laar.protocol.headers import REQUEST_ID
 from laar_lab.sim.endpoint.errors import ApiError
 
-__all__ = ["PATHS", "prefilled_elsewhere"]
-
 PATHS = ("/v1/chat/completions", "/v1/completions")
 """Paths whose requests the sidecar splits into prefill and decode; it passes all others."""
 

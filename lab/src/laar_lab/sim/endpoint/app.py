@@ -67,8 +67,6 @@ from laar_lab.sim.endpoint.replies import (
 from laar_lab.sim.endpoint.serving import Serving
 from laar_lab.sim.endpoint.useless import FOREIGN_MODEL, USELESS, Page, Useless
 
-__all__ = ["EndpointApp", "Sockets"]
-
 VERSION = "0.32.0+sim"
 EMBEDDING_DIMENSIONS = 256
 

@@ -19,19 +19,6 @@ from laar.measuring.tokens import count_tokens
 from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.tokenizer import VOCABULARY, TokenIds, token_ids
 
-__all__ = [
-    "Ask",
-    "ChatBody",
-    "CompletionBody",
-    "EmbeddingBody",
-    "GenerationBody",
-    "MessagesBody",
-    "Prompt",
-    "ResponsesBody",
-    "TokenizeBody",
-    "read_body",
-]
-
 _Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Limit = Annotated[int, Field(ge=1)]
 _TokenId = Annotated[int, Field(ge=0, lt=VOCABULARY)]

@@ -19,8 +19,6 @@ from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.faults import parse_fault
 from laar_lab.sim.endpoint.serving import Serving
 
-__all__ = ["Controls", "Crash"]
-
 LONGEST_OUTAGE_S = 3600.0
 _ANSWER_FIRST_S = 0.05
 """Seconds between the answer to a call for an outage and the outage."""

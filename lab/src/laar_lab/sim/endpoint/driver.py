@@ -22,8 +22,6 @@ from typing import Protocol
 from laar.errors import RequestError
 from laar_lab.sim.engine.interface import Engine, Job, KvEvent, Load, Progress, Step
 
-__all__ = ["BlockObserver", "EngineDriver", "Flight", "Lost"]
-
 TICK_S = 0.002
 """Shortest sleep, real seconds; shorter ones cost a wake-up for each token of a fast run."""
 

@@ -12,8 +12,6 @@ import xxhash
 
 from laar.measuring.tokens import ASCII_PER_TOKEN
 
-__all__ = ["ECHO_TOKENS", "echo_text"]
-
 ECHO_TOKENS = 16
 """Length of an answer whose request sets no limit."""
 

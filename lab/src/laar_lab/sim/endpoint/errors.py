@@ -6,8 +6,6 @@ from http import HTTPStatus
 
 import orjson
 
-__all__ = ["DONE", "ApiError", "error_event"]
-
 DONE = b"data: [DONE]\n\n"
 
 _TYPES = {

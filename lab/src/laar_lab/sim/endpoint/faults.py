@@ -51,8 +51,6 @@ from enum import StrEnum
 
 from laar.errors import SettingError
 
-__all__ = ["Fault", "FaultBook", "FaultKind", "parse_fault"]
-
 
 class FaultKind(StrEnum):
     """Kinds of faults."""

@@ -23,16 +23,6 @@ from laar_lab.sim.endpoint.metrics import ServingMetrics
 from laar_lab.sim.endpoint.replies import Reply, Usage
 from laar_lab.sim.engine.interface import Job, Load
 
-__all__ = [
-    "ENGINE_GONE",
-    "QUEUE_FULL",
-    "Generation",
-    "Refusal",
-    "Silence",
-    "set_to_fail",
-    "until_disconnect",
-]
-
 ENGINE_GONE = ApiError(500, "EngineCore encountered an issue. See the server's own logs.")
 QUEUE_FULL = ApiError(503, "The engine is currently busy: its queue is full.")
 

@@ -27,8 +27,6 @@ from laar_lab.sim.endpoint.settings import KvEventSettings
 from laar_lab.sim.endpoint.tokenizer import TokenIds
 from laar_lab.sim.engine.interface import KvEvent
 
-__all__ = ["KvEventPublisher"]
-
 LEFT_KEPT = 32
 """Jobs remembered after they left the engine; one of 64K tokens takes about 0.6 MB."""
 

@@ -10,8 +10,6 @@ import re
 
 from laar_lab.sim.endpoint.faults import Fault, FaultKind
 
-__all__ = ["lie"]
-
 _SAMPLE = re.compile(rb"(?m)^([^#\n].*) \S+$")
 _LOAD = re.compile(
     rb"(?m)^(vllm:(?:num_requests_running|num_requests_waiting|kv_cache_usage_perc)\{.*) \S+$"

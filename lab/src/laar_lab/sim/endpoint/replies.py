@@ -16,16 +16,6 @@ import orjson
 
 from laar_lab.sim.endpoint.errors import DONE
 
-__all__ = [
-    "ChatReply",
-    "CompletionReply",
-    "MessagesReply",
-    "Reply",
-    "ReplyHead",
-    "ResponsesReply",
-    "Usage",
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:

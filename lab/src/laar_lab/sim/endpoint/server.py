@@ -38,8 +38,6 @@ from laar_lab.sim.engine import (
 if TYPE_CHECKING:
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
-__all__ = ["SimulatedEndpoint", "run", "serve"]
-
 CUT_GRACE_S = 1
 """Time for streams that were cut at shutdown to send their last line, whole seconds."""
 

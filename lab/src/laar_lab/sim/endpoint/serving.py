@@ -23,8 +23,6 @@ from laar_lab.sim.engine.interface import Engine, Job
 if TYPE_CHECKING:
     from laar_lab.sim.endpoint.kv_events import KvEventPublisher
 
-__all__ = ["Serving"]
-
 
 class Serving:
     """The endpoint behind its HTTP face.

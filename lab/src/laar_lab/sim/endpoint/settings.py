@@ -8,8 +8,6 @@ from pathlib import Path
 from laar.errors import SettingError
 from laar_lab.sim.endpoint.faults import Fault
 
-__all__ = ["EndpointSettings", "KvEventSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvEventSettings:

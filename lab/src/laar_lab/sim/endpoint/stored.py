@@ -14,8 +14,6 @@ from laar_lab.sim.endpoint.bodies import Prompt
 from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.replies import Reply, Usage
 
-__all__ = ["StoredResponses"]
-
 MAX_STORED = 1024
 """The oldest goes first: vLLM keeps all until it stops."""
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from laar.measuring.tokens import ASCII_PER_TOKEN
 
-__all__ = ["VOCABULARY", "TokenIds", "block_hashes", "token_ids"]
-
 TokenIds = NDArray[np.uint32]
 
 VOCABULARY = 1 << 31

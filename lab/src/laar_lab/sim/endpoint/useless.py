@@ -11,8 +11,6 @@ from laar_lab.sim.endpoint.answering import Answer
 from laar_lab.sim.endpoint.faults import FaultKind
 from laar_lab.sim.endpoint.replies import Reply, Usage
 
-__all__ = ["FOREIGN_MODEL", "USELESS", "Page", "Useless"]
-
 USELESS = {FaultKind.HTML, FaultKind.EMPTY, FaultKind.FOREIGN_MODEL}
 FOREIGN_MODEL = "another-model"
 """The model that answers under the fault `foreign-model`."""

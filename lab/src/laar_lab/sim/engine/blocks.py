@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from laar_lab.sim.engine.interface import KvEvent
 
-__all__ = ["BlockPool"]
-
 
 class BlockPool:
     """The memory of one engine.

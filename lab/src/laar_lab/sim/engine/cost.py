@@ -12,8 +12,6 @@ from typing import Protocol
 
 from laar.errors import SettingError
 
-__all__ = ["CostModel", "LinearCost", "Work"]
-
 
 class Work:
     """The sums over one iteration's batch.

@@ -14,8 +14,6 @@ from itertools import chain
 
 from laar_lab.sim.engine.interface import Engine, Job
 
-__all__ = ["Timing", "drive"]
-
 
 @dataclass(slots=True)
 class Timing:

@@ -28,8 +28,6 @@ from laar_lab.sim.engine.interface import Job
 from laar_lab.sim.engine.profile import EngineProfile, build_engine
 from laar_lab.sim.engine.settings import EngineSettings
 
-__all__ = ["Facts", "Point", "Seen", "check_points", "fit", "fit_points", "predict"]
-
 DECODED = 33
 """Tokens of an answer whose pace is measured."""
 

@@ -20,8 +20,6 @@ from typing import Literal, Protocol
 
 from laar.errors import RequestError
 
-__all__ = ["Engine", "Job", "KvEvent", "Load", "Progress", "Step", "check_job"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:

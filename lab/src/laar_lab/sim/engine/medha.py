@@ -29,8 +29,6 @@ from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
-__all__ = ["Slack"]
-
 MAX_CANDIDATES = 8
 """Prefills offered to one iteration, of which one is long: in 20 ms there is room for a few."""
 

@@ -31,8 +31,6 @@ from laar_lab.sim.engine.cost import LinearCost
 from laar_lab.sim.engine.interface import Job, Load, Progress, Step, check_job
 from laar_lab.sim.engine.settings import EngineSettings
 
-__all__ = ["ParallelEngine"]
-
 
 class _Run:
     """A job that runs. `first_at` and `end_at` are points on the scale of work."""

@@ -27,16 +27,6 @@ from laar_lab.sim.engine.roofline import HardwareProfile, ModelProfile, Roofline
 from laar_lab.sim.engine.settings import EngineSettings
 from laar_lab.sim.engine.simulated import SimulatedEngine
 
-__all__ = [
-    "EngineProfile",
-    "build_engine",
-    "load_hardware",
-    "load_model",
-    "load_profile",
-    "profile_names",
-    "slowed",
-]
-
 DATA = Path(__file__).parent.parent / "data"
 
 _T = TypeVar("_T")

@@ -30,8 +30,6 @@ from pydantic import ConfigDict, Field
 from laar.errors import SettingError
 from laar_lab.sim.engine.cost import Work
 
-__all__ = ["KV_GROUP_TOKENS", "HardwareProfile", "ModelProfile", "RooflineCost"]
-
 KV_GROUP_TOKENS = 524_288
 """Context for each KV group: the paper's Figure 6 has 4 groups at 2M tokens, joined one by one."""
 

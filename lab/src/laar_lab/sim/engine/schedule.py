@@ -19,16 +19,6 @@ from laar_lab.sim.engine.cost import Work
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
-__all__ = [
-    "Desk",
-    "Fcfs",
-    "NonPreemptive",
-    "Plan",
-    "PrefillFirst",
-    "Priority",
-    "Scheduler",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from laar.flow.slack import Line
 from laar_lab.sim.engine.interface import Job
 
-__all__ = ["Seq"]
-
 
 class Seq:
     """The engine's own record of a job; schedulers read it, only the engine writes it.

@@ -10,8 +10,6 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-__all__ = ["EngineSettings", "SlackSettings"]
-
 _Count = Annotated[int, Field(ge=1)]
 _Positive = Annotated[float, Field(gt=0.0)]
 

@@ -43,8 +43,6 @@ from laar_lab.sim.engine.schedule import (
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings
 
-__all__ = ["SCHEDULERS", "SimulatedEngine"]
-
 SCHEDULERS = ("fcfs", "non-preemptive", "prefill-first", "priority", "slack")
 """Names for `EngineSettings.scheduler`, besides `parallel`."""
 

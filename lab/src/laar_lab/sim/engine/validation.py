@@ -20,8 +20,6 @@ from laar_lab.sim.engine.roofline import RooflineCost
 from laar_lab.sim.engine.settings import EngineSettings
 from laar_lab.sim.engine.simulated import SimulatedEngine
 
-__all__ = ["Figure", "published_figures"]
-
 TOLERANCE = 0.1
 """Relative: how near to the published figure the model must come."""
 

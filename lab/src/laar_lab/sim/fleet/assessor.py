@@ -15,8 +15,6 @@ from laar.core.request import Request
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, drive
 from laar_lab.sim.fleet.site import Site
 
-__all__ = ["MeasuredAssessor"]
-
 _SHORT_TOKENS, _LONG_TOKENS = 512, 4096
 
 

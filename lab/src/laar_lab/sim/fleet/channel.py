@@ -12,8 +12,6 @@ from laar.sharing.settings import SharingSettings
 from laar.sharing.sharing import Sharing
 from laar_lab.sim.fleet.clock import VirtualClock
 
-__all__ = ["Channel"]
-
 _FLUSH_MS = 5.0  # less than a running picker's, since most of a record's age is the delay here
 _LOOK_S = 0.25  # as a running picker does
 

@@ -26,18 +26,6 @@ from laar_lab.sim.fleet.exchange import Exchange
 from laar_lab.sim.fleet.fleet import VirtualFleet
 from laar_lab.sim.fleet.prompts import Arrival, Prompt, request_of
 
-__all__ = [
-    "MAX_ATTEMPTS",
-    "Answered",
-    "Conversation",
-    "Question",
-    "Turn",
-    "ask_until_correct",
-    "converse",
-    "hold_sessions",
-    "replay_open",
-]
-
 MAX_IN_FLIGHT = 64
 """GORGO's client."""
 

@@ -14,8 +14,6 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-__all__ = ["VirtualClock"]
-
 
 class VirtualClock:
     """Seconds since the run began, moved by nothing but its own calls."""

@@ -14,8 +14,6 @@ from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.link import Link, generator
 from laar_lab.sim.fleet.site import EngineHost, Site
 
-__all__ = ["Collectors"]
-
 
 class Collectors:
     """Scrapes and probes every endpoint, in the background of a run.

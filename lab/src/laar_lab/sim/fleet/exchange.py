@@ -8,8 +8,6 @@ from laar.core.decision import Decision
 from laar.core.request import Request
 from laar_lab.sim.fleet.prompts import Prompt
 
-__all__ = ["Exchange"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Exchange:

@@ -39,9 +39,6 @@ from laar_lab.sim.fleet.prompts import BLOCK_TOKENS, BlockPrefixes, Prompt
 from laar_lab.sim.fleet.settings import FleetSettings
 from laar_lab.sim.fleet.site import EngineHost, Site
 
-__all__ = ["VirtualFleet"]
-
-
 OnEnd = Callable[[Exchange], None]
 OnRefused = Callable[[RequestError], None]
 

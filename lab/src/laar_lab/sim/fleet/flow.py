@@ -14,8 +14,6 @@ from laar.flow.settings import FlowSettings
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.prompts import BlockPrefixes, Prompt
 
-__all__ = ["FlowControl"]
-
 
 @dataclass(slots=True)
 class _Held:

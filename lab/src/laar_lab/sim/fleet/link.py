@@ -15,8 +15,6 @@ from dataclasses import dataclass
 
 from laar.errors import SettingError
 
-__all__ = ["Link", "LinkProfile", "generator"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkProfile:

@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from laar.errors import SettingError
 from laar_lab.sim.fleet.fleet import VirtualFleet
 
-__all__ = ["Operation"]
-
 
 class Operation:
     """Operates a virtual fleet; calls are made ahead of the run.

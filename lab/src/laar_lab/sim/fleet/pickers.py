@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import ROLE_LABEL, EndpointSpec, EndpointTable
+from laar.core.endpoints import EndpointTable
 from laar.core.interfaces import Assessor
+from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.policy import Policy
 from laar.errors import SettingError, unknown
 from laar.health import Health
@@ -15,8 +16,6 @@ from laar_lab.sim.fleet.link import generator
 from laar_lab.sim.fleet.prompts import BlockPrefixes
 from laar_lab.sim.fleet.settings import FleetSettings
 from laar_lab.sim.fleet.site import Site
-
-__all__ = ["build_picker", "endpoint_of"]
 
 
 def build_picker(

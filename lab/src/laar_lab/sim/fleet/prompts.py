@@ -20,8 +20,6 @@ from laar.prefix import GROWING, Chain
 from laar.prefix.beliefs import BYTES_PER_TOKEN, PrefixBeliefs
 from laar.prefix.beliefs import Prompt as Asked
 
-__all__ = ["BLOCK_TOKENS", "Arrival", "BlockPrefixes", "Prompt", "request_of", "spread"]
-
 BLOCK_TOKENS = 16
 """vLLM's block."""
 

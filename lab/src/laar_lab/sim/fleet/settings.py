@@ -14,8 +14,6 @@ from laar.health import HealthSettings
 from laar.settings.reading import Bodies, Readings
 from laar.settings.routing import Prefix
 
-__all__ = ["FleetSettings"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:

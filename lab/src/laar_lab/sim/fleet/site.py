@@ -15,8 +15,6 @@ from laar_lab.sim.engine import EngineProfile, Job, Load, Step, build_engine
 from laar_lab.sim.fleet.clock import VirtualClock
 from laar_lab.sim.fleet.link import LinkProfile
 
-__all__ = ["EngineHost", "Site"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
