@@ -375,10 +375,13 @@ class Breaker:
         """Whether a question of the picker's decides if the endpoint fails."""
         return self._suspected
 
-    def suspect(self, kind: Kind, settings: HealthSettings, now: float) -> bool:
-        """Requests a question; returns False if none is due.
+    def suspect(
+        self, kind: Kind, settings: HealthSettings, now: float, *, excused: bool = False
+    ) -> bool:
+        """Request a question; return False if none is due.
 
-        Nothing is sent until it is answered, unless the endpoint is trusted or starts slowly.
+        Nothing is sent until it is answered, unless the endpoint is trusted, starts slowly or is
+        `excused`: then the failure was its request's.
         """
         if self.is_out or self._suspected:
             return False
@@ -391,7 +394,7 @@ class Breaker:
         self.suspected_at = now
         self.kind = kind
         self.refused = False
-        if self.state is State.CLOSED and now >= self._trusted_until:
+        if self.state is State.CLOSED and not excused and now >= self._trusted_until:
             self.state = State.SUSPECT
             self.opened_at = now
             wait_s = _SUSPECT_S

@@ -243,7 +243,7 @@ class Outcomes:
         endpoint.failures[Kind.REQUEST] += 1
         if attempt is not None:
             endpoint.breaker.end_trial(attempt, self._rng, now)
-        self._questions.suspect(endpoint, kind, 1.0, now)
+        self._questions.suspect(endpoint, kind, 1.0, now, excused=True)
 
     @staticmethod
     def _distrust(breaker: Breaker) -> None:

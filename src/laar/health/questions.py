@@ -41,8 +41,13 @@ class Questions:
         self._controls: dict[int, bool] = {}
         """Siblings of an endpoint that denies, and whether their question is in flight."""
 
-    def suspect(self, endpoint: Endpoint, kind: Kind, weight: float, now: float) -> None:
-        """Has an endpoint asked that has just failed; one not trusted gets nothing meanwhile."""
+    def suspect(
+        self, endpoint: Endpoint, kind: Kind, weight: float, now: float, *, excused: bool = False
+    ) -> None:
+        """Schedule a question to an endpoint that has just failed.
+
+        One that is neither trusted nor `excused` gets no requests until it answers.
+        """
         records = self._records
         if (
             not (self.are_asked and records.settings.enabled and records.settings.probe)
@@ -52,7 +57,8 @@ class Questions:
             or all(other.breaker.is_out for other in records.others(endpoint))
         ):
             return
-        if endpoint.breaker.suspect(kind, records.settings, now) and kind in _COMPARED:
+        is_due = endpoint.breaker.suspect(kind, records.settings, now, excused=excused)
+        if is_due and kind in _COMPARED:
             self._ask_a_sibling(endpoint, now)
 
     def drop(self, slot: int) -> None:
