@@ -49,7 +49,7 @@ class Recorder:
         self.round_trips.append((address, rtt_s, now))
 
     def problem(self, source: str, message: str | None) -> None:
-        if message is None:
+        if not message:  # None or `GONE`
             self.problems.pop(source, None)
         else:
             self.problems[source] = message

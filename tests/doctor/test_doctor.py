@@ -412,7 +412,7 @@ async def answering(status, body, page=PAGE):
 async def test_the_replica_that_answers_otherwise_than_its_siblings_is_named(
     tmp_path, status, body, words
 ):
-    fine = b'data: {"choices":[]}\n\n'
+    fine = b'data: {"choices":[{"index":0,"delta":{"content":"1"}}]}\n\ndata: [DONE]\n\n'
     async with answering(200, fine) as a, answering(200, fine) as b, answering(status, body) as c:
         loaded = settings(tmp_path, *((address, "m", {}) for address in (a, b, c)))
         found = await Doctor(loaded, Places(envoy=None, picker=None)).examine()

@@ -213,7 +213,7 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
             return what
 
         settings = {"setting": "tuner.state_file", "what": "it", "problems": problems}
-        return StateFile(file, 1.0, take=content, **settings).save()
+        return StateFile(file, take=content, **settings).save()
 
     other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
     await saved(b"the last", meanwhile=other)

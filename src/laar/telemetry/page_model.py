@@ -186,10 +186,10 @@ class PageModel:
         learned = self._director.health
         if learned is not None and (said := learned.state(slot, now)):
             return said
-        if table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot]):
-            return "ok"  # its probes are all there is to see
         if math.isnan(table.read_at[slot]):
-            return "not read"
+            # Without a metrics page its probes are all there is to see.
+            probed = table.spec(slot).metrics_url == "" and not math.isnan(table.rtt_at[slot])
+            return "ok" if probed else "not read"
         if now - table.read_at[slot] > STALE_S:
             return "stale"
         over = table.waiting[slot] > self._director.settings.filters.max_waiting
