@@ -8,6 +8,7 @@ pays for it.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -75,7 +76,7 @@ class RootGroup(InstalledGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of that name."""
         if cmd_name in OWN:
-            return _command(OWN[cmd_name].load(), cmd_name)
+            return _own(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
@@ -96,6 +97,12 @@ def installed(path: str) -> dict[str, EntryPoint]:
     }
 
 
+@cache
+def _own(name: str) -> Any:
+    return _command(OWN[name].load(), name)
+
+
+@cache
 def _load(point: EntryPoint, name: str) -> Any:
     package = point.dist.name if point.dist else "an unnamed package"
     try:
