@@ -21,8 +21,8 @@ from laar.accuracy.features import (
     Features,
     bucket_of_estimate,
     detected_task,
+    head_and_tail,
     language_of,
-    sample_of,
     script_of,
     task_name,
 )
@@ -199,7 +199,7 @@ class CapabilityAssessor:
         """Look every model up for this request's features."""
         key = tuple(models)
         constants = self._constants.get(key) or self._learn_models(key)
-        sample = sample_of(request.question)
+        sample = head_and_tail(request.question)
         language = script_of(sample)
         tokens = self.tokens.estimate_each(request.chars, language, key)
         task = task_name(request.task) if request.task else ""

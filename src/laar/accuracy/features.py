@@ -89,7 +89,7 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
         tokens: estimated length of the whole prompt, such as `TokenEstimator` gives.
         task: the client's name for the task; a malformed name is ignored.
     """
-    sample = sample_of(text)
+    sample = head_and_tail(text)
     named = task_name(task) if task else ""
     return Features(script_of(sample), bucket_of_estimate(tokens), named or detected_task(sample))
 
@@ -102,12 +102,12 @@ def task_name(task: str) -> str:
 
 def language_of(text: str) -> str:
     """The language, by the script of the text's head and tail; "en" for Latin and for no text."""
-    return script_of(sample_of(text))
+    return script_of(head_and_tail(text))
 
 
 def task_of(text: str) -> str:
     """The task that a detector sees in the text's head and tail, else ``generic``."""
-    return detected_task(sample_of(text))
+    return detected_task(head_and_tail(text))
 
 
 def bucket_of(tokens: float) -> int:
@@ -125,11 +125,11 @@ def bucket_of_estimate(tokens: float) -> int:
     return bucket_of(tokens / _ESTIMATE_SLACK)
 
 
-def sample_of(text: str) -> str:
+def head_and_tail(text: str, head_chars: int = _HEAD_CHARS, tail_chars: int = _TAIL_CHARS) -> str:
     """Return the head and the tail of a text: all of it, if it is short."""
-    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
+    if len(text) <= head_chars + tail_chars:
         return text
-    return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
+    return f"{text[:head_chars]}\n{text[-tail_chars:]}"
 
 
 def script_of(sample: str) -> str:

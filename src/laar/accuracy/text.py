@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.artifact import TEXT_COLUMNS, TextColumn, TextTerms
+from laar.accuracy.features import head_and_tail
 
 _HEAD_CHARS = 500
 _TAIL_CHARS = 500
@@ -75,9 +76,7 @@ class Said(NamedTuple):
 
 def sample_of(text: str) -> str:
     """The head and the tail of a text: all of it, if it is short."""
-    if len(text) <= _HEAD_CHARS + _TAIL_CHARS:
-        return text
-    return f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
+    return head_and_tail(text, _HEAD_CHARS, _TAIL_CHARS)
 
 
 def hashed(said: Said) -> NDArray[np.float32]:
