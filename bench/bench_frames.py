@@ -57,22 +57,30 @@ class _Answers:
     def closed(self) -> None: ...
 
 
-class _Socket:
-    def write(self, _data: bytes) -> None: ...
+class Socket:
+    """A transport that keeps nothing."""
+
+    def write(self, _data: bytes) -> None:
+        """Drop the bytes."""
 
     def close(self) -> None:
+        """Fail: nothing here may close it."""
         raise AssertionError("the connection was closed")
 
     abort = close
 
     def is_closing(self) -> bool:
+        """Return False."""
         return False
 
-    def get_extra_info(self, _name: str) -> None: ...
+    def get_extra_info(self, _name: str) -> None:
+        """Return nothing: there is no TLS."""
 
-    def set_write_buffer_limits(self, high: int) -> None: ...
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Set nothing."""
 
     def get_write_buffer_size(self) -> int:
+        """Return 0."""
         return 0
 
 
@@ -87,7 +95,7 @@ class _Side:
         h2: Any = self.connection.h2
         if not around:
             by_the_library(self.connection)
-        self.connection.connection_made(cast(asyncio.Transport, _Socket()))
+        self.connection.connection_made(cast(asyncio.Transport, Socket()))
         self._client = H2Connection(H2Configuration(client_side=True))
         envoys = {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24}
         self._client.local_settings = Settings(client=True, initial_values=envoys)

@@ -29,6 +29,7 @@ from jh2.settings import SettingCodes
 from jh2.settings import Settings as H2Settings
 
 import laar
+from bench.bench_frames import Socket
 from laar.core.decision import Decision
 from laar.core.membership import EndpointSpec
 from laar.protocol.events import Decided
@@ -57,26 +58,6 @@ Trail = list[tuple[str, str]]
 """File below the sources, and name, of each function that was called."""
 
 
-class _Socket:
-    """A transport that keeps nothing."""
-
-    def write(self, _data: bytes) -> None: ...
-
-    def close(self) -> None: ...
-
-    abort = close
-
-    def is_closing(self) -> bool:
-        return False
-
-    def get_extra_info(self, _name: str) -> None: ...
-
-    def set_write_buffer_limits(self, high: int) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-
 def recorded(call: Callable[[], None], trail: Trail) -> None:
     """Make a call, and append the functions of laar's that it calls."""
 
@@ -101,7 +82,7 @@ class _Peer:
         assert isinstance(server, H2Server)
         self.connection = Connection(server)
         self.connection.turn_s = math.inf  # to be counted takes time
-        self.connection.connection_made(cast(asyncio.Transport, _Socket()))
+        self.connection.connection_made(cast(asyncio.Transport, Socket()))
         self._h2: Any = H2Connection(H2Configuration(client_side=True))
         envoys = {SettingCodes.HEADER_TABLE_SIZE: 4096, SettingCodes.INITIAL_WINDOW_SIZE: 1 << 24}
         self._h2.local_settings = H2Settings(client=True, initial_values=envoys)
