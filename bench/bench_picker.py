@@ -7,7 +7,7 @@ request's headers first, as pickers are set up everywhere, and behind laar's own
 message. About eight minutes on two cores on which nothing else runs.
 
     cpu        a request of 1 KB to 1 MB, and answers of 1 and 200 chunks, in both shapes: Envoy
-               alone, the no-op picker, laar on both transports, and other pickers (--peer)
+               alone, the no-op picker, laar, and other pickers (--peer)
     features   laar feature by feature
     fleets     1 to 1,000 endpoints
     idle       nothing is asked; 100 and 1,000 endpoints
@@ -54,7 +54,6 @@ from bench.picking.parts import (
 from bench.picking.pauses import pauses
 from bench.picking.subjects import (
     ALONE,
-    GRPC,
     LAAR,
     NOOP,
     NOOP_USUAL,
@@ -148,7 +147,7 @@ def _subjects(options: argparse.Namespace) -> list[Subject]:
     others = [*map(other_sources, options.before), *map(peer, options.peer)]
     if options.before:
         return [*others, LAAR]
-    return [NOOP_USUAL, NOOP, *others, GRPC, LAAR, ALONE]
+    return [NOOP_USUAL, NOOP, *others, LAAR, ALONE]
 
 
 def _table(costs: Costs) -> None:

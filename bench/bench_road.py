@@ -32,8 +32,8 @@ import laar
 from bench.bench_frames import Socket
 from laar.core.decision import Decision
 from laar.core.membership import EndpointSpec
-from laar.protocol.events import Decided
-from laar.server.h2 import H2Server
+from laar.core.request import Request
+from laar.server.flow_control import Waiting
 from laar.server.h2.connection import Connection
 from laar.server.ports import picking_server
 from laar.server.runner import Runner
@@ -78,8 +78,7 @@ class _Peer:
     """An Envoy's connection to a picker in this process."""
 
     def __init__(self, runner: Runner) -> None:
-        server = picking_server(runner.processor, "h2", 32 << 20)
-        assert isinstance(server, H2Server)
+        server = picking_server(runner.processor, 32 << 20)
         self.connection = Connection(server)
         self.connection.turn_s = math.inf  # to be counted takes time
         self.connection.connection_made(cast(asyncio.Transport, Socket()))
@@ -171,13 +170,15 @@ async def usual_request() -> Trail:
     specs = [EndpointSpec(address=address, models=("m",)) for address in addresses]
     runner.picker.table.replace("bench", specs)
     chosen: list[str] = []
-    processor, decided = runner.processor, runner.processor.decided
+    ask = runner.processor.ask
 
-    def note(decision: Decision, received: float) -> Decided:
+    def note(request: Request, now: float) -> Decision | Waiting:
+        decision = ask(request, now)
+        assert isinstance(decision, Decision)
         chosen.append(decision.address)
-        return decided(decision, received)
+        return decision
 
-    processor.decided = note  # type: ignore[method-assign]
+    runner.processor.ask = note
     peer, best = _Peer(runner), Trail()
     for number in range(REQUESTS):
         trail = peer.ask(_body(number), lambda: chosen[-1])

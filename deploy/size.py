@@ -15,13 +15,13 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 62_550,
-    "statements": 35_850,
-    "modules": 260,
-    "lines loaded": 36_450,
-    "settings": 150,
+    "lines": 57_400,
+    "statements": 33_800,
+    "modules": 244,
+    "lines loaded": 35_250,
+    "settings": 148,
 }
-"""The present figures, rounded up. The aim: 45,000 lines and 250 modules."""
+"""The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules."""
 
 SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
 

@@ -18,7 +18,7 @@ from typing import Any
 import aiohttp
 
 from laar.client import report_outcome, until_correct
-from laar.measuring.kv_lookup import queries
+from laar_lab.kv_lookup import queries
 from laar_lab.live.fleet import Fleet, running_fleet
 
 ROOT = Path(__file__).parents[1]

@@ -36,8 +36,8 @@ from laar.protocol.events import (
     Served,
 )
 from laar.protocol.openai import try_read
-from laar.protocol.stream import HeldBytes, Stream, StreamSettings
-from laar.server.extproc.messages import event_of, message_of
+from laar.protocol.stream import Environment, HeldBytes, Stream, StreamSettings
+from laar.server.extproc.messages import ANSWERS, event_of
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = ["ADDRESSES", "message", "streams"]
@@ -160,11 +160,13 @@ def streams(data: bytes) -> None:
     )
     is_sampled = bool(choices.number(2))
     machine = Stream(
-        settings,
-        sampled=lambda _now: is_sampled,
-        new_id=lambda: "id",
-        enforced=share,
-        held=held,
+        Environment(
+            settings=settings,
+            sampled=lambda _now: is_sampled,
+            new_id=lambda: "id",
+            enforced=share,
+            held=held,
+        )
     )
     now, ended, decided = 0.0, 0, 0
     events: list[Event] = []
@@ -211,7 +213,7 @@ def streams(data: bytes) -> None:
                         director.settle(decision, completion)
                         assert completion.status is None or 100 <= completion.status <= 599
                     case _:
-                        assert message_of(action)
+                        assert ANSWERS[type(action)](action)
                         if isinstance(action, Immediate):
                             assert 400 <= action.status <= 599
     assert held.now_bytes == 0

@@ -26,8 +26,11 @@ def pytest_configure(config: pytest.Config) -> None:
     explore = "not slow" not in config.option.markexpr
     if not explore:  # the constants of whichever modules are loaded would be examples as well
         providers.is_local_module_file = lambda _path: False
-    hypothesis.settings.register_profile("laar", deadline=None, derandomize=not explore)
-    hypothesis.settings.load_profile("laar")
+    for name, count in (("laar", 100), ("quick", 25)):
+        hypothesis.settings.register_profile(
+            name, deadline=None, max_examples=count, derandomize=name == "quick"
+        )
+    hypothesis.settings.load_profile("laar" if explore else "quick")
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ def percentile(values: list[float], share: float) -> float:
 
 @asynccontextmanager
 async def client_session() -> AsyncIterator[aiohttp.ClientSession]:
-    """A session whose time-outs and pool are the load's own business."""
+    """A session whose timeouts and pool are the load's own business."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3)
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:

@@ -17,8 +17,8 @@ import numpy as np
 import orjson
 
 from bench.outcomes.engines import MODEL
-from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Turn
+from laar_lab.tokens import ASCII_PER_TOKEN
 
 DEADLINE_S = 60.0
 """Real seconds; a request without a whole answer by then has failed."""

@@ -28,7 +28,6 @@ from laar_lab.live.processes import free_ports
 
 __all__ = [
     "ALONE",
-    "GRPC",
     "LAAR",
     "NOOP",
     "NOOP_USUAL",
@@ -105,13 +104,12 @@ def _noop_argv(place: Place) -> Sequence[str]:
 
 
 def laar_argv(
-    place: Place, transport: str, settings: Mapping[str, Mapping[str, object]] | None = None
+    place: Place, settings: Mapping[str, Mapping[str, object]] | None = None
 ) -> Sequence[str]:
     """The real picker, with the smallest settings that serve the endpoints and some others."""
     path = place.directory / "laar.yaml"
     document: dict[str, object] = {
         "listen": {
-            "transport": transport,
             "ext_proc": f"127.0.0.1:{place.port}",
             "health": f"127.0.0.1:{place.health_port}",
             "admin": f"127.0.0.1:{place.admin_port}",
@@ -126,21 +124,18 @@ def laar_argv(
 ALONE = Subject(name="Envoy alone", argv=None)
 NOOP_USUAL = Subject(name="no-op, usual Envoy", argv=_noop_argv, usual=True)
 NOOP = Subject(name="no-op, our Envoy", argv=_noop_argv)
-GRPC = Subject(name="laar on grpc", argv=partial(laar_argv, transport="grpc"))
-LAAR = Subject(name="laar", argv=partial(laar_argv, transport="h2"))
+LAAR = Subject(name="laar", argv=laar_argv)
 
 
 def laar_with(name: str, **settings: Mapping[str, object]) -> Subject:
     """The real picker with sections of settings."""
-    return Subject(name=name, argv=partial(laar_argv, transport="h2", settings=settings))
+    return Subject(name=name, argv=partial(laar_argv, settings=settings))
 
 
 def other_sources(named: str) -> Subject:
     """The picker of other sources of laar, given as ``name=src``."""
     name, path = _named(named)
-    return Subject(
-        name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place, "h2")]
-    )
+    return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
 def peer(named: str) -> Subject:

@@ -6,6 +6,7 @@ Run by hand after a change; a test compares what is here with what would be writ
 from __future__ import annotations
 
 import collections.abc
+import copy
 import dataclasses
 import enum
 import inspect
@@ -28,11 +29,10 @@ from typer.models import ArgumentInfo, CommandInfo, ParameterInfo
 import laar.testing
 from laar.cli import app
 from laar.cli.installed import OWN, installed
-from laar.declaring import hints_of
+from laar.declaring import field_texts, hints_of
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
-from laar.server.runner import Runner
+from laar.server.admin.metrics import metrics
 from laar.settings import Settings, leaves
-from laar.settings.section import field_texts
 
 HERE = Path(__file__).parent
 
@@ -72,7 +72,7 @@ grows with endpoints and models only. A reading that is not known is NaN, never 
 CLI_HEAD = """# Command line
 
 Made from the code by `python docs/reference/generate.py`; `laar COMMAND --help` prints the same.
-Exit status 2 stands for a fault that the user can correct; the text names it, and the remedy.
+Exit status 2 means a fault that the user can correct; the message names it and the remedy.
 """
 
 
@@ -128,10 +128,13 @@ def settings_page() -> str:
 
 
 def _fields(model: type[Any]) -> dict[str, FieldInfo]:
-    """The fields of a section, or of a dataclass that is part of a setting."""
-    if issubclass(model, BaseModel):
-        return model.model_fields
+    """The fields of a section, or of a dataclass that is part of a setting, with their texts."""
     texts, found = field_texts(model), {}
+    if issubclass(model, BaseModel):
+        for name, info in model.model_fields.items():
+            found[name] = copy.copy(info)
+            found[name].description = info.description or texts.get(name)
+        return found
     for field in dataclasses.fields(model):
         default = field.default
         if field.default_factory is not dataclasses.MISSING:
@@ -254,22 +257,10 @@ def _default(field: FieldInfo) -> str:
 
 def metrics_page() -> str:
     """The reference of the metrics."""
-    settings = Settings.model_validate(
-        {
-            "endpoints": [{"address": "127.0.0.1:1", "model": "m"}],
-            "decisions": {"log": "x"},
-            "flow": {"enabled": True},
-            "prefix": {"ask_engines": True},
-            "share": {"snapshot_file": "x"},
-        }
-    )
-    runner = Runner(settings)
-    runner.picker.metrics.certificate_expires_at_s = lambda: 0.0
     rows = []
-    for family in runner.picker.metrics.families():
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        labels = ", ".join(f"`{label}`" for label in family._labelnames) or "-"
-        rows.append(f"| `{name}` | {family.type} | {labels} | {_cell(family.documentation)} |\n")
+    for metric in metrics():
+        labels = ", ".join(f"`{label}`" for label in metric.labels) or "-"
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {_cell(metric.help)} |\n")
     return METRICS_HEAD + "".join(rows)
 
 

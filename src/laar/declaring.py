@@ -24,6 +24,7 @@ import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from itertools import pairwise
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -65,6 +66,46 @@ def hints_of(declared: Any) -> dict[str, Any]:
     """The annotation of each field, marks included."""
     hints = get_type_hints(declared, include_extras=True)
     return {field.name: hints[field.name] for field in fields(declared) if field.init}
+
+
+def field_texts(declared: type[Any]) -> dict[str, str]:
+    """Return the text below each field, those of base classes and of `described_by` included.
+
+    A class whose source is not at hand adds none. Takes milliseconds a class, so it is for schemas
+    and reference pages, not for a start.
+    """
+    texts: dict[str, str] = {}
+    for base in reversed(declared.__mro__):
+        for source in (*vars(base).get("described_by", ()), base):
+            texts |= _own_texts(source)
+    return texts
+
+
+def describe(schema: dict[str, Any], declared: type[Any]) -> None:
+    """Put the texts of fields into a JSON schema, for pydantic's `json_schema_extra`."""
+    texts = field_texts(declared)
+    for name, of_field in schema.get("properties", {}).items():
+        if name in texts:
+            of_field["description"] = texts[name]
+
+
+def _own_texts(declared: type[Any]) -> dict[str, str]:
+    import ast
+    import inspect
+    import textwrap
+
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(declared)))
+    except (OSError, TypeError):
+        return {}
+    return {
+        above.target.id: " ".join(str(below.value.value).split())
+        for above, below in pairwise(tree.body[0].body)  # type: ignore[attr-defined]
+        if isinstance(above, ast.AnnAssign)
+        and isinstance(above.target, ast.Name)
+        and isinstance(below, ast.Expr)
+        and isinstance(below.value, ast.Constant)
+    }
 
 
 def check(settings: Any) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laar.accuracy import Features, TokenEstimator, bucket_of, features_of, language_of, task_of
 from laar.accuracy.tokens import MAX_TOKEN_CELLS
+from support.exploring import examples
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_an_artifact_s_ratios_are_where_learning_starts() -> None:
     assert tokens.estimate(6000, "en") == pytest.approx(1000)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.tuples(st.integers(-5, 10**7), st.integers(-5, 10**12)), max_size=60))
 def test_lying_usage_cannot_leave_the_range_of_tokenizers(reports: list[tuple[int, int]]) -> None:
     tokens = TokenEstimator()

@@ -8,7 +8,6 @@ import random
 import numpy as np
 import orjson
 import pytest
-from artifacts import artifact, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +22,8 @@ from laar.accuracy import (
 from laar.accuracy import online as online_module
 from laar.accuracy.online import Taken
 from laar.accuracy.trust import SHARES, PriorTrust
+from support.artifacts import artifact, model
+from support.exploring import examples
 
 QA = Features("en", 4096, "qa")
 HOUR = 3600.0
@@ -37,7 +38,7 @@ def test_without_outcomes_the_posterior_is_the_prior() -> None:
     assert OnlineOutcomes().posterior(prior, ("a", "b"), QA, 0.0) is prior
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.booleans(), max_size=60), st.floats(0.01, 0.99))
 def test_the_posterior_is_the_beta_mean(outcomes: list[bool], prior: float) -> None:
     online = OnlineOutcomes(kappa=50, half_life_s=math.inf)
@@ -158,7 +159,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(json_values, st.lists(json_values, max_size=3))
 def test_any_state_is_read_without_an_error(state: object, cells: list[object]) -> None:
     online = OnlineOutcomes()
@@ -266,7 +267,7 @@ def test_forgotten_cells_no_longer_speak_against_the_artifact(
     assert online.prior_weights() == {"b": 50}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.booleans(), max_size=40), st.floats(0.05, 0.95), st.floats(1, 100))
 def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
     outcomes: list[bool], prior: float, kappa: float

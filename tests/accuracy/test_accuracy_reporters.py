@@ -8,13 +8,13 @@ import random
 import numpy as np
 import orjson
 import pytest
-from artifacts import artifact, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.accuracy import CapabilityModel, Features, OnlineOutcomes, SuccessModel
 from laar.accuracy import online as online_module
 from laar.accuracy.reporters import MAX_REPORTERS
+from support.artifacts import artifact, model
 
 MODELS = tuple("abcd")
 CELLS = tuple(Features("en", 2**n, "qa") for n in range(12, 18))

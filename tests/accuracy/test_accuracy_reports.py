@@ -6,8 +6,6 @@ import math
 
 import orjson
 import pytest
-from artifacts import artifact
-from artifacts import model as fitted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +19,9 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy.reports import Answered
+from support.artifacts import artifact
+from support.artifacts import model as fitted
+from support.exploring import examples
 
 QA = Features("en", 4096, "qa")
 MODELS = ("a", "b", "c", "d")
@@ -46,7 +47,7 @@ def counted(online: OnlineOutcomes) -> dict[str, tuple[int, int]]:
     return {name: (round(s.correct), round(s.outcomes)) for name, s in by_model.items()}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     chains=st.lists(
         st.tuples(

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 from bench.chaos.stand import Endpoint, Plan, Stand, standing
@@ -23,6 +24,8 @@ PATH = "/v1/chat/completions"
 MODEL = "m"
 FOREIGN = "m-foreign"
 """The model of the other pool, which no request may reach."""
+HELD_BYTES = 64 << 20
+"""Bodies that the picker may hold; its memory may grow by no more than some times that."""
 OWN = 3
 """Endpoints of the pool that requests are sent to; the last endpoint is of the other."""
 METRICS = (
@@ -254,7 +257,7 @@ def one_pool(bootstrap: dict[str, object]) -> None:
 
 
 @asynccontextmanager
-async def attacked(shape: str, **plan: object) -> AsyncIterator[Attacked]:
+async def attacked(shape: str, **plan: Any) -> AsyncIterator[Attacked]:
     """A stand under attack: three engines of the clients' pool, and one of another."""
     own = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
     foreign = Endpoint(model=FOREIGN, names=(FOREIGN,), told=(FOREIGN, MODEL))
@@ -271,6 +274,7 @@ async def attacked(shape: str, **plan: object) -> AsyncIterator[Attacked]:
         shape=shape,
         engines=None,
         change=one_pool,
+        settings={"bodies": {"max_held_bytes": HELD_BYTES}, **plan.pop("settings", {})},
         **plan,
     )
     try:

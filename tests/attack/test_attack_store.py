@@ -149,13 +149,9 @@ async def test_a_store_that_is_spoilt_fails_no_request(
 async def test_a_stopped_picker_fails_no_request(
     target: Attacked,
     judge: Judge,
-    request: pytest.FixtureRequest,
     rate_per_s: float,
     seconds: float,
 ) -> None:
-    if target.shape == "gateway":
-        mark = pytest.mark.xfail(reason="robustness F2: 503 to all of 1.5 s", strict=True)
-        request.applymarker(mark)
     picker = target.stand.pickers[0]
     running = asyncio.create_task(load(target, seconds + 2.0, rate_per_s=rate_per_s))
     await asyncio.sleep(1.0)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 SECONDS = 20
 DEADLINE_S = 200
 
-pytestmark = [pytest.mark.envoy, pytest.mark.timeout(DEADLINE_S + 20)]
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 20)]
 
 
 PATHS = os.pathsep.join(str(ROOT / folder) for folder in ("src", "lab/src", "."))

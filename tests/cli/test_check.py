@@ -79,9 +79,7 @@ WRONG = [
     wrong("no boolean", "flow:\n  enabled: maybe", "'maybe'", "`true` or `false`", line=2),
     wrong("no choice", "routing:\n  mode: sometimes", "'sometimes'", "'enforce'", line=2),
     wrong("policy", "routing:\n  policy: laaar", "`laaar`", "did you mean `laar`?", line=2),
-    wrong(
-        "parameter", "routing:\n  baselines: {llm-router: {x: 1}}", "unknown parameter `x`", line=2
-    ),
+    wrong("parameter", "routing:\n  baselines: {llm-d: {x: 1}}", "unknown parameter `x`", line=2),
     wrong("objective", "tuner:\n  objective: p99", "unknown tuner.objective `p99`", "e2e-p95"),
     wrong("bound", "tuner:\n  bounds: {k_rt: [0.1, 1]}", "unknown bound `k_rt`", "`k_rtt`?"),
     wrong("tuned baseline", "tuner: {enabled: true}\nrouting: {policy: random}", "`random`"),
@@ -137,7 +135,12 @@ WRONG = [
         "token", "accuracy:\n  outcomes_token_file: short.token", "holds no token", "rand", line=2
     ),
     wrong("certificate", "listen:\n  tls: {certificate: no.pem, key: no.pem}", "no.pem", line=2),
-    wrong("not PEM", "listen:\n  tls: {certificate: not.pem, key: not.pem}", "is no PEM", line=2),
+    wrong(
+        "not PEM",
+        "listen:\n  tls: {certificate: not.pem, key: not.pem}",
+        "not a usable",
+        line=2,
+    ),
     wrong("half TLS", "listen:\n  tls: {certificate: not.pem}", "belong together", line=2),
     wrong("EDS", "envoy:\n  eds_file: file/run/e.json", "file", "mkdir -p", line=2),
     wrong(

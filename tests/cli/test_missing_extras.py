@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,6 @@ app()
             ("sim-endpoint", "--port", "0", "--kv-events", "tcp://127.0.0.1:0"),
             "kv-events",
         ),
-        ("envoy_data_plane", ("envoy", "--shape", "sidecar"), "envoy"),
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(
@@ -42,28 +40,6 @@ def test_a_missing_extra_is_named_in_one_line(
     assert ran.returncode == 2, ran.stderr
     assert f"pip install '.[{extra}]'" in ran.stderr
     assert len(ran.stderr.splitlines()) == 1
-
-
-@pytest.mark.parametrize("transport", ["h2", "grpc"])
-def test_only_the_transport_of_that_name_needs_grpc(tmp_path: Path, transport: str) -> None:
-    settings = tmp_path / "laar.yaml"
-    settings.write_text(
-        f"listen:\n  transport: {transport}\nendpoints: [{{address: '127.0.0.1:1', model: m}}]\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", _WITHOUT, "grpc", "check", "--no-ports", "-c", str(settings)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    if transport == "h2":
-        assert (ran.returncode, ran.stderr) == (0, "")
-    else:
-        assert ran.returncode == 2
-        assert "laar.yaml:2: listen.transport: `grpc` needs the package grpcio" in ran.stderr
-        assert "pip install '.[grpc]'" in ran.stderr
-        assert len(ran.stderr.splitlines()) == 1
 
 
 _WITHOUT_LAB = """

@@ -1,6 +1,7 @@
 """Options that can't be meant: a sentence and status 2, not a traceback."""
 
 import asyncio
+import json
 
 import pytest
 from aiohttp import web
@@ -21,7 +22,7 @@ def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command)
     (tmp_path / "request.json").write_text("{}")
     (tmp_path / "tokens").write_text("alice a-token-of-hers\nbob a-token-of-his\n")
     ended = CliRunner().invoke(app, [*command, "--token-file", "tokens"])
-    assert (ended.exit_code, "not a token alone" in ended.output) == (2, True)
+    assert (ended.exit_code, "not a single token" in ended.output) == (2, True)
     assert "a-token-of" not in ended.output
 
 
@@ -35,11 +36,13 @@ def test_the_demo_asks_at_least_one_question_at_once():
     [
         ["calibrate", "http://127.0.0.1:1", "--out", "none/c.json"],
         ["calibrate", "http://127.0.0.1:1", "--outcomes", "none/o.jsonl"],
-        ["measure", "--endpoint", "http://127.0.0.1:1", "--out", "none/o.jsonl"],
+        ["measure", "--endpoint", "http://127.0.0.1:1", "--task", "t", "--out", "none/o.jsonl"],
         [
             "measure",
             "--endpoint",
             "http://127.0.0.1:1",
+            "--task",
+            "t",
             "--out",
             "o.jsonl",
             "--json",
@@ -58,10 +61,16 @@ def test_a_place_that_is_not_there_is_named_before_anything_is_measured(
 
 @pytest.mark.parametrize(
     "command",
-    [["calibrate", "localhost:1"], ["measure", "--endpoint", "localhost:1", "--out", "o"]],
+    [
+        ["calibrate", "localhost:1"],
+        ["measure", "--endpoint", "localhost:1", "--task", "t", "--out", "o"],
+    ],
 )
 def test_an_address_is_no_base_url(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
+    message = {"role": "user", "content": "?"}
+    question = {"id": "q", "messages": [message], "check": {"contains": "!"}}
+    (tmp_path / "t").write_text(json.dumps(question))
     ended = CliRunner().invoke(app, command)
     assert (ended.exit_code, "write http://localhost:1" in ended.output) == (2, True)
 

@@ -12,16 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laar.client import Hedge, Outcome, until_correct, until_correct_sync
-from laar.client.hedging import (
-    Advice,
-    Also,
-    Answered,
-    Head,
-    Next,
-    hedged_attempts,
-    read_advice,
-)
-from laar.client.loop import Reply, Send
+from laar.client.hedging import Advice, read_advice
+from laar.client.loop import Also, Answered, Head, Next, Reply, Send, attempts
 from laar.client.wire import Completion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet
@@ -86,7 +78,7 @@ def reply(text: str, model: str, tried: str, status: int = 200) -> Reply:
 
 
 def test_both_wrong_answers_count_and_the_third_attempt_knows_both() -> None:
-    steps = hedged_attempts(MESSAGES, right, Hedge())
+    steps = attempts(MESSAGES, right, hedge=Hedge())
     assert isinstance(next(steps), Send)
     also = steps.send(Head(headers=headers(LOW, "a", "a"), elapsed_s=0.1))
     assert isinstance(also, Also)
@@ -112,7 +104,7 @@ def test_both_wrong_answers_count_and_the_third_attempt_knows_both() -> None:
 
 
 def test_the_budget_counts_what_second_requests_ran() -> None:
-    steps = hedged_attempts(MESSAGES, right, Hedge(budget_s=3.0))
+    steps = attempts(MESSAGES, right, hedge=Hedge(budget_s=3.0))
     next(steps)
     assert isinstance(steps.send(Head(headers=headers(LOW, "a", "a"), elapsed_s=0)), Also)
     steps.send(Answered(reply("no", "b", "a,b"), True, 1.5, 1.5))
@@ -123,7 +115,7 @@ def test_the_budget_counts_what_second_requests_ran() -> None:
 
 @pytest.mark.parametrize("status", [503, 400])
 def test_a_refused_second_request_costs_the_first_nothing(status: int) -> None:
-    steps = hedged_attempts(MESSAGES, right, Hedge())
+    steps = attempts(MESSAGES, right, hedge=Hedge())
     next(steps)
     steps.send(Head(headers=headers(LOW, "a", "a"), elapsed_s=0))
     refused = Reply(status=status, latency_s=0.1, error="no room")

@@ -8,4 +8,3 @@ _fixtures = module_from_spec(_spec)
 _spec.loader.exec_module(_fixtures)
 
 gateway = _fixtures.gateway
-transport = _fixtures.transport

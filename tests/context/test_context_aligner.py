@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from laar.context.affinity import Affinity
 from laar.context.aligner import OrderIndex
 from laar.context.cache import DocCache
+from support.exploring import examples
 
 docs_st = st.lists(st.integers(1, 12), min_size=1, max_size=6, unique=True)
 history_st = st.lists(docs_st, max_size=25)
@@ -43,7 +44,7 @@ def prefixes(orders):
     return {tuple(order[:n]) for order in orders for n in range(1, len(order) + 1)}
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(history_st, docs_st)
 def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(history, docs):
     index = filled(history)
@@ -62,7 +63,7 @@ def test_alignment_is_the_longest_path_any_order_of_the_documents_could_follow(h
     assert not longest or tuple(sent[:longest]) in held
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(history_st, docs_st, st.integers(0, 99))
 def test_aligning_again_changes_nothing_and_a_match_is_never_shortened(history, docs, seed):
     index = filled(history)
@@ -90,7 +91,7 @@ def test_ten_thousand_alignments_keep_the_promises():
     assert len(index) <= 400
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(history_st, st.integers(3, 40))
 def test_the_trie_holds_exactly_the_orders_within_capacity(history, capacity):
     index = filled(history, capacity_docs=capacity)
@@ -127,7 +128,7 @@ def test_sending_an_order_again_keeps_it():
     assert index.evicted_capacity == 1
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(docs_st, st.sampled_from("abc")), max_size=25), st.sampled_from("abc"))
 def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(history, emptied):
     index = OrderIndex()
@@ -144,7 +145,7 @@ def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(hist
     assert index.forget(endpoint=emptied) == 0
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(docs_st, st.sampled_from("ab")), max_size=25), st.integers(0, 25))
 def test_what_an_endpoint_has_not_got_again_since_is_forgotten_and_nothing_else(history, before):
     index = OrderIndex()
@@ -274,7 +275,7 @@ class TestAffinity:
         assert all(0.0 < score <= 1.0 for score in likely.score.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(docs_st, max_size=20), st.one_of(st.none(), st.integers(1, 20)))
 def test_the_document_cache_is_an_lru_trie(load, capacity):
     cache = DocCache(capacity)

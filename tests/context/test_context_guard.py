@@ -130,7 +130,7 @@ def prose(i):
 
 
 def turn(ids, question):
-    listed = "\n\n".join(map(prose, ids))
+    listed = "\n\n".join(f"<doc>{prose(i)}</doc>" for i in ids)
     return {
         "role": "user",
         "content": f"Answer from the following documents.\n\nDocuments:\n{listed}"
@@ -174,9 +174,8 @@ def asked(seed, harm):
     right = [rng.choice((1.0, 0.5)) for _ in range(12)]
     for number in range(700):
         context = min(int(rng.expovariate(0.4)), 11)
-        listed = "\n\n".join(
-            map(prose, range(seed * 60 + context * 5, seed * 60 + context * 5 + 4))
-        )
+        first = seed * 60 + context * 5
+        listed = "\n\n".join(f"<doc>{prose(i)}</doc>" for i in range(first, first + 4))
         messages = [
             {"role": "system", "content": f"Answer from these documents.\n\nDocuments:\n{listed}"},
             {"role": "user", "content": f"What does number {number} say?"},

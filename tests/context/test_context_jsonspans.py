@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.context.formats.jsonspans import JsonSpans, TooComplexError, splice
+from support.exploring import examples
 
 json_st = st.recursive(
     st.none()
@@ -68,7 +69,7 @@ def replaced(value, path, new):
     return copy
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(st.dictionaries(st.text(max_size=3), json_st, min_size=1), st.integers(0, 999), st.data())
 def test_a_splice_replaces_the_strings_and_no_other_byte(value, seed, data):
     text = written(value, random.Random(seed))

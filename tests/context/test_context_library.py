@@ -22,6 +22,7 @@ from laar_lab.offline import (
 )
 from laar_lab.offline.cluster import MAX_CONTEXTS
 from laar_lab.offline.linkage import average_linkage
+from support.exploring import examples
 
 A, B, C, D = [3, 5, 1, 7], [2, 6, 3, 5], [3, 5, 8, 9], [2, 6, 4, 0]
 FIGURE_5 = [[2, 1, 3], [2, 6, 1], [4, 1, 0]]
@@ -59,7 +60,7 @@ class TestDistance:
     def test_published_values(self, a, b, alpha, expected):
         assert distance(a, b, alpha) == pytest.approx(expected, abs=1e-6)
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(contexts_st)
     def test_matrix_is_the_distance_of_each_pair(self, contexts):
         matrix = distances(contexts)
@@ -170,7 +171,7 @@ class TestBuild:
         built = build([[2, 1, 3], [3, 1, 2], [1, 3, 2]]).contexts
         assert {context.docs for context in built} == {(2, 1, 3)}
 
-    @settings(max_examples=80)
+    @settings(max_examples=examples(80))
     @given(contexts_st, st.sampled_from(["id", "frequency"]))
     def test_no_document_is_added_or_lost_and_paths_lead_to_leaves(self, contexts, by):
         built = build(contexts, by=by)
@@ -252,7 +253,7 @@ class TestSchedule:
         assert schedule([[], [1, 0], [1], []]) == [0, 3, 1, 2]
 
     @given(st.lists(st.lists(st.integers(0, 3), max_size=4), max_size=20))
-    @settings(max_examples=50)
+    @settings(max_examples=examples(50))
     def test_every_request_once_and_groups_stay_together(self, paths):
         order = schedule(paths)
         assert sorted(order) == list(range(len(paths)))

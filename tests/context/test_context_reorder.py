@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from laar.context.notes import order_note
 from laar.context.reorder import Reorderer
 from laar.errors import SettingError
+from support.exploring import examples
 
 
 def text(i):
@@ -59,7 +60,7 @@ def test_equal_and_too_many_documents_are_refused():
         Reorderer().reorder(list(map(str, range(2000))), now=0.0)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.lists(st.integers(0, 12), min_size=1, max_size=8, unique=True), max_size=12),
     st.lists(st.sampled_from(["", "a", "b"]), min_size=12, max_size=12),

@@ -185,18 +185,23 @@ def test_every_policy_decides_on_a_fleet_of_which_nothing_is_known(policy):
     d = director(*FLEET)
     decision = d.decide(request(policy=policy), 0.0)
     assert decision.policy == policy
-    assert decision.reason == {"llm-router": "fallback-least-loaded"}.get(policy, policy)
+    assert decision.reason == policy
     assert decision.address in {address for address, *_ in FLEET}
 
 
 def test_a_scorers_reason_is_given_only_for_its_own_first_choice():
-    d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
-    held = d.decide(request(policy="llm-router"), 0.0)
-    again = d.decide(request(policy="llm-router"), 0.0)
-    assert (again.slot, again.reason) == (held.slot, "longest-prefix")
-    full = d.decide(request(policy="llm-router"), 0.0, lambda view: view.slots != held.slot)
+    class First:
+        def score(self, view):
+            view.reason = "first-in-the-list"
+            return 1.0 / (1.0 + np.arange(len(view.slots)))
+
+    policies = {"first": Policy(name="first", scorers=[(First(), 1.0)])}
+    d = director(*FLEET, policies=policies, settings=DirectorSettings(policy="first"))
+    held = d.decide(request(), 0.0)
+    assert held.reason == "first-in-the-list"
+    full = d.decide(request(), 0.0, lambda view: view.slots != held.slot)
     assert full.slot != held.slot
-    assert full.reason == "llm-router"
+    assert full.reason == "first"
 
 
 def test_an_unknown_policy_is_the_settings_policy():

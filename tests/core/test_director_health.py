@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
@@ -16,7 +15,6 @@ from laar.explain.decision_record import record_of
 from laar.explain.record import explained
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word
 from laar.policies import POLICY_NAMES, build_policies
-from laar.policies.published_cost import expected_time
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
@@ -276,27 +274,6 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     rival = next(a for a in (B, C) if a != decision.address)
     assert shown["endpoint"] == rival
     assert "answers only with P=" in shown["sentence"]
-
-
-def test_a_failing_share_and_a_slow_pace_are_priced():
-    """The formula, by hand."""
-    ones = np.ones(2)
-    terms = expected_time(
-        CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
-        rtt_s=0.1 * ones,
-        base_s=0.5 * ones,
-        seconds_per_token=0.001 * ones,
-        uncached_tokens=400 * ones,
-        queued_tokens=0 * ones,
-        in_flight=0 * ones,
-        probability=0.5 * ones,
-        times_tried=0 * ones,
-        answers=np.array([0.5, 1.0]),
-        pace=np.array([1.0, 3.0]),
-        typical_s=2.0,
-    )
-    assert terms.slow_s.tolist() == pytest.approx([0.0, 2.0 * (1.0 + 2.0)])
-    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 7.0 / 0.5])
 
 
 def test_a_long_prompt_that_hangs_nobody_is_no_hang():

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import POOL_LABEL, EndpointSpec, Served
+from support.exploring import examples
 
 ADDRESSES = [f"10.0.0.{i}:80" for i in range(30)]
 
@@ -153,7 +154,7 @@ class Membership(RuleBasedStateMachine):
 
 
 TestMembership = Membership.TestCase
-TestMembership.settings = settings(max_examples=40, stateful_step_count=30)
+TestMembership.settings = settings(max_examples=examples(40), stateful_step_count=30)
 
 
 def test_an_endpoint_that_several_pools_list_is_in_each_of_them():

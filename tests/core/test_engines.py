@@ -16,7 +16,6 @@ from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.membership import EndpointSpec
-from laar.core.traffic import seconds_ahead
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -115,7 +114,7 @@ def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
 
 
 def ahead(engines, slots, now, read):
-    return seconds_ahead(np.maximum, *engines.traffic.asked(slots, now)[0][:3], now, read)
+    return engines.traffic.asked(slots, now)[0].seconds_ahead(now, read)
 
 
 def test_a_speed_that_the_artifact_has_wrong_is_learned():

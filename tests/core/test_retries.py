@@ -178,15 +178,3 @@ def test_a_window_that_is_busy_for_now_is_waited_for() -> None:
         d.table.round_trip(large.address, None, 0.0)  # unreachable
     d.table.read("10.0.0.0:80", Reading(), 0.0)
     assert ask(d, "a").exhausted
-
-
-def test_laar_paper_is_the_published_cost_with_a_static_q() -> None:
-    """c(m) * (T + 0.7 R) / Q * 100 ** tries: nothing of what failed, or is decoded, moves it."""
-    d = director(policy="laar-paper")
-    for tried in ("", "a", "a,b"):
-        view = ask(d, tried).view
-        assert view is not None
-        assert view.terms is not None
-        penalty = np.array([100.0 ** tried.split(",").count(model) for model in MODELS])
-        published = np.array([RIGHT[model] for model in MODELS])
-        assert view.terms.cost_s == pytest.approx(1e-9 * 4096 / published * penalty)

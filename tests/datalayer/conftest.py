@@ -30,6 +30,7 @@ class Recorder:
     problems: dict[str, str] = field(default_factory=dict)
     past_problems: list[str] = field(default_factory=list)
     kv_events: list[tuple[Any, ...]] = field(default_factory=list)
+    ranks: dict[str, int] = field(default_factory=dict)
     kv_past: list[bool] = field(default_factory=list)
     """Of each that stores or clears, whether it was of the past."""
     kv_emptied_s: list[float] = field(default_factory=list)
@@ -38,6 +39,9 @@ class Recorder:
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         self.specs[source] = tuple(specs)
         self.replaced += 1
+
+    def ranked(self, address: str, ranks: int) -> None:
+        self.ranks[address] = ranks
 
     def reading(self, address: str, reading: Reading, now: float) -> None:
         self.readings.append((address, reading, now))

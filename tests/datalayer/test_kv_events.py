@@ -22,6 +22,7 @@ from laar.datalayer.kv_batches import Event, Groups, decode_batch  # noqa: E402
 from laar.datalayer.kv_events import KvEvents  # noqa: E402
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks  # noqa: E402
 from support import free_port  # noqa: E402
+from support.exploring import examples  # noqa: E402
 
 HASH = 632339284846874487
 STORED = {
@@ -178,7 +179,7 @@ def test_pages_that_follow_one_another_are_one_event() -> None:
     assert len(decoded(batch(*odd))) == 2
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 1), min_size=1, max_size=6), st.integers(0, 5)),
@@ -208,7 +209,7 @@ def test_joined_pages_fill_a_cache_as_pages_one_by_one_do(stored: Any) -> None:
     assert held([decoded(batch(*events))]) == held(one_by_one)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.one_of(st.binary(max_size=80), st.recursive(
     st.none() | st.integers(0, 9) | st.text(max_size=5) | st.binary(max_size=5),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),

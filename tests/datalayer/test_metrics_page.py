@@ -14,6 +14,7 @@ from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.objects import ENGINE_NAMES
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES, PageReader, read_page
+from support.exploring import examples
 
 LABELS = 'engine="0",model_name="tiny"'
 VLLM = f"""# HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -236,7 +237,7 @@ LABEL_TEXT = st.text(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.tuples(
@@ -264,7 +265,7 @@ def test_sums_agree_with_a_full_parser(series: list[tuple[str, dict[str, str], f
         assert same(got, want) or got == pytest.approx(want)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.binary(max_size=300), st.sampled_from(sorted(ENGINES)))
 def test_no_bytes_raise(noise: bytes, engine: str) -> None:
     for name in (*ENGINES[engine].waiting, (ENGINES[engine].capacity_info or (b"x",))[0]):
@@ -364,7 +365,7 @@ def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
         )
 
 
-_LABELS = (b"running_lora_adapters", b"max_lora", b'reason="max_num_queued_')
+_LABELS = (b"running_lora_adapters", b"max_lora", b"engine", b'reason="max_num_queued_')
 
 
 def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() -> None:

@@ -239,8 +239,8 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
         interval_s=0.01, clock=lambda: now, rng=random.Random(1),
     )  # fmt: skip
     start(under_test.run())
-    for step in range(1, 41):
-        now = step * 0.5
+    while len(busy.started) <= 2000:  # how many steps that takes is up to the machine
+        now += 0.5
         allowed = 200 * now + 64
         count = -1
         while count != len(busy.started):
@@ -248,7 +248,6 @@ async def test_a_large_fleet_stretches_the_interval(start: Any, until: Any) -> N
             await asyncio.sleep(0.012)
         assert count <= 1.15 * allowed
     assert set(busy.started) == {one.address for one in specs}
-    assert len(busy.started) > 2000
 
 
 class _OverError(Exception):

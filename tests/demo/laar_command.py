@@ -6,17 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import dataclass
 
 MODELS = ("phi3-mini", "granite-3.1-8b")
-
-
-@dataclass(frozen=True, slots=True)
-class Ran:
-    """The result of a command."""
-
-    status: int
-    text: str
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
@@ -33,12 +24,3 @@ async def start(*arguments: str) -> asyncio.subprocess.Process:
 def _heed_ctrl_c() -> None:
     """A test run in the background ignores SIGINT, and children would inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-async def laar(*arguments: object) -> Ran:
-    """Runs `laar` to its end."""
-    process = await start(*map(str, arguments))
-    async with asyncio.timeout(100):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return Ran(process.returncode, output.decode())

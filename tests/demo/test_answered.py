@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from laar.measuring.kv_lookup import queries
+from laar_lab.kv_lookup import queries
 from laar_lab.live.answered import LIMIT_S, MARKS_S, Contestant, sentence, soon
 from laar_lab.live.comparison import Tally
 from laar_lab.live.up import Demo

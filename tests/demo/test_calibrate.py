@@ -14,16 +14,17 @@ import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from laar_command import MODELS, laar
+from laar_command import MODELS
 
 from laar.accuracy import parse_artifact
 from laar.accuracy.fitting.outcomes import parse_outcome
 from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.checks import decide
-from laar.measuring.kv_lookup import solve
 from laar.measuring.sets import SETS, made_questions
+from laar_lab.kv_lookup import solve
 from laar_lab.sim.answers import AccuracySurface
+from support.commands import run, run_beside
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 
@@ -31,11 +32,11 @@ Endpoints = Callable[..., Awaitable[list[str]]]
 async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
-    urls = await sim_endpoints(time_scale=0.02)
+    urls = await sim_endpoints(time_scale=0.005)
     out, outcomes = tmp_path / "capability.json", tmp_path / "calibration.jsonl"
-    ran = await laar(
+    ran = await run_beside(
         *("calibrate", *urls, "--out", out, "--outcomes", outcomes, "--set", "lookups"),
-        *("--seconds", 8, "--concurrency", 4),
+        *("--seconds", 3, "--concurrency", 4),
     )
     assert ran.status == 0, ran.text
     artifact = parse_artifact(out.read_bytes(), source="")
@@ -60,7 +61,7 @@ async def test_a_slow_engine_is_found_slow_and_a_wrong_one_wrong(
     """One at a quarter of the speed; the simulated models get all but look-ups wrong."""
     fast, slow = await sim_endpoints(time_scale=0.02), await sim_endpoints(time_scale=0.08)
     out = tmp_path / "capability.json"
-    ran = await laar(
+    ran = await run_beside(
         *("calibrate", fast[0], slow[1], "-o", out, "--outcomes", tmp_path / "o.jsonl"),
         *("--set", "lookups", "--set", "arithmetic", "--seconds", 8, "--concurrency", 2),
     )
@@ -106,7 +107,7 @@ async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter
 ) -> None:
     urls = await sim_endpoints(time_scale=0.3)
     async with jittery(urls[0], 0.005) as url:
-        ran = await laar(
+        ran = await run_beside(
             *("calibrate", url, "-o", tmp_path / "c.json", "--outcomes", tmp_path / "o.jsonl"),
             *("--seconds", 20, "--max-tokens", 4),
         )
@@ -117,8 +118,8 @@ async def test_predicted_first_tokens_are_those_that_are_seen_in_spite_of_jitter
     assert all(0.8 <= each <= 1.25 for each in found), ran.text
 
 
-async def test_nothing_to_ask_is_an_error_with_a_remedy(tmp_path: Path) -> None:
-    ran = await laar("calibrate", "http://127.0.0.1:1", "--outcomes", tmp_path / "o.jsonl")
+def test_nothing_to_ask_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    ran = run("calibrate", "http://127.0.0.1:1", "--outcomes", tmp_path / "o.jsonl")
     assert ran.status == 2
     assert "is it running?" in ran.text
 

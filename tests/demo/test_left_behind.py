@@ -44,12 +44,11 @@ def is_alive(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "number", "status"),
     [
-        (UP, signal.SIGTERM, 130),
-        (OVERLOAD, signal.SIGTERM, 130),
-        (UP, signal.SIGINT, 130),
-        (UP, signal.SIGKILL, -9),
+        pytest.param(UP, signal.SIGTERM, 130, id="up-term"),
+        pytest.param(OVERLOAD, signal.SIGTERM, 130, id="overload-term", marks=pytest.mark.slow),
+        pytest.param(UP, signal.SIGINT, 130, id="up-ctrl-c", marks=pytest.mark.slow),
+        pytest.param(UP, signal.SIGKILL, -9, id="up-kill"),
     ],
-    ids=["up-term", "overload-term", "up-ctrl-c", "up-kill"],
 )
 async def test_nothing_is_left_of_a_command_that_is_ended(
     arguments: Sequence[str], number: signal.Signals, status: int

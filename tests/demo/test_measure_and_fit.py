@@ -9,15 +9,15 @@ from pathlib import Path
 import orjson
 import pytest
 import yaml
-from laar_command import MODELS, laar, start
-from typer.testing import CliRunner
+from laar_command import MODELS, start
 
 from laar.accuracy import parse_artifact
 from laar.accuracy.fitting.records import parse_records
-from laar.cli import app
+from laar_lab.kv_lookup import queries, write_questions
 from laar_lab.measure_fleet import default_artifact
 from laar_lab.sim.answers import AccuracySurface
 from support import eventually
+from support.commands import run, run_beside
 
 Endpoints = Callable[..., Awaitable[list[str]]]
 
@@ -26,23 +26,30 @@ def endpoints(urls: list[str]) -> list[str]:
     return [part for url in urls for part in ("--endpoint", url)]
 
 
+def lookups(directory: Path, *, per_cell: int, lengths_tokens: list[int]) -> str:
+    path = directory / "lookups.jsonl"
+    drawn = queries(languages=["en"], lengths_tokens=lengths_tokens, per_cell=per_cell, split="fit")
+    write_questions(drawn, path)
+    return str(path)
+
+
 async def test_endpoints_are_measured_and_fitted_to_what_they_are(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()
     out, report, figures = (tmp_path / n for n in ("outcomes.jsonl", "report", "fit.json"))
-    ran = await laar(
-        *("measure", *endpoints(urls), "--out", out, "--per-cell", 40, "--concurrency", 4),
-        *("--language", "en", "--length", 2048, "--length", 8192, "--json", tmp_path / "m.json"),
+    ran = await run_beside(
+        *("measure", *endpoints(urls), "--out", out, "--concurrency", 4, "--json", tmp_path / "m"),
+        *("--task", lookups(tmp_path, per_cell=40, lengths_tokens=[2048, 8192])),
     )
     assert ran.status == 0, ran.text
-    assert orjson.loads((tmp_path / "m.json").read_bytes())["asked"] == 160
+    assert orjson.loads((tmp_path / "m").read_bytes())["asked"] == 160
     outcomes = parse_records([(out.read_bytes(), "")]).outcomes
     assert {o.model for o in outcomes} == set(MODELS)  # and not by their second name
     assert all(o.task == "kv-lookup" and o.ttft_s is not None for o in outcomes)
 
     capability = tmp_path / "capability.json"
-    ran = await laar("fit", out, "-o", capability, "--report", report, "--json", figures)
+    ran = await run_beside("fit", out, "-o", capability, "--report", report, "--json", figures)
     assert ran.status == 0, ran.text
     assert "Held out" in ran.text
     assert "<title>laar: capability report" in (report / "index.html").read_text()
@@ -63,7 +70,7 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
         "accuracy": {"capability": str(capability)},
     }
     config.write_text(yaml.safe_dump(settings))
-    assert (await laar("check", "--no-ports", "-c", config)).status == 0
+    assert (await run_beside("check", "--no-ports", "-c", config)).status == 0
 
 
 async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
@@ -72,8 +79,8 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     urls = await sim_endpoints()
     out = tmp_path / "outcomes.jsonl"
     arguments = [
-        *("measure", *endpoints(urls), "--out", str(out), "--per-cell", "30"),
-        *("--language", "en", "--length", "1024", "--model", "phi3-mini"),
+        *("measure", *endpoints(urls), "--out", str(out), "--model", "phi3-mini"),
+        *("--task", lookups(tmp_path, per_cell=30, lengths_tokens=[1024])),
     ]
     process = await start(*arguments, "--rate", "2")
     await eventually(
@@ -84,11 +91,11 @@ async def test_ctrl_c_loses_nothing_and_the_next_run_goes_on(
     process.send_signal(signal.SIGINT)
     said, _ = await process.communicate()
     assert process.returncode == 130
-    assert "Run it again to go on" in said.decode()
+    assert "Run it again to continue" in said.decode()
     written = out.read_bytes()
     assert 2 <= written.count(b"\n") < 30
     assert written.endswith(b"\n")
-    ran = await laar(*arguments)
+    ran = await run_beside(*arguments)
     assert ran.status == 0, ran.text
     assert out.read_bytes().startswith(written)
     lines = [orjson.loads(line) for line in out.read_bytes().splitlines()]
@@ -99,7 +106,10 @@ async def test_a_model_that_nobody_serves_is_named_beside_those_that_are(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints()
-    ran = await laar("measure", *endpoints(urls), "--model", "gpt", "--out", tmp_path / "o.jsonl")
+    ran = await run_beside(
+        *("measure", *endpoints(urls), "--model", "gpt", "--out", tmp_path / "o.jsonl"),
+        *("--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256])),
+    )
     assert ran.status == 2
     assert "gpt" in ran.text
     assert "granite-3.1-8b, phi3-mini" in ran.text
@@ -121,7 +131,7 @@ async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
         },
     ]
     task.write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    ran = await laar(
+    ran = await run_beside(
         *("measure", *endpoints(urls), "--model", "phi3-mini", "--task", task, "--out", out),
         *("--check-timeout", 1),
     )
@@ -132,20 +142,15 @@ async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
     assert found["fine"]["correct"] is True
 
 
-def run_here(*arguments: object) -> tuple[int, str]:
-    """The command in this process, which is quicker."""
-    ran = CliRunner().invoke(app, list(map(str, arguments)))
-    return ran.exit_code, ran.output
-
-
 def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
     out = tmp_path / "outcomes.jsonl"
-    nobody = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
+    measure = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)
+    nobody = (*measure, "--task", lookups(tmp_path, per_cell=1, lengths_tokens=[256]))
     for arguments, says in [
         (nobody, "is it running"),
-        ((*nobody, "--task", tmp_path / "no.jsonl"), "no.jsonl"),
+        ((*measure, "--task", tmp_path / "no.jsonl"), "no.jsonl"),
         ((*nobody, "--key-env", "NO_KEY"), "NO_KEY"),
-        ((*nobody, "--language", "fr"), "fr"),
+        (("lab", "lookups", out, "--language", "fr"), "fr"),
         (("fit", out), "laar measure"),
         (("ttca", "--policy", "best"), "unknown policy `best`"),
         (("ttca", "--url", "http://127.0.0.1:9", "--capability", out), "--capability"),
@@ -153,8 +158,8 @@ def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
         (("ttca", "--url", "127.0.0.1:9", "--policy", "laar"), "write http://127.0.0.1:9"),
         (("sim-endpoint", "--port", "99999"), "65535"),
     ]:
-        status, text = run_here(*arguments)
-        assert (status, says in text) == (2, True), (arguments, text)
+        ran = run(*arguments)
+        assert (ran.status, says in ran.text) == (2, True), (arguments, ran.text)
 
 
 @pytest.mark.parametrize(
@@ -177,5 +182,5 @@ def test_a_tampered_artifact_is_refused_with_both_versions_named(
     }
     config.write_text(yaml.safe_dump(settings))
     capability.write_bytes(orjson.dumps({**orjson.loads(default_artifact()), **change}))
-    status, text = run_here(command, "-c", config)
-    assert (status, says in text, str(capability) in text) == (2, True, True), text
+    ran = run(command, "-c", config)
+    assert (ran.status, says in ran.text, str(capability) in ran.text) == (2, True, True), ran.text

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import orjson
 import pytest
-from laar_command import laar
 
-from laar.measuring.kv_lookup import Query, queries
+from laar_lab.kv_lookup import Query, queries
 from laar_lab.live.agreement import Figures, agreements, in_lab, in_order
 from laar_lab.live.comparison import Tally
 from laar_lab.live.figures import Step, improvements, plot, steps
+from support.commands import run_beside
 from support.outcomes import outcome
 
 
@@ -70,7 +70,7 @@ def test_improvement_is_the_share_of_the_baselines_time_saved_in_each_cell(tmp_p
 @pytest.mark.usefixtures("envoy_binary")
 async def test_held_out_questions_are_replayed_through_envoy(tmp_path: Path) -> None:
     figures, drawing = tmp_path / "ttca.json", tmp_path / "ttca.png"
-    ran = await laar(
+    ran = await run_beside(
         *("ttca", "--policy", "laar", "--policy", "session-affinity", "--per-cell", 6),
         *("--language", "en", "--length", 65536, "--time-scale", 0.002),
         *("--json", figures, "--plot", drawing),
@@ -108,7 +108,7 @@ def test_a_run_like_the_labs_is_rarely_said_to_disagree() -> None:
 
 
 def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
-    asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=30)
+    asked = queries(languages=["en"], lengths_tokens=[65536], per_cell=15)
 
     def lab(runs: int, *, keep_prompts: bool) -> dict[str, list[Figures]]:
         return in_lab(
@@ -123,7 +123,7 @@ def test_another_setting_of_the_engines_is_said_to_disagree() -> None:
     (other,) = lab(1, keep_prompts=False)["session-affinity"]
     results = [(query("en", 65536), outcome(other.ttca_s, correct=True))]
     found = agreements(
-        [Tally("session-affinity", results)], lab(8, keep_prompts=True), time_scale=1.0
+        [Tally("session-affinity", results)], lab(5, keep_prompts=True), time_scale=1.0
     )
     assert {one.figure: one.agrees for one in found}["ttca_s"] is False
 
@@ -142,7 +142,7 @@ def test_chance_changes_the_order_inside_a_cell_only() -> None:
 @pytest.mark.usefixtures("envoy_binary")
 async def test_envoy_and_the_lab_decide_alike(tmp_path: Path) -> None:
     figures = tmp_path / "ttca.json"
-    ran = await laar(
+    ran = await run_beside(
         *("ttca", "--against-lab", 12, "--drop-prompts", "--per-cell", 8, "--time-scale", 0.2),
         *("--policy", "laar", "--policy", "load-aware", "--json", figures),
         *("--length", 4096, "--length", 8192, "--length", 16384),

@@ -318,6 +318,6 @@ def test_the_guides_line_sets_the_image_of_every_overlay(tmp_path: Path) -> None
     for name in OVERLAYS:
         spec = pod_template(render(tmp_path / "deploy" / "overlays" / name))["spec"]
         [laar] = [one for one in spec["containers"] if one["name"] == "laar"]
-        assert laar["image"] == "registry.test:5000/team/laar:0.1.0"
+        assert laar["image"] == "registry.test:5000/team/laar:0.2.0"
         for first in spec.get("initContainers", []):
             assert first["image"] == laar["image"]

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from kustomized import documents, render
 
+from laar.server.admin.metrics import metrics_page
 from laar.server.runner import Runner
 from laar.settings import Settings
 
@@ -34,7 +35,7 @@ def groups() -> list[dict[str, Any]]:
 def known(groups: list[dict[str, Any]]) -> set[str]:
     """Every series there is: what the picker exports, and what the rules record."""
     settings = Settings.model_validate({"endpoints_file": "none.yaml", "flow": {"enabled": True}})
-    page = Runner(settings).picker.metrics.page().decode()
+    page = metrics_page(Runner(settings).picker).decode()
     families = set(re.findall(r"^# TYPE (\w+)", page, re.MULTILINE))
     return (
         families

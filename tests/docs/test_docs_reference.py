@@ -41,6 +41,17 @@ def test_every_header_is_described():
     assert missing == []
 
 
+def test_every_header_is_used():
+    used = {
+        node.attr if isinstance(node, ast.Attribute) else node.id
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Load)
+    }
+    named = {name for name in vars(headers) if name.isupper() and not name.startswith("_")}
+    assert named <= used
+
+
 def test_headers_of_ours_are_spelled_where_headers_are_read():
     named = {
         path.name

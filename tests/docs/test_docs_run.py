@@ -6,18 +6,25 @@ block is left out when it starts something that stays, or needs a cluster, an en
 
 import ast
 import asyncio
+import contextlib
+import json
 import os
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from docs_pages import DOCS, commands, fences
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -59,13 +66,14 @@ NOT_RUN = [
     {"istioctl"},
     {"vllm"},
 ]
+IN_LAB = [["laar", "lab", "list"], ["laar", "lab", "lookups"]]
 DEADLINE_S = 60.0
 
 
 def runnable(fence):
     """Whether every command of a block can be run here."""
     return all(
-        words[0] == "curl" or words[:3] == ["laar", "lab", "list"] or tuple(words[:2]) in RUN
+        words[0] == "curl" or tuple(words[:2]) in RUN or words[:3] in IN_LAB
         for words in commands(fence.text)
     )
 
@@ -97,6 +105,8 @@ class Site:
     directory: Path
     running: Path
     replaced: dict[str, str]
+    do: Callable[[Coroutine], Any]
+    """Runs a coroutine on the loop of the endpoints, to its end."""
 
     def here(self, text):
         """A page's text with this machine's addresses."""
@@ -114,7 +124,6 @@ class Site:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory, envoy_binary):
     """Endpoints, picker and Envoy of the guide in front of vLLM, on a loop of their own."""
-    site = Site(tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("running"), {})
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -122,6 +131,9 @@ def site(tmp_path_factory, envoy_binary):
 
     def wait_for(coroutine):
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(DEADLINE_S)
+
+    folders = (tmp_path_factory.mktemp(name) for name in ("site", "running"))
+    site = Site(*folders, {}, wait_for)
 
     try:
         wait_for(start(site, stack))
@@ -177,30 +189,61 @@ async def start(site, stack):
     site.replaced["http://127.0.0.1:19000"] = envoy.admin_url
 
 
+LAAR = """#!{python} -IS
+import json, pathlib, socket, sys
+with socket.socket(socket.AF_UNIX) as here:
+    here.connect(str(pathlib.Path(__file__).with_name("socket")))
+    with here.makefile("rwb") as lines:
+        lines.write(json.dumps(sys.argv[1:]).encode() + b"\\n")
+        lines.flush()
+        status, out, err = json.loads(lines.readline())
+sys.stdout.write(out)
+sys.stderr.write(err)
+sys.exit(status)
+"""
+"""`laar` in a shell, run by the process of the tests: another would take a second to start."""
+CURL = """#!/bin/sh
+PATH=${PATH#*:} exec curl --fail-with-body "$@"
+"""
+
+
+async def run_for_shell(reader, writer):
+    """Run one command of `LAAR`; there is one at a time."""
+    arguments = json.loads(await reader.readline())
+    ran = await asyncio.to_thread(CliRunner(env={"NO_COLOR": "1"}).invoke, app, arguments)
+    if ran.exception is not None and not isinstance(ran.exception, SystemExit):
+        traceback.print_exception(ran.exception)
+    writer.write(json.dumps([ran.exit_code, ran.stdout, ran.stderr]).encode() + b"\n")
+    await writer.drain()
+    writer.close()
+
+
 @pytest.fixture(scope="module")
 def shell(site):
     """Runs a shell text in the site's folder; curl fails where the server says no."""
     bin_folder = site.directory / "bin"
     bin_folder.mkdir()
-    for name, command in (
-        ("laar", f'"{sys.executable}" -m laar.cli "$@"'),
-        ("curl", 'PATH=${PATH#*:} exec curl --fail-with-body "$@"'),
-    ):
-        (bin_folder / name).write_text(f"#!/bin/sh\n{command}\n")
+    for name, script in (("laar", LAAR.replace("{python}", sys.executable)), ("curl", CURL)):
+        (bin_folder / name).write_text(script)
         (bin_folder / name).chmod(0o755)
+    server = site.do(asyncio.start_unix_server(run_for_shell, bin_folder / "socket"))
 
     def run(text):
-        return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", text],
-            cwd=site.directory,
-            env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "NO_COLOR": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=DEADLINE_S,
-        )
+        with contextlib.chdir(site.directory):  # for `laar`, which is run here
+            return subprocess.run(
+                ["bash", "-euo", "pipefail", "-c", text],
+                env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=DEADLINE_S,
+            )
 
-    return run
+    async def close():
+        server.close()
+
+    yield run
+    site.do(close())
 
 
 @pytest.mark.parametrize("fence", BLOCKS, ids=str)

@@ -1,10 +1,12 @@
 """Settings, code and commands on the pages are ones that laar takes."""
 
 import ast
+import functools
 import importlib
 import json
 import re
 
+import click
 import pytest
 import typer
 import yaml
@@ -40,7 +42,6 @@ COMMANDS = typer.main.get_command(app)
 SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
 OF_OTHERS = {"prometheus.yml", "kustomization.yaml"}
 """Files of other programs, by the title of their block."""
-by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @pytest.mark.parametrize("fence", all_fences("yaml"), ids=str)
@@ -73,39 +74,64 @@ def test_python_compiles_and_its_imports_exist(fence):
             assert all(hasattr(module, name.name) for name in node.names)
 
 
+@functools.cache
+def below(*path):
+    """The commands below the one of this path, by name; none of a command."""
+    return commands_below(below(*path[:-1])[path[-1]] if path else COMMANDS)
+
+
 def resolved(words):
     """The command that the words after `laar` name, and the words that are left."""
-    command = COMMANDS
-    while below := commands_below(command):
-        if not words or words[0].startswith("-"):
+    path = ()
+    while known := below(*path):
+        if len(path) == len(words) or words[len(path)].startswith("-"):
             break
-        assert words[0] in below, f"no command {words[0]}"
-        command, words = below[words[0]], words[1:]
-    return command, words
+        assert words[len(path)] in known, f"no command {words[len(path)]}"
+        path = words[: len(path) + 1]
+    command = below(*path[:-1])[path[-1]] if path else COMMANDS
+    return command, words[len(path) :]
 
 
-@by_page
-def test_commands_shown_are_taken_as_they_stand(page):
-    for words in shown_commands(page):
-        if words[0] == "laar" and "|" not in " ".join(words):
-            command, rest = resolved(words[1:])
-            command.make_context(command.name, list(rest))
-            if words[1:3] == ["lab", "run"]:
-                assert words[3] in all_experiments()
-        if words[0] == "make":
-            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+def walked(check):
+    """Check each page; fail with the faults of all of them, each with its page."""
+    faults = []
+    for page in PAGES:
+        try:
+            check(page)
+        except (AssertionError, click.ClickException) as fault:
+            faults.append(f"{page.relative_to(ROOT)}: {fault}")
+    assert not faults, "\n".join(faults)
 
 
-@by_page
-def test_commands_mentioned_exist_with_their_options(page):
-    for words in mentioned_commands(page):
-        if page == DOCS / "reference/cli.md" and not words[-1].startswith("-"):
-            words = [word for word in words if not word.strip("[]").isupper()]
-        if "COMMAND" in words:
-            continue
-        command, rest = resolved(words[1:])
-        known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
-        assert {word for word in rest if word.startswith("-")} <= known, words
+def test_commands_shown_are_taken_as_they_stand():
+    makefile = (ROOT / "Makefile").read_text()
+
+    def check(page):
+        for words in shown_commands(page):
+            if words[0] == "laar" and "|" not in " ".join(words):
+                command, rest = resolved(tuple(words[1:]))
+                command.make_context(command.name, list(rest))
+                if words[1:3] == ["lab", "run"]:
+                    assert words[3] in all_experiments(), words
+            if words[0] == "make":
+                assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), words
+
+    walked(check)
+
+
+def test_commands_mentioned_exist_with_their_options():
+    def check(page):
+        for words in mentioned_commands(page):
+            if page == DOCS / "reference/cli.md" and not words[-1].startswith("-"):
+                words = [word for word in words if not word.strip("[]").isupper()]
+            if "COMMAND" in words:
+                continue
+            command, rest = resolved(tuple(words[1:]))
+            known = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+            unknown = {word for word in rest if word.startswith("-")} - known - {"--help"}
+            assert not unknown, words
+
+    walked(check)
 
 
 def sections(model):
@@ -116,16 +142,19 @@ def sections(model):
     }
 
 
-@by_page
-def test_settings_and_metrics_named_in_the_text_exist(page):
-    text = page.read_text()
+def test_settings_and_metrics_named_in_the_text_exist():
     known = sections(Settings)
-    for section, name in re.findall(r"`([a-z_]+)\.([a-z_]+)`", text):
-        if known.get(section) and (section, name) != ("envoy", "lb"):  # a metadata namespace
-            assert name in known[section], f"{section}.{name}"
     metrics = (DOCS / "reference/metrics.md").read_text()
-    for name in re.findall(r"`(laar_[a-z_]+)", text):
-        assert f"`{name}`" in metrics or name in ("laar_", "laar_lab"), name
+
+    def check(page):
+        text = page.read_text()
+        for section, name in re.findall(r"`([a-z_]+)\.([a-z_]+)`", text):
+            if known.get(section) and (section, name) != ("envoy", "lb"):  # a metadata namespace
+                assert name in known[section], f"{section}.{name}"
+        for name in re.findall(r"`(laar_[a-z_]+)", text):
+            assert f"`{name}`" in metrics or name in ("laar_", "laar_lab"), name
+
+    walked(check)
 
 
 def test_the_pages_are_found_and_so_are_their_blocks():

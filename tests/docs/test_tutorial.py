@@ -10,7 +10,8 @@ import sys
 import pytest
 from docs_pages import DOCS, fences
 
-pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
+# Its commands are tested one by one as well: in tests/envoy, tests/demo and test_docs_run.py.
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(240)]
 
 TUTORIAL = DOCS / "tutorial.md"
 STAYS = {
@@ -85,7 +86,7 @@ def test_every_command_of_the_tutorial_does_what_it_says(tmp_path, envoy_binary,
         "x-laar-exhausted: true",
         "laar with this artifact",
         " won by ",
-        "Envoy: modes, limits, time-outs and breakers fit",
+        "Envoy: modes, limits, timeouts and breakers fit",
         "ended with 0",
     ):
         found = done.stdout.find(text, at)

@@ -15,8 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from laar.cli import app
-from laar.cli.explain import explain_offline, read_headers, show_explanation
-from laar.cli.remote import explain_live
+from laar.cli.explain import explain_live, explain_offline, read_headers, show_explanation
 from laar.core.endpoints import Reading
 from laar.doctor import Doctor, Finding, Level, Places, admin_url, show_findings
 from laar.doctor.doctor import _clock

@@ -5,11 +5,11 @@ import copy
 import pytest
 
 from laar.doctor.envoy import configuration, envoy_findings, faults, fixed
-from laar.doctor.envoy_judgements import Needs
+from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Level
-from laar.envoy.bootstrap import render
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import validate
+from support.bootstraps import rendered
 
 NEEDS = Needs()
 SHAPES = ("sidecar", "standalone", "gateway")
@@ -35,7 +35,7 @@ def cluster(bootstrap, name):
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_bootstraps_of_laar_envoy_have_no_faults(shape):
-    (finding,) = envoy_findings(render(shape), NEEDS)
+    (finding,) = envoy_findings(rendered(shape, BootstrapOptions()), NEEDS)
     assert finding.level is Level.OK
 
 
@@ -106,7 +106,7 @@ BREAKS = {
 
 @pytest.mark.parametrize("field", BREAKS)
 def test_each_fault_is_found_with_its_remedy_and_put_right(field):
-    good = render("standalone")
+    good = rendered("standalone", BootstrapOptions())
     broken = copy.deepcopy(good)
     BREAKS[field](broken)
     found = list(faults(configuration(copy.deepcopy(broken)), NEEDS))
@@ -123,7 +123,7 @@ def test_each_fault_is_found_with_its_remedy_and_put_right(field):
 @pytest.mark.parametrize("options", [{"auto_config": {}}, {"explicit_http_config": {}}, {}])
 def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
     """Its other options stay."""
-    broken = render("sidecar")
+    broken = rendered("sidecar", BootstrapOptions())
     picker = cluster(broken, "laar-picker")
     (kind,) = picker["typed_extension_protocol_options"]
     kept = {"common_http_protocol_options": {"idle_timeout": "5s"}}
@@ -139,14 +139,14 @@ def test_http_2_to_the_picker_may_be_written_in_several_ways(options):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_envoy_that_was_to_fail_closed_stays_so(shape):
     """Where pools are a boundary (`laar envoy --no-fail-open`), a fix must not open it."""
-    closed = render(shape, BootstrapOptions(fail_open=False))
+    closed = rendered(shape, BootstrapOptions(fail_open=False))
     (finding,) = envoy_findings(closed, NEEDS)
     assert finding.level is Level.OK
     assert not processor(fixed(closed, NEEDS)).get("failure_mode_allow")
 
 
 def test_a_fault_of_many_routes_is_told_once():
-    broken = render("sidecar")
+    broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:
         each.get("route", {}).pop("retry_policy", None)
@@ -156,7 +156,7 @@ def test_a_fault_of_many_routes_is_told_once():
 
 
 def test_the_clusters_of_a_weighted_route_are_looked_at():
-    broken = render("sidecar")
+    broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:
         if "route" in each:
@@ -167,7 +167,7 @@ def test_the_clusters_of_a_weighted_route_are_looked_at():
 
 
 def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
-    broken = render("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
+    broken = rendered("gateway", BootstrapOptions(max_body_bytes=1024, body_mode="full-duplex"))
     processor(broken)["processing_mode"].pop("response_body_mode")
     processor(broken)["processing_mode"]["request_trailer_mode"] = "SKIP"
     fields = {fault.field for fault in faults(copy.deepcopy(broken), NEEDS)}
@@ -176,12 +176,12 @@ def test_full_duplex_needs_trailers_and_bodies_both_ways_and_no_buffer():
 
 def test_settings_say_how_much_envoy_has_to_hold_and_to_wait():
     needs = Needs(max_body_bytes=64 << 20, message_timeout_s=700.0)
-    found = {f.field: f.wanted for f in faults(render("standalone"), needs)}
+    found = {f.field: f.wanted for f in faults(rendered("standalone", BootstrapOptions()), needs)}
     assert found == {"max_message_timeout": "700s", "per_connection_buffer_limit_bytes": 64 << 20}
 
 
 def test_an_envoy_without_the_filter_is_told_where_to_start():
-    bare = render("standalone")
+    bare = rendered("standalone", BootstrapOptions())
     manager(bare)["http_filters"].pop(0)
     (finding,) = envoy_findings(bare, NEEDS)
     assert finding.level is Level.ERROR
@@ -190,7 +190,7 @@ def test_an_envoy_without_the_filter_is_told_where_to_start():
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_routes_of_an_earlier_version_are_to_be_rendered_again(shape):
-    old = render(shape)
+    old = rendered(shape, BootstrapOptions())
     (host,) = manager(old)["route_config"]["virtual_hosts"]
     hedged = [r for r in host["routes"] if "hedge_policy" in r.get("route", ())]
     host["routes"] = [r for r in host["routes"] if r not in hedged]
@@ -201,7 +201,7 @@ def test_routes_of_an_earlier_version_are_to_be_rendered_again(shape):
 
 
 def test_what_comes_over_xds_is_read_too():
-    bootstrap = render("standalone")
+    bootstrap = rendered("standalone", BootstrapOptions())
     resources = bootstrap.pop("static_resources")
     listener = resources["listeners"][0]
     table = manager({"static_resources": resources}).pop("route_config") | {"name": "t"}
@@ -229,7 +229,7 @@ def test_a_configuration_with_nothing_in_it_is_no_fault_of_ours(junk):
 def test_a_real_envoy_takes_the_bootstrap_put_right(envoy_binary, tmp_path):
     eds = tmp_path / "endpoints.json"
     eds.write_text('{"resources": []}')
-    broken = render("standalone", BootstrapOptions(eds_path=str(eds)))
+    broken = rendered("standalone", BootstrapOptions(eds_path=str(eds)))
     for field, damage in BREAKS.items():
         if field != "load_balancing_policy.selected_host_key":
             damage(broken)

@@ -20,6 +20,8 @@ import orjson
 import pytest
 import yaml
 
+from laar.server.admin.metrics import metrics_page
+
 pytest.importorskip("tokenizers", reason="NO tokenizers HERE: install laar[tokenizers]")
 from vllm_server import NEEDS_VLLM, QUESTION, Engine, running, started, write_model
 
@@ -311,6 +313,25 @@ async def test_what_is_believed_cached_is_what_the_engines_find(
     assert abs(believed - found) <= 0.01 * points * prompt
 
 
+@pytest.mark.parametrize("events", [False, True], ids=["text alone", "text and events"])
+async def test_each_data_parallel_rank_is_believed_by_itself(events, gateway, model, tmp_path):
+    (port,) = free_ports(1)
+    sockets = 20_000 + port % 10_000  # each rank takes the next port for each of its sockets
+    engine = Engine(port, sockets, sockets + 10)
+    options = (*OPTIONS, "--data-parallel-size", "2")
+    with started([engine], model, tmp_path, *options):
+        async with gateway(of=[engine], events=events) as behind:
+            table = behind.runner.picker.table
+            await eventually(lambda: len(table) == 2, what="an endpoint for each rank")
+            before = prefixes(behind.runner)
+            prompt, _ = await converse(behind, talks=16, turns=6, seed="ranks", at_once=3)
+            after = prefixes(behind.runner)
+    found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+    sys.stdout.write(f"\ntwo ranks: found {found:.3f}, believed {believed:.3f}\n")
+    assert found >= 0.5
+    assert believed == pytest.approx(found, abs=0.03)
+
+
 def prefixes(runner):
     """Prompt tokens that were found cached, and believed to be, so far."""
     names = ("laar_prefix_found_tokens_total", "laar_prefix_believed_tokens_total")
@@ -424,7 +445,7 @@ async def test_documents_in_another_order_are_found_cached(gateway):
 async def test_predictions_of_the_first_token_come_true(gateway):
     async with gateway() as behind:
         await converse(behind, talks=16, turns=6, seed=5)
-        page = behind.runner.picker.metrics.page().decode()
+        page = metrics_page(behind.runner.picker).decode()
     rows = re.findall(r'laar_predicted_ttft_ratio_bucket\{le="([^"]+)"\} ([\d.e+]+)', page)
     count = float(rows[-1][1])
     median = next(float(bound) for bound, below in rows if float(below) >= 0.5 * count)

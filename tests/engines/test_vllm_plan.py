@@ -14,6 +14,7 @@ import laar.engines.vllm
 from laar.engines.vllm import Candidate, StepSettings, plan, require_known_version
 from laar.errors import SettingError
 from laar.flow.prefill_time import PrefillTable
+from support.exploring import examples
 
 SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
 TABLE = PrefillTable.from_rate(1e-5)
@@ -167,7 +168,7 @@ def test_no_slot_no_start():
     assert step.chunks == {"new": 0, "old": 784}
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     rows=st.lists(
         st.tuples(

@@ -14,6 +14,7 @@ from laar.envoy.endpoints_file import write_eds
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import validate
 from laar.errors import SettingError
+from support.bootstraps import rendered
 
 CHECKED_IN = Path(__file__).parents[2] / "envoy"
 SHAPES = ["sidecar", "standalone", "gateway"]
@@ -91,7 +92,11 @@ def test_validation_repeats_envoys_words(envoy_binary, options):
     [("sidecar", "127.0.0.1"), ("standalone", "0.0.0.0"), ("gateway", "0.0.0.0")],
 )
 def test_each_listener_binds_where_its_callers_are(shape, data_address):
-    assert bind_addresses(render(shape)) == [data_address, "0.0.0.0", "127.0.0.1"]
+    assert bind_addresses(rendered(shape, BootstrapOptions())) == [
+        data_address,
+        "0.0.0.0",
+        "127.0.0.1",
+    ]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -101,16 +106,19 @@ def test_a_host_that_is_chosen_counts_for_requests_and_probes(shape):
 
 
 def test_body_modes_follow_the_shape_unless_chosen():
-    modes = {
-        (shape, chosen): ext_proc(render(shape, BootstrapOptions(body_mode=chosen)))
-        for shape in SHAPES
-        for chosen in (None, "native", "streamed", "full-duplex")
-    }
-    for (shape, chosen), filter_ in modes.items():
+    """Each shape unless chosen, each mode where it is not the shape's own."""
+    unchosen = [(shape, None) for shape in SHAPES]
+    for shape, chosen in [
+        *unchosen,
+        ("gateway", "native"),
+        ("sidecar", "streamed"),
+        ("standalone", "full-duplex"),
+    ]:
+        filter_ = ext_proc(rendered(shape, BootstrapOptions(body_mode=chosen)))
         mode = chosen or ("streamed" if shape == "gateway" else "native")
         bodies = filter_["processing_mode"]
-        assert (bodies["request_body_mode"], bodies.get("response_body_mode")) == {
-            "native": ("BUFFERED", None),
+        assert (bodies["request_body_mode"], bodies["response_body_mode"]) == {
+            "native": ("BUFFERED", "NONE"),
             "streamed": ("BUFFERED", "STREAMED"),
             "full-duplex": ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
         }[mode]
@@ -121,7 +129,7 @@ def test_body_modes_follow_the_shape_unless_chosen():
     ("body_mode", "fail_open", "timeout"),
     [
         ("native", True, None),
-        ("streamed", True, "1.500s"),
+        ("streamed", True, "1.5s"),
         ("streamed", False, "12s"),
         ("full-duplex", True, "12s"),
     ],
@@ -130,7 +138,7 @@ def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(
     body_mode, fail_open, timeout
 ):
     options = BootstrapOptions(body_mode=body_mode, fail_open=fail_open)
-    clusters = render("gateway", options)["static_resources"]["clusters"]
+    clusters = rendered("gateway", options)["static_resources"]["clusters"]
     (picker,) = (each for each in clusters if each["name"] == "laar-picker")
     (protocol,) = picker["typed_extension_protocol_options"].values()
     http2 = protocol["explicit_http_config"]["http2_protocol_options"]
@@ -139,7 +147,7 @@ def test_a_late_ping_cuts_streams_soon_only_where_their_answers_go_on(
 
 def test_only_a_held_request_may_wait_for_the_picker_and_then_beyond_the_longest_hold():
     filter_ = ext_proc(render("sidecar", BootstrapOptions(longest_hold_s=120.0)))
-    assert filter_["message_timeout"] == "1.800s"
+    assert filter_["message_timeout"] == "1.8s"
     assert filter_["max_message_timeout"] == "130s"
 
 

@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -24,44 +25,31 @@ from laar.envoy.options import BootstrapOptions
 from laar.errors import SettingError
 from laar.settings import load
 from laar_lab.live.processes import LaarProcess, wait_for
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 from support import Answer, RecordingUpstream
+from support.commands import run, run_beside
 from support.waiting import eventually, free_ports
 
 
-async def _laar(*arguments: str, **variables: str) -> tuple[int, str]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, **variables},
-    )
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
-
-
 async def test_two_engines_to_an_answer_in_two_commands(tmp_path: Path) -> None:
-    one, two, nothing, listen, ready, *picker = free_ports(8)
-    engines = [
-        LaarProcess(
-            ("sim-endpoint", "--port", str(port), "--served-name", name, "--time-scale", "0.01"),
-            tmp_path / f"{name}.log",
-        )
-        for port, name in ((one, "llama"), (two, "phi"))
-    ]
-    async with engines[0], engines[1]:
-        for port, process in zip((one, two), engines, strict=True):
-            await wait_for(f"http://127.0.0.1:{port}/health", process)
+    one, nothing, listen, ready, *picker = free_ports(7)
+    command = ("sim-endpoint", "--port", str(one), "--served-name", "llama", "--time-scale", "0.01")
+    process = LaarProcess(command, tmp_path / "llama.log")
+    other = SimulatedEndpoint(EndpointSettings(model="phi", served_names=["phi"], time_scale=0.01))
+    async with process, AsyncExitStack() as stack:
+        await other.start()
+        stack.push_async_callback(other.stop)
+        two = int(other.url.rpartition(":")[2])
+        await wait_for(f"http://127.0.0.1:{one}/health", process)
         directory = tmp_path / "made"
-        status, text = await _laar(
+        ran = await run_beside(
             *("init", "-e", f"http://127.0.0.1:{one}", "-e", f"127.0.0.1:{two}"),
             *("-e", f"127.0.0.1:{nothing}", "-d", str(directory)),
         )
-        assert status == 1, text
-        assert "no answer at /v1/models" in text
+        assert ran.status == 1, ran.text
+        assert "no answer at /v1/models" in ran.text
         left_out = f"1 of 3 engines left out: complete {directory / 'endpoints.yaml'}"
-        assert text.splitlines()[-1] == left_out
+        assert ran.text.splitlines()[-1] == left_out
         written = (directory / "endpoints.yaml").read_text()
         heading, entry = written.split(f"# 127.0.0.1:{nothing} named no model.")
         completed = heading + entry.partition("\n")[2].replace("# ", "").replace("#", "")
@@ -170,7 +158,7 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
             await eventually(answers, timeout_s=60, what="an answer through Envoy")
             write(60.0)
             await eventually(
-                lambda: "from now on: shutdown.grace_s" in log.read_text(), what="the new grace"
+                lambda: "now in effect: shutdown.grace_s" in log.read_text(), what="the new grace"
             )
             upstream.script(Answer.sse(events()))
             asked = {"model": "m", "prompt": "b", "stream": True}
@@ -204,12 +192,12 @@ async def test_answers_end_within_a_grace_that_was_changed_while_serving(tmp_pat
         (("-e", "127.0.0.1:1"), "start the engines"),
     ],
 )
-async def test_what_cannot_be_is_an_error_with_a_remedy(
+def test_what_cannot_be_is_an_error_with_a_remedy(
     tmp_path: Path, arguments: tuple[str, ...], remedy: str
 ) -> None:
-    status, text = await _laar("init", *arguments, "-d", str(tmp_path))
-    assert status == 2
-    assert remedy in text
+    ran = run("init", *arguments, "-d", tmp_path)
+    assert ran.status == 2
+    assert remedy in ran.text
     assert not (tmp_path / "laar.yaml").exists()
 
 
@@ -225,13 +213,13 @@ async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> Non
     engine.router.add_get("/v1/models", models)
     place = tmp_path / "my fleet"
     async with TestServer(engine) as server:
-        asked = ("init", "-e", f"127.0.0.1:{server.port}", "-d", str(place))
-        status, text = await _laar(*asked)
-        assert status == 2
-        assert "--key-env" in text
-        status, text = await _laar(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
-    assert status == 0, text
-    assert f"cd '{place}' && laar serve" in text
+        asked = ("init", "-e", f"127.0.0.1:{server.port}", "-d", place)
+        ran = await run_beside(*asked)
+        assert ran.status == 2
+        assert "--key-env" in ran.text
+        ran = await run_beside(*asked, "--key-env", "ENGINE_KEY", ENGINE_KEY="secret")
+    assert ran.status == 0, ran.text
+    assert f"cd '{place}' && laar serve" in ran.text
     # Without the key the picker can't read the adapters.
     assert yaml.safe_load((place / "endpoints.yaml").read_text())["endpoints"][0]["models"] == [
         "m",
@@ -241,11 +229,11 @@ async def test_an_engine_with_a_key_is_looked_at_with_one(tmp_path: Path) -> Non
         assert written.is_dir() or "secret" not in written.read_text()
 
 
-async def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
+def test_files_are_not_overwritten_unasked(tmp_path: Path) -> None:
     (tmp_path / "laar.yaml").write_text("mine")
-    status, text = await _laar("init", "-e", "127.0.0.1:1", "-d", str(tmp_path))
-    assert status == 2
-    assert "--force" in text
+    ran = run("init", "-e", "127.0.0.1:1", "-d", tmp_path)
+    assert ran.status == 2
+    assert "--force" in ran.text
     assert (tmp_path / "laar.yaml").read_text() == "mine"
 
 
@@ -294,7 +282,7 @@ def test_the_envoy_beside_a_picker_with_tls_has_to_be_written(tmp_path: Path) ->
     done = CliRunner().invoke(app, ["check", "--no-ports", "--with-envoy", "-c", str(config)])
     assert done.exit_code == 2
     assert "laar.yaml:3: listen.tls: " in done.output
-    with pytest.raises(SettingError, match=r"take listen.tls out, or write an envoy.yaml"):
+    with pytest.raises(SettingError, match=r"remove listen.tls, or write an envoy.yaml"):
         bootstrap_beside(load(config), config)
     (tmp_path / "envoy.yaml").write_text("admin: {address: {}}\n")
     assert bootstrap_beside(load(config), config) == {"admin": {"address": {}}}
@@ -353,7 +341,7 @@ async def test_adapters_that_the_picker_reads_itself_are_not_written(tmp_path: P
     engine.router.add_get("/v1/models", models)
     async with TestServer(engine) as server:
         base_url = f"http://127.0.0.1:{server.port}/v1"
-        status, text = await _laar("init", "-e", base_url, "-d", str(tmp_path))
-    assert (status, "adapters: lora" in text) == (0, True)
+        ran = await run_beside("init", "-e", base_url, "-d", tmp_path)
+    assert (ran.status, "adapters: lora" in ran.text) == (0, True)
     [entry] = yaml.safe_load((tmp_path / "endpoints.yaml").read_text())["endpoints"]
     assert entry["models"] == ["m"]

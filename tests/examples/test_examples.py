@@ -49,10 +49,9 @@ def run(*words, path=()):
 def test_the_scorer_passes_its_own_tests_and_serves_where_it_is_installed(cheap_first):
     tests = run("-m", "pytest", "-q", "-p", "no:cacheprovider", CHEAP, path=cheap_first)
     assert " passed" in tests
-    shown = run(
-        "-m", "laar.cli", "check", "--no-ports", "-c", CHEAP / "laar.yaml", path=cheap_first
-    )
-    assert "policy: thrifty" in shown
+    with installed(*cheap_first):
+        checked = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(CHEAP / "laar.yaml")])
+    assert "policy: thrifty" in checked.output
 
 
 def test_without_the_package_its_settings_are_refused_with_the_known_names():

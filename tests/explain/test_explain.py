@@ -63,7 +63,7 @@ def fleet(known, *endpoints, prefixes=None):
     )
     return Director(
         table,
-        build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0)),
+        build_policies(CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.0)),
         DirectorSettings(aliases=ALIASES),
         rng=random.Random(1),
         assessor=known,

@@ -12,6 +12,7 @@ from laar.flow.item import Held, Item, Limits, Shed
 from laar.flow.queue import Queue
 from laar.flow.slack import MIN_WORK_S, RHO_MAX
 from laar.flow.waiting import Bag, Crowd
+from support.exploring import examples
 
 LIMITS = Limits(max_waiting=25, max_held_bytes=30_000, patience=2.0, min_hold_s=2.0, max_hold_s=40)
 
@@ -180,7 +181,7 @@ class Life:
             assert abs(wakeup_s - max(0.0, first - self.now)) < 1e-9
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(seed=st.integers(0, 2**32), overlap=st.booleans())
 def test_every_choice_follows_the_rules(seed, overlap):
     life = Life(seed, overlap=overlap)
@@ -201,7 +202,7 @@ def test_every_choice_follows_the_rules(seed, overlap):
     assert life.queue.waiting == 0
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 12), st.booleans(), st.floats(-9, 9), st.floats(0.1, 5)),
@@ -229,7 +230,7 @@ def test_a_bag_finds_what_a_search_through_all_finds(steps, now):
     assert found[1] == heights[found[0]] == min(heights.values())
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(steps=st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=80))
 def test_a_crowd_knows_its_largest_tenant_and_its_newest_request(steps):
     crowd: Crowd[int] = Crowd()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from laar.errors import SettingError
 from laar.flow.prefill_time import PrefillTable, largest_chunk
+from support.exploring import examples
 
 
 def cost(chunk_tokens: int, context_tokens: int) -> float:
@@ -92,14 +93,14 @@ def test_the_vector_look_up_equals_the_single_one():
     assert TABLE.totals_s(tokens).tolist() == pytest.approx([TABLE.total_s(one) for one in tokens])
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(a=st.integers(0, 200_000), b=st.integers(0, 200_000))
 def test_more_tokens_never_cost_less(a, b):
     a, b = min(a, b), max(a, b)
     assert TABLE.total_s(a) <= TABLE.total_s(b)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     slope=st.floats(1e-7, 1e-3),
     limit_s=st.floats(0, 0.1),
@@ -112,7 +113,7 @@ def test_the_largest_chunk_equals_a_search_through_all(slope, limit_s, cap, step
     assert largest_chunk(lambda tokens: slope * tokens, limit_s, cap, step) == expected
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     rises=st.lists(st.sampled_from([0.0, 0.0, 1e-4, 0.3, float("inf")]), min_size=1, max_size=300),
     limit_s=st.floats(-0.1, 0.5),

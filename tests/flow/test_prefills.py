@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import EndpointSpec
 from laar.flow.prefills import Prefills
+from support.exploring import examples
 
 
 def table_of(names: str = "a") -> EndpointTable:
@@ -149,7 +150,7 @@ _EVENTS = st.tuples(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(_EVENTS, max_size=80))
 def test_sums_are_those_of_who_counts_and_come_back_to_nothing(
     events: list[tuple[str, int, float, float]],

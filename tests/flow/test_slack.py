@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.flow.slack import ORDERS, RHO_MAX, Prefill, height, pack, relative_slack, slack_s, turn
+from support.exploring import examples
 
 
 @dataclass
@@ -201,7 +202,7 @@ def test_the_first_prefill_moves_even_when_nothing_fits():
     assert chunks == [16, 0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     prefills=st.lists(
         st.builds(

@@ -167,7 +167,7 @@ class Fleet(RuleBasedStateMachine):
         )
         for _ in range(1 + twice):
             self.director.settle(decision, end)
-            self.admission.ended(decision)
+            self.admission.ended(decision, self.now)
         if decision.view is not None and decision.view.cell is not None:
             self.online.observe(decision.model, decision.view.cell, status == 200, self.now)
         self.take(self.admission.dispatch(self.now))
@@ -204,7 +204,7 @@ class Fleet(RuleBasedStateMachine):
             assert not isinstance(outcome.verdict, Decision)
         for decision in self.going:
             self.director.settle(decision, Completion(status=None, cause="disconnect", latency_s=0))
-            self.admission.ended(decision)
+            self.admission.ended(decision, self.now)
         assert not self.table.in_flight.any()
         assert abs(float(self.table.queued_tokens.sum())) < 1e-6
 

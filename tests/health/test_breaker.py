@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from laar.health import Attempt, HealthSettings, Kind
 from laar.health.breaker import LONGEST_FULL_S, OVERDUE_S, Breaker, State
+from support.exploring import examples
 
 SETTINGS = HealthSettings()
 KINDS = st.sampled_from([Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.HANG, Kind.RETRIED])
@@ -145,7 +146,9 @@ class Promises(RuleBasedStateMachine):
             assert self.breaker.trial_at <= self.now + SETTINGS.longest_trial_s * 1.2 + 1e-6
 
 
-Promises.TestCase.settings = budget(max_examples=60, stateful_step_count=40, deadline=None)
+Promises.TestCase.settings = budget(
+    max_examples=examples(60), stateful_step_count=40, deadline=None
+)
 TestPromises = Promises.TestCase
 
 

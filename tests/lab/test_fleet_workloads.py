@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from laar.accuracy.features import features_of
-from laar.measuring.kv_lookup import queries
-from laar.measuring.tokens import count_tokens
+from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface, Answerer
 from laar_lab.sim.fleet import Arrival
+from laar_lab.tokens import count_tokens
 from laar_lab.workloads.kv_questions import as_questions
 from laar_lab.workloads.sessions import (
     GORGO_CHATS,

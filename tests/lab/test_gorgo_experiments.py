@@ -35,6 +35,15 @@ def test_all_are_listed():
     assert set(NAMES) <= set(all_experiments())
 
 
+def test_the_cost_that_serves_weighs_the_round_trip_rightly():
+    found = seen("gorgo-rtt", 1, first_seed=1002)
+    for part in ("physical", "laar"):
+        assert min(found["cold-go-near"][part].ours) >= 0.95
+        assert found["far-prefixes"][part].ours == [1.0]
+    assert mean(found["published-weight"][""].ours) < 0.8
+
+
+@pytest.mark.slow
 def test_the_cost_that_serves_weighs_the_round_trip_rightly_but_for_decisions_on_the_edge():
     """Nine decisions on each of two seeds; on the second one is on the edge, so not all are."""
     found = seen("gorgo-rtt", 2, first_seed=1002)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from laar.measuring.kv_lookup import queries, solve
 from laar_lab.experiments.laar_ladder import run_one
 from laar_lab.experiments.lookups import World
+from laar_lab.kv_lookup import queries, solve
 from laar_lab.measure_fleet import measure_fleet
 from laar_lab.sim.answers import AccuracySurface
 

@@ -227,7 +227,7 @@ def test_anything_else_is_no_name_of_a_session(tmp_path: Path, name: object) -> 
         ([], "--engine"),
         (["--engine", "parallel", "--fleet", "x.yaml"], "either"),
         (["--engine", "nothing"], "unknown entry"),
-        (["--engine", "parallel@x"], "no number"),
+        (["--engine", "parallel@x"], "not a number"),
         (["--engine", "parallel@-1"], "greater than 0"),
         (["--engine", "llama-3-8b-a100@2"], "linear"),
         (["--engine", "parallel", "--policy", "smg:x=1"], "cache_threshold"),

@@ -30,7 +30,7 @@ def test_the_page_is_made_of_the_stored_numbers() -> None:
 
 def test_the_page_names_the_experiments_whose_claims_are_not_corrected_together() -> None:
     page = (RESULTS / "index.md").read_text("utf-8").replace("\n", " ")
-    assert "but for those of `agents`, `conversations`, `no-regret`, which" in page
+    assert "except those of `agents`, `conversations`, `no-regret`, which" in page
 
 
 @pytest.mark.parametrize("name", sorted(STORED))

@@ -36,6 +36,7 @@ from laar_lab.workloads.shared_prompts import (
     in_bursts,
     questions,
 )
+from support.exploring import examples
 
 RUN = CliRunner()
 BY_NAME = {case.name: case for case in SUITE}
@@ -75,10 +76,10 @@ def test_the_page_on_the_verdict_names_every_workload_in_its_column() -> None:
 
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_workload_runs_and_repeats(name: str) -> None:
-    """A twentieth of it, twice: the same figures, every request answered."""
-    first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.08) for _ in range(2))
+    """A part of it, twice: the same figures, every request answered."""
+    first, again = (run_case(BY_NAME[name], "lmetric", 3, share=0.04) for _ in range(2))
     assert first == again
-    assert first["requests"] >= 8
+    assert first["requests"] >= 4
     assert first["failed"] == 0
     assert all(math.isfinite(first[metric]) and first[metric] > 0 for metric in MARGINS)
 
@@ -145,13 +146,13 @@ def test_strangers_weigh_on_engines_and_are_not_counted() -> None:
     """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
-    shared = run_case(case, "least-loaded", 1, share=0.5)
+    shared = run_case(case, "least-loaded", 1, share=0.25)
     light = Open(draw=case.load.draw, strangers=0.0)
     whole = run_case(
         Case(name="strangers", about="", role="judge", fleet=case.fleet, load=light, minutes=6.0),
         "least-loaded",
         1,
-        share=0.5,
+        share=0.25,
     )
     assert 0.3 < shared["requests"] / whole["requests"] < 0.7
     assert shared["ttft_mean_s"] > 0.3 * whole["ttft_mean_s"]
@@ -177,7 +178,7 @@ def test_holm_steps_down_and_stops_at_the_first_that_stands() -> None:
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -> None:
     for p, refuted in zip(p_values, holm(p_values), strict=True):
         assert refuted or p > 0.05 / len(p_values)
@@ -242,7 +243,7 @@ def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None
 
 
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
-    case = replace(BY_NAME["art-x2"], minutes=0.8)
+    case = replace(BY_NAME["art-x2"], minutes=0.3)
     policies = [OURS, "lmetric", "random"]
     results = run_screened([case], policies, range(7), "test")[case.name]
     assert {name: len(runs) for name, runs in results.items()} == {
@@ -333,8 +334,8 @@ def test_real_traffic_becomes_workloads(tmp_path: Path) -> None:
     real = cases(data)[len(SUITE) :]
     assert {case.name for case in real} >= {"agents", "conversations", "conversations-overload"}
     for case in real:
-        one, other = (run_case(case, "lmetric", seed, share=0.1) for seed in (0, 1))
-        assert one["requests"] > 10
+        one, other = (run_case(case, "lmetric", seed, share=0.05) for seed in (0, 1))
+        assert one["requests"] > 5
         assert one["failed"] == 0
         assert one != other, "a seed is another order, or another window"
 
@@ -371,7 +372,7 @@ def test_sessions_none_of_which_can_be_sent_are_refused(tmp_path: Path, lengths:
 
 
 def test_any_number_of_sessions_too_long_to_send_are_passed_over(tmp_path: Path) -> None:
-    case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 2000 + [600]))[0]
+    case = agent_cases(sessions_that_begin_with(tmp_path, [130_000] * 1100 + [600]))[0]
     assert run_case(case, "lmetric", 0, share=0.01)["requests"] > 0
 
 

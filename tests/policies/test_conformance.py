@@ -5,13 +5,19 @@ The suite is public (`laar.testing`). It must find what it looks for, so broken 
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
+import re
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import laar.policies
 from laar.core.cost import CostWeights
 from laar.core.interfaces import View
 from laar.core.policy import Policy
@@ -24,7 +30,6 @@ BY_CHANCE_OR_IN_TURN = {
     "p2c",
     "random",
     "round-robin",
-    "simple-session-affinity",  # a hash modulo the number of candidates
     "weighted-random",
 }
 REQUIRED = {"label": {"label": "tier"}}
@@ -43,6 +48,28 @@ MAKERS: dict[str, Callable[[], Any]] = {
 def test_it_keeps_its_promises(title: str) -> None:
     symmetric = title.split()[1] not in BY_CHANCE_OR_IN_TURN
     check_all(MAKERS[title], symmetric=symmetric)
+
+
+def test_every_part_in_the_package_has_a_name() -> None:
+    named = {factory for kind in own(CostWeights()).values() for factory in kind.values()}
+    made = {type(scorer) for policy in build_policies(CostWeights()).values()
+            for scorer, _ in policy.scorers}  # fmt: skip
+    wrappers = "laar.policies.guarding"
+    for module in pkgutil.iter_modules(laar.policies.__path__, "laar.policies."):
+        for name, part in vars(import_module(module.name)).items():
+            if module.name == wrappers or not inspect.isclass(part) or name.startswith("_"):
+                continue
+            is_part = any(vars(part).get(method) for method in ("score", "keep", "order"))
+            if is_part and part.__module__ == module.name:
+                assert part in named | made, f"{name} is missing in policies/own.py"
+
+
+def test_the_guide_names_every_filter_scorer_and_picker() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/write-a-scorer.md").read_text()
+    rows = {name for row in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE)
+            for name in re.findall(r"`([\w-]+)`", row)}  # fmt: skip
+    for kind in (Kind.FILTER, Kind.SCORER, Kind.PICKER):
+        assert set(own(CostWeights())[kind]) <= rows
 
 
 class Scores:

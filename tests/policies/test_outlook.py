@@ -11,7 +11,6 @@ from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
-from laar.policies.laar import outlook
 from laar.prefix.beliefs import PrefixBeliefs
 
 NEAR, FAR = "near:1", "far:1"
@@ -110,26 +109,3 @@ def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
         d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
         d.table.round_trip(FAR, 0.5, 120.0)
         assert told(f"new {DOCUMENT}", 121.0) == where
-
-
-@pytest.mark.parametrize("objective_s", [None, 0.05, 5.0])
-def test_few_candidates_and_many_are_priced_alike(monkeypatch, objective_s):
-    director = fleet(*(f"a{n}" for n in range(5)))
-    rng = random.Random(3)
-    for number in range(20):
-        ask(director, rng.choice(["shared text, " * 900, "own "]) * 3 + str(number), number / 9)
-    priced = []
-    for few in (5, 4):
-        monkeypatch.setattr(outlook, "_FEW", few)
-        request = Request(
-            id="r",
-            api=Api.CHAT,
-            model="m",
-            spans=("shared text, " * 2000,),
-            chars=26_000,
-            ttft_objective_s=objective_s,
-        )
-        terms = director.preview(request, 3.0).view.terms
-        priced.append([terms.cost_s, terms.all_ttft_s, terms.queue_s, terms.all_others_s])
-    for few, many in zip(*priced, strict=True):
-        assert few == pytest.approx(many, rel=1e-12)

@@ -118,8 +118,8 @@ def scorers(name: str, /, **parameters: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("routing", "said"),
     [
-        ({"policy": "nope"}, "routing.policy: unknown policy `nope`; known: laar, laar-paper,"),
-        ({"policy": "nope"}, "even, mine, twice"),
+        ({"policy": "nope"}, "routing.policy: unknown policy `nope`; known: laar, gorgo,"),
+        ({"policy": "nope"}, "mine, "),
         (scorers("nope"), "routing.policies: p: unknown scorer `nope`; known: laar, queue,"),
         (scorers("gone"), "entry point `gone = parts:Gone` of some-parts 1.0, group laar.scorers, "
          "cannot be loaded: AttributeError"),

@@ -1,42 +1,51 @@
-"""The formula of the cost: each price under its own name, one by one and over arrays."""
+"""The formula of the cost: each price under its own name, worked by hand."""
 
-import math
-from inspect import signature
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from laar.core.cost import CostWeights
-from laar.core.engine_model import Constants
-from laar.policies.laar.pricing import Candidate, Fleet, _formula, price, price_few
+from laar.core.engine_model import EndpointConstants
+from laar.core.traffic import Asked
+from laar.policies.laar.pricing import PricingInputs, price
 
 NOW = 5.0
-FLEET = Fleet(weights=CostWeights(), rate=0.0, mean_work_s=0.0, ever_full=False, mean_load=0.0)
-ENGINE = Constants(
-    base_s=0.1,
-    read=2.0,
-    slowed=0.5,
-    waits=1.0,
-    turns=0.25,
-    answer_s=3.0,
-    beside_s=0.2,
-    bend=0.0,
-    slots=math.inf,
+
+
+def each(value):
+    """Two candidates alike."""
+    return np.full(2, float(value))
+
+
+ENGINE = EndpointConstants(
+    base_s=each(0.1),
+    read=each(2.0),
+    slowed=each(0.5),
+    waits=each(1.0),
+    turns=each(0.25),
+    answer_s=each(3.0),
+    beside_s=each(0.2),
+    bend=each(0.0),
+    slots=each(np.inf),
 )
-CANDIDATE = Candidate(
-    tokens=1000.0,
-    cached_tokens=400.0,
-    seconds_per_token=0.001,
-    in_flight=2.0,
-    rtt_s=0.05,
-    again=0.5,
-    crowded=0.0,
-    ahead_s=0.7,
-    since=NOW,
-    free_at=NOW,
-    load=0.0,
-    came=0.0,
+ASKED = Asked(ahead_s=each(0.7), since=each(NOW), free_at=each(NOW), load=each(0.0), came=each(0.0))
+INPUTS = PricingInputs(
+    weights=CostWeights(),
+    now=NOW,
+    objective_s=None,
+    tokens=each(1000),
+    cached_tokens=each(400),
+    seconds_per_token=each(0.001),
+    in_flight=each(2),
+    rtt_s=each(0.05),
+    again=each(0.5),
+    crowded=None,
     engine=ENGINE,
+    asked=ASKED,
+    rate=0.0,
+    mean_work_s=0.0,
+    mean_load=0.0,
 )
 BY_HAND = {
     "base_s": 0.1 + 3.0,
@@ -52,40 +61,35 @@ BY_HAND = {
 }
 
 
-def over(one):
-    """The same as arrays, of two candidates."""
-    arrays = [np.full(2, each) for each in one if not isinstance(each, Constants)]
-    return Candidate(*arrays, engine=Constants(*[np.full(2, each) for each in one.engine]))
-
-
 def test_each_price_has_the_name_of_what_it_is():
-    one = price_few(FLEET, over(CANDIDATE), [ENGINE] * 2, NOW, None)
-    many = price(FLEET, over(CANDIDATE), NOW, None)
-    assert one._fields == many._fields == tuple(BY_HAND)
+    priced = price(INPUTS)
+    assert priced._fields == tuple(BY_HAND)
     for name, seconds in BY_HAND.items():
-        assert getattr(one, name).tolist() == pytest.approx([seconds] * 2), name
-        assert getattr(many, name).tolist() == getattr(one, name).tolist(), name
+        assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2), name
+
+
+FULL = ENGINE._replace(slots=each(2))
+"""Room for the two that are there: one answer of 0.1 + 3 + 2 * 0.2 seconds has to end first."""
 
 
 @pytest.mark.parametrize(
     ("changed", "name", "seconds"),
     [
-        ({"cached_tokens": 1000.0}, "read_s", 0.0),
-        ({"rtt_s": 1.05}, "ttft_s", 4.25),
-        ({"ahead_s": 0.0}, "queue_s", 1.4),
-        ({"again": 0.0}, "evicted_s", 0.0),
-        ({"in_flight": 0.0}, "others_s", 0.5 * 2.4),
-        ({"engine": ENGINE._replace(answer_s=0.0)}, "base_s", 0.1),
+        ({"cached_tokens": each(1000)}, "read_s", 0.0),
+        ({"rtt_s": each(1.05)}, "ttft_s", 4.25),
+        ({"asked": ASKED._replace(ahead_s=each(0))}, "queue_s", 1.4),
+        ({"again": each(0)}, "evicted_s", 0.0),
+        ({"in_flight": each(0)}, "others_s", 0.5 * 2.4),
+        ({"engine": ENGINE._replace(answer_s=each(0))}, "base_s", 0.1),
+        ({"engine": FULL}, "ttft_s", 3.25 + 3.5 / 2),
+        ({"engine": FULL}, "others_s", 5.3 + 2 * 4 * 3.5 / 2),
+        ({"crowded": each(0.5)}, "ttft_s", 3.25 + 3.5 / 2),
+        ({"crowded": each(0.5)}, "others_s", 5.3 + 2 * 3.5 / 2),
+        ({"objective_s": 9.0}, "own_s", 2 * (2.5 + 0.05 * 0.75) + 3.2),
+        ({"objective_s": 3.0}, "own_s", 2 * (2.5 + 0.05 * 0.5 + 4 * 0.25) + 3.2),
+        ({"rate": 2.0}, "others_s", 5.3 + 1.5 * 2.4 * 2 * (0.25 * 1.3 + 0.25 * 1.2)),
     ],
 )
 def test_each_input_goes_where_its_name_says(changed, name, seconds):
-    one = CANDIDATE._replace(**changed)
-    for priced in (
-        price_few(FLEET, over(one), [one.engine] * 2, NOW, None),
-        price(FLEET, over(one), NOW, None),
-    ):
-        assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)
-
-
-def test_the_formula_takes_a_candidate_in_its_order():
-    assert tuple(signature(_formula).parameters)[4:] == Candidate._fields
+    priced = price(replace(INPUTS, **changed))
+    assert getattr(priced, name).tolist() == pytest.approx([seconds] * 2)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from laar.errors import SettingError
 from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
+from support.exploring import examples
 
 HASHER = PromptHasher(b"test")
 SLOTS = 3
@@ -139,7 +140,7 @@ def blocks_of(letters: list[str]) -> Chain:
     return SMALL_HASHER.chain(spans)
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(STEPS, PROMPTS)
 def test_it_believes_what_a_brute_force_cache_of_each_endpoint_holds(
     steps: list[tuple[str, int, object]], probe: list[str]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
+from support.exploring import examples
 
 SIZE = 16
 WORDS = ["a", "few", "words", "that", "make", "tokens", "of", "different", "lengths"]
@@ -165,7 +166,7 @@ def test_other_salts_and_other_models_share_nothing() -> None:
     assert beliefs.blocks_held.sizes("other") == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     system=st.integers(20, 400),
     turns=st.lists(st.tuples(st.integers(5, 300), st.integers(0, 3)), min_size=2, max_size=8),

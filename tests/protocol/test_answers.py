@@ -15,6 +15,7 @@ from laar.protocol.answers import (
     Usage,
     error_body,
 )
+from support.exploring import examples
 
 EVENTS = (
     b'data: {"choices":[{"delta":{"content":"a"}}],"usage":null}\r\n\r\n'
@@ -94,7 +95,7 @@ def test_an_answer_too_long_to_be_held_back_passes_and_gets_its_name_back():
     assert out[2]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     places=st.lists(st.integers(0, 10_000), max_size=8),
     gap=st.sampled_from([b"", b" "]),

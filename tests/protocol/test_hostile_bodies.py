@@ -14,6 +14,7 @@ from laar.protocol import jsonscan, openai, prompt
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import read_body
 from laar.protocol.splice import splice_model
+from support.exploring import examples
 
 DEEP = b"[" * 5000 + b"]" * 5000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
@@ -189,7 +190,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),
     indent=st.sampled_from([None, 1]),

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api
 from laar.errors import RequestError
-from laar.protocol.openai import Body, api_of, model_of, read_body
+from laar.protocol.openai import Body, read_body
+from laar.protocol.paths import api_of, model_of
 from laar.protocol.splice import splice_model
+from support.exploring import examples
 
 KEYS = st.text(min_size=0, max_size=6) | st.sampled_from(["model", "messages", 'mo"del', "\\model"])
 JSON = st.recursive(
@@ -257,7 +259,7 @@ def test_reading_an_opaque_body_never_fails():
     assert [read_body(Api.OPAQUE, body).model for body in odd] == [""] * len(odd)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     members=st.lists(st.tuples(KEYS.filter(lambda key: key != "model"), JSON), max_size=5),
     at=st.integers(0, 5),
@@ -338,3 +340,20 @@ def test_a_forms_model_is_read_wherever_it_stands_and_spliced(body, model):
 )
 def test_a_path_may_name_the_model(path, model):
     assert model_of(path) == model
+
+
+SYSTEM = {"role": "system", "content": "S"}
+USER = {"role": "user", "content": "U"}
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.CHAT, {"messages": [SYSTEM, USER]}),
+        (Api.MESSAGES, {"system": "S", "messages": [USER]}),
+        (Api.RESPONSES, {"instructions": "S", "input": "U"}),
+    ],
+)
+def test_tools_stand_behind_the_system_prompt_as_templates_render_them(api, body):
+    spans = read_body(api, orjson.dumps({"model": "m", "tools": [{"name": "t"}], **body})).spans
+    assert [text for text in spans if "\x1f" not in text] == ["S", '[{"name":"t"}]', "U"]

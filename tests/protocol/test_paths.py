@@ -6,7 +6,7 @@ import pytest
 from laar.core.shadow import EnforcedShare
 from laar.protocol.events import Immediate, RequestHeaders, Shape, WholeRequest
 from laar.protocol.paths import DENIED_PATHS, DeniedPaths
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 
 DENIED = DeniedPaths(DENIED_PATHS)
 
@@ -82,9 +82,11 @@ PATH = "/v1/tune/chat/completions?level=2"
 )
 def test_it_is_refused_in_openais_form_in_shadow_too(first, share):
     stream = Stream(
-        StreamSettings(denied_paths=("/tune/chat/completions",)),
-        new_id=lambda: "id",
-        enforced=EnforcedShare(share),
+        Environment(
+            settings=StreamSettings(denied_paths=("/tune/chat/completions",)),
+            new_id=lambda: "id",
+            enforced=EnforcedShare(share),
+        )
     )
     (refused,) = stream.receive(first, 0.0)
     assert isinstance(refused, Immediate)

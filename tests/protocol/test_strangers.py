@@ -26,7 +26,7 @@ from laar.protocol.events import (
     Shape,
 )
 from laar.protocol.headers import FAIRNESS, Answers
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 
 PATH = {":path": "/v1/chat/completions", ":method": "POST"}
 PRIVATE = {"x-laar-cost-ms", "x-laar-ttft-ms", "x-laar-endpoint", "x-laar-overhead-us"}
@@ -49,7 +49,7 @@ def director():
 
 def told(director, *, tenant="", prompt="hello", at=0.0, **settings):
     """The x-laar headers of an answer to one request."""
-    stream = Stream(StreamSettings(**settings), new_id=lambda: "id")
+    stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "id"))
     head = {**PATH, **({FAIRNESS: tenant} if tenant else {})}
     body = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": prompt}]})
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY), at)

@@ -26,9 +26,8 @@ def unhurried(monkeypatch):
 class Gateway:
     """Upstreams, a picker in this process, and Envoy; one test's worth."""
 
-    def __init__(self, directory, stack, transport):
+    def __init__(self, directory, stack):
         self.directory = directory
-        self._transport = transport
         self._stack = stack
         self.settings_file = directory / "laar.yaml"
         self.eds = directory / "eds" / "endpoints.json"
@@ -62,8 +61,7 @@ class Gateway:
         document = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
-                "transport": self._transport,
-                **{name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")},
+                name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
             },
             "readings": {"scrape_interval_s": 0.1, "probe_interval_s": 0.1},
             "envoy": {"eds_file": str(self.eds)},
@@ -130,13 +128,7 @@ class Gateway:
 
 
 @pytest.fixture
-def transport():
-    """The transport of the ext_proc port; a module that has a fixture of this name tries others."""
-    return "h2"
-
-
-@pytest.fixture
-async def gateway(tmp_path, envoy_binary, transport):
+async def gateway(tmp_path, envoy_binary):
     """The gateway that a test builds; everything is stopped after it."""
     async with AsyncExitStack() as stack:
-        yield Gateway(tmp_path, stack, transport)
+        yield Gateway(tmp_path, stack)

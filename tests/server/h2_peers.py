@@ -79,6 +79,11 @@ async def serving(**options):
         await server.stop(0)
 
 
+def framed(message):
+    """A message of gRPC with its length before it."""
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
 def frame(kind, flags=0, stream=0, payload=b"", length=None):
     size = len(payload) if length is None else length
     return size.to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload

@@ -7,7 +7,7 @@ import pytest
 
 from laar.datalayer.kubernetes.objects import Rewrite
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, Shape
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 from laar.server.cluster_rules import ClusterRules
 
 
@@ -22,7 +22,7 @@ def rule(target, *models):
 
 def asked(rules, model, pool="", **headers):
     """The request that a stream asks about."""
-    stream = Stream(StreamSettings(), new_id=lambda: "id", rules=rules)
+    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id", rules=rules))
     head = {":path": "/v1/completions", ":method": "POST", **headers}
     stream.receive(RequestHeaders(head, False, Shape.GATEWAY, pool=pool), 0.0)
     body = orjson.dumps({"model": model, "prompt": "hello"})

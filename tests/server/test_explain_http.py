@@ -7,7 +7,7 @@ import pytest
 from aiohttp import ClientTimeout
 from watching import PROMPT, ask, read, settle, watched_picker
 
-from laar.cli.remote import explain_live
+from laar.cli.explain import explain_live
 from laar.core.membership import POOL_LABEL, EndpointSpec
 from laar.errors import LaarError, SettingError
 from laar.server.admin.auth import Attempts

@@ -23,12 +23,6 @@ SHAPES = ["standalone", "full-duplex"]
 ONE_AT_A_TIME = {"enabled": True, "max_requests": 1, "min_hold_s": 50}
 
 
-@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
-def transport(request):
-    """Each test runs on both: on the one that is not the default in the slow suite."""
-    return request.param
-
-
 class Got(NamedTuple):
     status: int
     headers: Mapping[str, str]
@@ -136,32 +130,6 @@ async def test_who_waits_goes_by_slack_and_not_by_arrival(gateway, http, shape):
         # The wait is no overhead of the picker's.
         assert int(answers[1].headers["x-laar-overhead-us"]) < 1_000_000
         assert metric(busy.runner, "laar_flow_queue_seconds_count") == 2
-        await nothing_left(busy.runner)
-
-
-def documents(*ids):
-    listed = "".join(f'<document id="d{i}">{f"Fact {i} holds. " * 30}</document>\n' for i in ids)
-    return f"<documents>\n{listed}</documents>\n\nWhy?"
-
-
-def shared(upstream):
-    return ["d1" in content for content in asked(upstream)]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("together", [True, False])
-async def test_who_shares_documents_with_the_last_request_goes_next(gateway, http, shape, together):
-    route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
-    patient = {"x-slo-ttft-ms": "30000"}
-    busy = Busy(gateway, http, shape, together=together)
-    busy.sections, busy.text = {"context": {"routes": [route]}}, documents(1, 2, 3)
-    async with busy:
-        other = await busy.hold(documents(7, 8, 9), **patient)
-        mate = await busy.hold(documents(3, 2, 1), **patient)
-        busy.done.set()
-        answers = await asyncio.gather(busy.first, other, mate)
-        assert [a.status for a in answers] == [200] * 3
-        assert shared(busy.upstream) == ([True, True, False] if together else [True, False, True])
         await nothing_left(busy.runner)
 
 

@@ -29,6 +29,7 @@ class Door:
     """A gate over one endpoint that takes one request."""
 
     def __init__(self, clock=None, **limits):
+        self._clock = clock or asyncio.get_running_loop().time
         table = EndpointTable()
         table.replace("t", [EndpointSpec(address="a", models=("m",))])
         rng = random.Random(2)
@@ -42,7 +43,7 @@ class Door:
         self.gate = FlowControl(
             self.admission,
             self.director,
-            clock=clock or asyncio.get_running_loop().time,
+            clock=self._clock,
             on_outcome=self.outcomes.append,
         )
 
@@ -53,7 +54,7 @@ class Door:
         return asyncio.create_task(self._answer(asked))
 
     async def _answer(self, asked):
-        answer = self.gate.ask(asked)
+        answer = self.gate.ask(asked, self._clock())
         return await answer.outcome() if isinstance(answer, Waiting) else (answer, 0.0)
 
     def end(self, decision):

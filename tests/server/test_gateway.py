@@ -22,12 +22,6 @@ pytestmark = pytest.mark.envoy
 SHAPES = ["standalone", "gateway", "full-duplex"]
 
 
-@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
-def transport(request):
-    """Each test runs on both: on the one that is not the default in the slow suite."""
-    return request.param
-
-
 def chat(model="auto", text="hello", **fields):
     return orjson.dumps({"messages": [{"role": "user", "content": text}], "model": model, **fields})
 
@@ -213,7 +207,7 @@ async def test_a_forged_destination_reaches_nobody_it_should_not(gateway, http):
 async def test_a_policy_that_gives_reasons_of_its_own_shows_them(gateway, http):
     upstreams = [await gateway.upstream() for _ in range(2)]
     gateway.members(*((u.address, "m") for u in upstreams))
-    await gateway.picker()
+    await gateway.picker(routing={"baselines": {"llm-router": {}}})
     envoy = await gateway.envoy()
     reasons = []
     for _ in range(2):
@@ -409,7 +403,6 @@ async def slow_way(to_port):
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("transport", ["h2"])
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, http, chunked):
     upstream = await gateway.upstream()

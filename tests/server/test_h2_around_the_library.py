@@ -10,14 +10,15 @@ from collections import Counter
 
 import pytest
 from fuzz.written import Written, by_the_library
-from h2_peers import HEADERS, PREFACE, Served, frame
+from h2_peers import HEADERS, PREFACE, Served, frame, framed
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jh2.hpack import Decoder, Encoder
 
-from laar.server.h2 import H2Server, framing
+from laar.server.h2 import H2Server
 from laar.server.h2.connection import Connection
 from laar.server.h2.guard import Budget
+from support.exploring import examples
 
 DATA, HEADER, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 END, WHOLE, PADDED, PRIORITY = 0x1, 0x4, 0x8, 0x20
@@ -105,10 +106,10 @@ def opened(number, *more, flags=0x4):
 
 
 PAYLOADS = [
-    *map(framing.frame, (b"", b"abc", b"hold", b"silent", b"many90000", b"fault")),
-    framing.frame(b"x" * 100_000),
-    framing.frame(b"y" * 9000) * 3,
-    framing.frame(b"z" * 400_000)[:200_000],
+    *map(framed, (b"", b"abc", b"hold", b"silent", b"many90000", b"fault")),
+    framed(b"x" * 100_000),
+    framed(b"y" * 9000) * 3,
+    framed(b"z" * 400_000)[:200_000],
     b"\0\0\0",
     b"\1\0\0\0\0",
     b"\0\xff\xff\xff\xff",
@@ -121,8 +122,8 @@ some = st.one_of(
     st.builds(
         lambda n, payload: frame(DATA, 0, n, payload), st.just(1), st.sampled_from(PAYLOADS[:9])
     ),
-    st.builds(lambda n: frame(DATA, END, n, framing.frame(b"end")), numbers),
-    st.builds(lambda n: frame(DATA, PADDED, n, b"\3" + framing.frame(b"pad") + b"\0" * 3), numbers),
+    st.builds(lambda n: frame(DATA, END, n, framed(b"end")), numbers),
+    st.builds(lambda n: frame(DATA, PADDED, n, b"\3" + framed(b"pad") + b"\0" * 3), numbers),
     st.builds(lambda n: frame(RST, 0, n, b"\0\0\0\7"), numbers),
     st.builds(
         lambda n, size: frame(WINDOW, 0, n, size.to_bytes(4, "big")),
@@ -153,7 +154,7 @@ def assert_the_same(frames, cuts=()):
 
 
 @pytest.mark.filterwarnings("default:Generating overly large repr")  # of a counter-example
-@settings(max_examples=40)  # the fuzz target does so at length
+@settings(max_examples=examples(40))  # the fuzz target does so at length
 @given(st.lists(some, max_size=12), st.lists(st.integers(0, 1 << 18), max_size=4))
 @example([frame(DATA, 0, 1, payload) for payload in PAYLOADS[:9]], [5, 11, 100])
 @example([frame(DATA, 0, 1, PAYLOADS[1] + PAYLOADS[10])], [17])  # a message, then a fault
@@ -261,7 +262,7 @@ def spoken(steps):
     return frames
 
 
-@settings(max_examples=int(os.environ.get("AROUND_EXAMPLES", "150")))
+@settings(max_examples=int(os.environ.get("AROUND_EXAMPLES", examples(150))))
 @given(
     st.lists(usual, max_size=15),
     st.lists(unusual, max_size=1),
@@ -304,7 +305,7 @@ headers = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(headers, headers, st.booleans())
 def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, trailers, whole):
     """As a request's and as trailers, where other rules hold; a fault is one each time."""
@@ -318,7 +319,7 @@ def test_headers_that_were_seen_before_are_judged_as_by_the_library(more, traile
 @pytest.mark.parametrize("sizes", [(), (4096,), (65536,), (0,), (100, 4096), (0, 0)])
 def test_answers_can_be_read_whatever_becomes_of_the_peers_table(sizes):
     """By a decoder that holds the sender to what RFC 7541, 4.2, asks of it."""
-    say = frame(DATA, 0, 1, framing.frame(b"abc"))
+    say = frame(DATA, 0, 1, framed(b"abc"))
     told = [settled(size) for size in sizes]
     reads = [opened(1), say, *told]
     for number in (3, 5):
@@ -351,8 +352,8 @@ async def _written(reads):
     return socket.data
 
 
-HELD = [opened(1), frame(DATA, 0, 1, framing.frame(b"hold"))]
-LONG = frame(DATA, 0, 1, framing.frame(b"x" * ((1 << 18) - 5)))
+HELD = [opened(1), frame(DATA, 0, 1, framed(b"hold"))]
+LONG = frame(DATA, 0, 1, framed(b"x" * ((1 << 18) - 5)))
 
 
 @pytest.mark.parametrize(
@@ -364,7 +365,7 @@ LONG = frame(DATA, 0, 1, framing.frame(b"x" * ((1 << 18) - 5)))
         ([opened(1), frame(RST, 0, 1, b"\0\0\0\0"), frame(DATA, 0, 1, b"x")], None),
         ([opened(1, flags=0), frame(DATA, 0, 1, b"x")], 1),  # within a block of headers
         ([opened(1), opened(3, flags=0), frame(DATA, 0, 1, b"x")], 1),
-        ([opened(1, ("content-length", "5")), frame(DATA, 0, 1, framing.frame(b"abc"))], 1),
+        ([opened(1, ("content-length", "5")), frame(DATA, 0, 1, framed(b"abc"))], 1),
         ([opened(1), frame(DATA, PADDED, 1, b"\x09abc")], 1),
         ([opened(1), frame(DATA, 0, 0, b"x")], 1),
         ([opened(1), opened(3), opened(2)], 1),
@@ -393,7 +394,7 @@ def test_what_is_an_error_is_the_same_error(frames, code):
 
 
 def test_a_long_message_is_given_its_window_back_and_comes_whole():
-    message = framing.frame(bytes(900_000))
+    message = framed(bytes(900_000))
     sent = [frame(DATA, 0, 1, message[at : at + 16384]) for at in range(0, len(message), 16384)]
     ended = assert_the_same([opened(1), *sent], [7000])
     assert ("message", 900_000) in ended["seen"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from h2_peers import PREFACE, frame
+from h2_peers import PREFACE, frame, framed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.server.h2 import framing
 from laar.server.h2.framing import CallError, Code, Unframer, metadata_of, status_headers, timeout_s
 from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
 from laar.server.h2.library import head_of
@@ -26,7 +25,7 @@ def cut(data, cuts):
 @given(messages, st.lists(st.integers(0, 5000), max_size=40))
 def test_messages_are_the_same_however_they_are_cut(sent, cuts):
     unframer = Unframer(300)
-    stream = b"".join(framing.frame(message) for message in sent)
+    stream = b"".join(framed(message) for message in sent)
     got = [message for piece in cut(stream, cuts) for message in unframer.feed(piece)]
     assert got == sent
     assert not unframer.midway
@@ -36,14 +35,14 @@ def test_messages_are_the_same_however_they_are_cut(sent, cuts):
 @given(st.binary(min_size=1, max_size=300), st.integers(0, 400))
 def test_a_message_that_is_not_whole_is_noticed(message, at):
     unframer = Unframer(300)
-    stream = framing.frame(message)
+    stream = framed(message)
     list(unframer.feed(stream[: at % len(stream)]))
     assert unframer.midway is (at % len(stream) > 0)
 
 
 def test_a_byte_at_a_time_costs_no_object_for_each():
     unframer = Unframer(1 << 20)
-    stream = framing.frame(b"x" * 100_000)
+    stream = framed(b"x" * 100_000)
     for number in range(len(stream) - 1):
         assert not list(unframer.feed(stream[number : number + 1]))
     assert len(unframer._pieces) < 300
@@ -162,7 +161,7 @@ def test_patience_comes_back_with_time_and_with_messages():
     for number in range(20_000):
         list(guard.feed(one, number / 1000))
     for _ in range(20_000):
-        guard.useful()
+        guard.messages += 1
         list(guard.feed(one, 20.0))
 
 

@@ -23,6 +23,7 @@ from laar.server.h2 import H2Server, connection
 from laar.server.h2.framing import Code
 from laar.server.h2.guard import Share
 from support import eventually
+from support.exploring import examples
 
 pytestmark = pytest.mark.slow
 
@@ -378,7 +379,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(changes, st.lists(st.integers(0, len(SPOKEN)), max_size=12))
 def test_no_bytes_end_more_than_their_connection(changed, cuts):
     """Bytes put in, taken out or overwritten: no exception leaves, and all calls end."""

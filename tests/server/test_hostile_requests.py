@@ -64,7 +64,7 @@ async def served(request, gateway):
 
 async def test_after_a_fault_of_ours_the_whole_request_goes_on(served, http, caplog, monkeypatch):
     gateway, upstream, envoy = served
-    monkeypatch.setattr(gateway.runner.picker.director, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
     caplog.set_level(logging.ERROR, "laar.server.extproc")
     body = chat("auto", "y" * 200_000)
     for _ in range(3):
@@ -104,7 +104,7 @@ async def test_no_body_leaves_the_pool_of_its_route(gateway, http, shape, monkey
     rewrite = {"x-gateway-model-name-rewrite": "m-a"}
     for _ in range(10):
         assert (await post(http, envoy, body, **rewrite))[0] in (200, 503)
-    monkeypatch.setattr(gateway.runner.picker.director, "decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(gateway.runner.processor, "ask", lambda *_: 1 / 0)
     for _ in range(10):
         status, headers, _ = await post(http, envoy, body, **rewrite)
         assert (status, headers["x-laar-reason"]) == (503, "picker-fault")

@@ -373,7 +373,7 @@ async def test_a_context_route_keeps_its_memory_unless_its_hook_is_another(gatew
     assert new.hook is not before.hook
     gateway.change(context=rag(mode="off"))
     await eventually(lambda: metric(runner, CHANGES) == 3, what="the switch")
-    assert runner.processor._hook is None
+    assert runner.processor.env.hook is None
 
 
 async def test_the_tuner_keeps_its_weights(gateway):
@@ -397,24 +397,24 @@ def in_force(runner):
     watched, candidates = picker.observability, picker.director.candidates
     declared = runner.collectors.resolver._declared
     [(scorer, _)] = picker.director.policies["laar"].scorers
-    [(baseline, _)] = picker.director.policies["llm-router"].scorers
+    [(baseline, _)] = picker.director.policies["load-aware"].scorers
     return {
         "endpoints": [spec for specs in declared.values() for spec in specs],
         "director": picker.director.settings,
         "candidates": (candidates._aliases, candidates._filters),
         "weights": scorer.weights,
-        "baselines": baseline._saturation,
+        "baselines": baseline._threshold,
         "policies": sorted(picker.director.policies),
         "models": picker.learning.assessor.success.capability.models,
         "speeds": picker.director.engines._speed("m"),
-        "streams": (processor._settings, picker.held.limit_bytes),
-        "enforced": picker.enforced.share,
+        "streams": (processor.env.settings, picker.held.limit_bytes),
+        "enforced": picker.enforced and picker.enforced.share,
         "explained": watched.explainer.settings,
         "sampler": (picker.sampler.share, picker.sampler.every_s),
         "flow": (picker.admission._settings, picker.admission.queue.limits),
         "context": [ordering.rule for ordering in picker.context._orderings],
         "health": (picker.health.settings, picker.health.reads),
-        "hook": processor._hook is None,
+        "hook": processor.env.hook is None,
         "page": watched.page.fleet(0.0)["about"],
         "shutdown": picker.settings.shutdown,
     }

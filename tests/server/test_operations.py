@@ -2,14 +2,12 @@
 
 import asyncio
 import socket
-from types import SimpleNamespace
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from laar.errors import SettingError
-from laar.server.extproc.over_grpc import handler
 from laar.wire import ext_proc_pb2 as pb
 from support import eventually
 
@@ -21,12 +19,6 @@ NAMES = (
 )
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-
-
-@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
-def transport(request):
-    """Each test runs on both: on the one that is not the default in the slow suite."""
-    return request.param
 
 
 async def health(address, name):
@@ -236,32 +228,3 @@ async def test_a_taken_port_is_named_with_the_remedy(gateway, name):
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(SettingError, match=rf"listen\.{name}: can't listen on {address}"):
             await gateway.picker(listen={name: address})
-
-
-class Read:
-    """A gRPC call whose next message never comes."""
-
-    def __init__(self):
-        self.future = asyncio.get_running_loop().create_future()
-
-    async def read(self):
-        return await self.future
-
-
-async def test_a_reset_lets_the_read_end_by_itself(gateway):
-    """A read that grpc.aio cancels leaves about 100 bytes, and Envoy resets every stream."""
-    gateway.members()
-    runner = await gateway.picker()
-    metrics = runner.picker.metrics
-    call = SimpleNamespace(method=f"/{NAMES[-1]}/Process", invocation_metadata=())
-    serve = handler(runner.processor).service(call).stream_stream
-    context = Read()
-    rpc = asyncio.create_task(serve(None, context))
-    await eventually(lambda: metrics.streams_open == 1, what="the stream")
-    rpc.cancel()  # as gRPC does when Envoy resets the stream
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not context.future.done()
-    context.future.set_result(grpc.aio.EOF)  # as gRPC then does with the read
-    await eventually(rpc.done, what="the end of the stream")
-    assert metrics.streams_open == 0

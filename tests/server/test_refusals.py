@@ -1,8 +1,10 @@
 """The counter of what laar answers itself: each answer once, whichever part refused."""
 
 import random
+from dataclasses import replace
 
 import pytest
+from bench.bench_decision import Caller
 
 from laar.core.cost import CostWeights
 from laar.core.decision import DirectorSettings
@@ -39,8 +41,8 @@ async def processor():
 
 
 def opened(processor, enforced=True):
-    processor._enforced = lambda _key: enforced
-    return processor.open(tuple, lambda: None)
+    processor.env = replace(processor.env, enforced=lambda _key: enforced)
+    return Exchange(processor, Caller())
 
 
 def begin(exchange: Exchange, path: str, method="POST", *, end=False, pool="") -> None:
@@ -74,10 +76,10 @@ async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor)
     send(shadow, b'{"model": "unknown"}')  # passes
     broken = opened(processor)
     begin(broken, CHAT, pool="p")
-    processor._director = None
+    processor.ask = None
     send(broken, b'{"model": "m"}')  # may not pass: any endpoint of any pool would get it
-    assert broken.answers
-    assert dict(processor._metrics._refusals) == {
+    assert broken._call.answers
+    assert dict(processor.metrics.refusals) == {
         ("403", "denied-path"): 1,
         ("400", "bad-request"): 1,
         ("404", "unknown-model"): 1,
@@ -87,11 +89,11 @@ async def test_what_laar_answers_itself_is_counted_once_by_its_reason(processor)
 
 async def test_a_model_is_shown_in_its_pool_and_unknown_in_another(processor):
     pooled = EndpointSpec(address="b:1", models=("org/n",), labels={POOL_LABEL: "p"})
-    processor._director.table.replace("pool", [pooled])
+    processor.director.table.replace("pool", [pooled])
     answered = []
     for pool, name in (("p", "org%2Fn/?x=1"), ("p", "m"), ("", "org/n"), ("", "m"), ("", "n")):
         exchange = opened(processor)
         begin(exchange, f"/v1/models/{name}", "GET", end=True, pool=pool)
-        [answer] = map(pb.ProcessingResponse.FromString, exchange.answers)
+        [answer] = map(pb.ProcessingResponse.FromString, exchange._call.answers)
         answered.append(answer.immediate_response.status.code)
     assert answered == [200, 404, 200, 200, 404]

@@ -14,12 +14,6 @@ MODE = pb.ProcessingMode
 CHUNKS = 5000
 
 
-@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
-def transport(request):
-    """Each test runs on both: on the one that is not the default in the slow suite."""
-    return request.param
-
-
 class Stream:
     """One ext_proc stream, as Envoy opens it."""
 

@@ -6,6 +6,7 @@ from io import BytesIO
 import orjson
 import pytest
 
+from laar.server.admin.metrics import metrics_page
 from support import eventually
 
 pytestmark = pytest.mark.envoy
@@ -51,7 +52,7 @@ async def test_envoy_chooses_and_the_picker_follows_and_compares(gateway, http, 
     agreed = sum(record.served == record.picked for record in records)
     assert 0 < agreed < 24  # least request and the tie's chance agree now and then
     assert not runner.picker.table.in_flight.any()
-    page = runner.picker.metrics.page().decode()
+    page = metrics_page(runner.picker).decode()
     assert f'laar_shadow_decisions_total{{agreed="yes"}} {agreed:.1f}' in page
     assert f'laar_shadow_decisions_total{{agreed="no"}} {24 - agreed:.1f}' in page
     assert "laar_moved_total 0.0" in page

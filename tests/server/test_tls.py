@@ -19,17 +19,12 @@ from typer.testing import CliRunner
 
 from laar.cli import app
 from laar.errors import SettingError
+from laar.server.admin.metrics import metrics_page
 from laar.wire import ext_proc_pb2 as pb
 from laar_lab.live.processes import LaarProcess
 from support import eventually, free_port
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
-
-
-@pytest.fixture(params=["h2", pytest.param("grpc", marks=pytest.mark.slow)])
-def transport(request):
-    """Each test runs on both: on the one that is not the default in the slow suite."""
-    return request.param
 
 
 def make_pair(directory, name, *, days=1, weak=False):
@@ -111,7 +106,7 @@ async def test_a_self_signed_certificate_encrypts_and_health_stays_plain(gateway
         stub = health_pb2_grpc.HealthStub(channel)
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
     [told] = re.findall(
-        rb"\nlaar_certificate_expires_timestamp_seconds (.*)", runner.picker.metrics.page()
+        rb"\nlaar_certificate_expires_timestamp_seconds (.*)", metrics_page(runner.picker)
     )
     assert float(told) == certificate.not_valid_after_utc.timestamp()
 
@@ -227,7 +222,6 @@ async def test_with_a_client_authority_callers_without_a_certificate_are_refused
     await eventually(accepted, what="the new authority")
 
 
-@pytest.mark.parametrize("transport", ["h2"])
 @pytest.mark.parametrize(
     ("alpn", "presents", "encrypted", "said"),
     [
@@ -259,14 +253,13 @@ async def test_why_a_caller_was_refused_is_in_the_log(
     assert re.search(f"connection to the ext_proc port was closed: .*({said})", caplog.text)
 
 
-async def test_laar_serve_has_certificates_on_both_sides(tmp_path, transport):
+async def test_laar_serve_has_certificates_on_both_sides(tmp_path):
     """A process of its own, whose event loop is uvloop's; the other tests run on Python's."""
     own, client, renewed = (make_pair(tmp_path, name) for name in ("own", "client", "renewed"))
     ports = {name: free_port() for name in ("ext_proc", "health", "admin")}
     document = {
         "endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}],
         "listen": {
-            "transport": transport,
             "tls": {**put(tmp_path, own), "client_ca": str(client[0])},
             **{name: f"127.0.0.1:{port}" for name, port in ports.items()},
         },
@@ -329,7 +322,7 @@ def test_laar_check_finds_the_certificates_faults(tmp_path):
     done = check(expired)
     assert done.exit_code == 2
     assert "expired.pem expired on" in done.output
-    assert "one pair" in check((valid[0], expired[1])).output
+    assert "matching pair" in check((valid[0], expired[1])).output
     weak = check(make_pair(tmp_path, "weak", weak=True))
     assert weak.exit_code == 2
     assert "laar.yaml:3: listen.tls: OpenSSL refuses" in weak.output
@@ -340,13 +333,16 @@ async def test_faults_at_the_start_name_file_and_remedy(gateway, tmp_path):
     garbage = tmp_path / "garbage.pem"
     garbage.write_bytes(b"\x00-----BEGIN CERTIFICATE-----\n????\n")
     for tls, said in (
-        ({"certificate": one[0], "key": other[1]}, r"one\.pem.* the two of one pair"),
-        ({"certificate": garbage, "key": one[1]}, r"tls\.certificate: .*garbage.* no PEM"),
-        ({"certificate": one[0], "key": garbage}, r"tls\.key: .*garbage.* no PEM"),
+        ({"certificate": one[0], "key": other[1]}, r"one\.pem.* a matching pair"),
+        (
+            {"certificate": garbage, "key": one[1]},
+            r"tls\.certificate: .*garbage.* not a usable",
+        ),
+        ({"certificate": one[0], "key": garbage}, r"tls\.key: .*garbage.* not a usable"),
         ({"certificate": one[0], "key": tmp_path / "none"}, r"tls\.key: can't read .*none"),
         (
             {"certificate": one[0], "key": one[1], "client_ca": garbage},
-            r"tls\.client_ca: .*garbage.* no PEM",
+            r"tls\.client_ca: .*garbage.* not a usable",
         ),
     ):
         with pytest.raises(SettingError, match=said):

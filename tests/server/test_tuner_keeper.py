@@ -10,7 +10,6 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from laar.cli.remote import follow
 from laar.core.cost import CostWeights
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
@@ -23,6 +22,7 @@ from laar.server.state_file import StateFile
 from laar.settings import Accuracy, Tuning, load_settings
 from laar.telemetry.problems import Problems
 from laar.tuning.windows import Observed
+from laar_lab.live.tuner import follow
 from support import eventually
 
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
@@ -130,7 +130,7 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
 
 
 async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
-    monkeypatch.setattr("laar.cli.remote._POLL_S", 0.01)
+    monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
     lives = [keeper(window=20), keeper(window=20)]
     for life, windows in zip(lives, (3, 1), strict=True):
         serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])

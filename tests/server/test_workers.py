@@ -38,7 +38,7 @@ BURST = 192
 class Machine:
     """Two workers, an Envoy and two endpoints."""
 
-    async def start(self, directory, stack, transport="h2", drain_s=0.3, **share):
+    async def start(self, directory, stack, drain_s=0.3, **share):
         wide = aiohttp.TCPConnector(limit=BURST)
         self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
@@ -50,8 +50,7 @@ class Machine:
         eds = directory / "run" / "endpoints.json"
         document = {
             "endpoints": [{"address": u.address, "models": ["m"]} for u in upstreams],
-            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()}
-            | {"transport": transport},
+            "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": drain_s, "grace_s": 3.0},
             "share": {"lease_s": 1.0, **share},
@@ -126,14 +125,9 @@ class Machine:
 
 
 @pytest.fixture
-def transport():
-    return "h2"
-
-
-@pytest.fixture
-async def machine(tmp_path, envoy_binary, transport):
+async def machine(tmp_path, envoy_binary):
     async with AsyncExitStack() as stack:
-        yield await Machine().start(tmp_path, stack, transport)
+        yield await Machine().start(tmp_path, stack)
 
 
 async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
@@ -194,12 +188,11 @@ async def test_a_worker_that_hangs_is_started_again(machine):
     await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
 
 
-@pytest.mark.parametrize("transport", ["h2", pytest.param("grpc", marks=pytest.mark.slow)])
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
-async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary, transport):
+async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary):
     """Draining, they would share the port with the next ones, and answer the health checks."""
     async with AsyncExitStack() as stack:
-        machine = await Machine().start(tmp_path, stack, transport, drain_s=600)
+        machine = await Machine().start(tmp_path, stack, drain_s=600)
         workers = machine.workers()
         os.kill(machine.process.pid, signal.SIGKILL)
         await eventually(

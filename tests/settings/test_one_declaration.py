@@ -72,7 +72,6 @@ def test_the_lab_begins_with_the_settings_of_the_product():
 
 
 NO_KEY = {
-    "in_flight_tokens",
     "max_times_tried",
     "transfer_tokens_per_s",
     "tolerance",
@@ -99,6 +98,11 @@ def test_a_list_of_dataclasses_reaches_the_feature():
     hook = ContextRoute.model_validate(made).hook
     assert hook.delimiters == (Delimiters(item="#{n} ", after="END"),)
     assert hook.relabel is True
+
+
+@pytest.mark.parametrize(("given", "mode"), [(True, "on"), (False, "off"), ("observe", "observe")])
+def test_a_mode_is_read_as_yaml_reads_it_without_quotes(given, mode):
+    assert ContextRoute.model_validate({"name": "a", "mode": given}).mode == mode
 
 
 CHECKED = (

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.settings import Applies, Settings, as_yaml, change, leaves, load, value_at
+from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 
 LIVE = {path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE}
@@ -28,7 +29,7 @@ chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
 
 
 @given(chosen, chosen)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_live_settings_change_together_and_the_others_stay(before, after):
     running, wanted = (Settings.model_validate(document(paths)) for paths in (before, after))
     found = change(running, wanted)
@@ -42,7 +43,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 
 
 @given(chosen)
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_what_would_run_is_always_valid(paths):
     """For any change, with the tuner on or off before."""
     paths -= {"routing.policy"}
@@ -80,7 +81,7 @@ def write(path, made):
 
 
 @given(chosen)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):
     """And each line says where its value came from."""
     directory = tmp_path_factory.mktemp("settings")

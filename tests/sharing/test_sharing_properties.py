@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from laar.core.decision import Completion
 from laar.core.endpoints import COUNTED
+from support.exploring import examples
 from support.pickers import Log, Network, request, sharing_picker, specs
 
 ADDRESSES = ("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80")
@@ -200,6 +201,6 @@ def counted(picker):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLife.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestOrderly = Orderly.TestCase
-TestOrderly.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestOrderly.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

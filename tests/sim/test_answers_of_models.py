@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from laar.errors import SettingError
-from laar.measuring.kv_lookup import queries
+from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import NO_QUESTION, AccuracySurface, Answerer
 
 SURFACE = AccuracySurface.load()

@@ -11,7 +11,7 @@ import pytest
 from sim_endpoint import Running, events, running
 
 from laar.errors import SettingError
-from laar.measuring.kv_lookup import queries
+from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.endpoint import Fault, FaultKind, parse_fault
 from laar_lab.sim.endpoint.echo import echo_text

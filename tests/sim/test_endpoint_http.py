@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from sim_endpoint import FAST, Running, events, running
 
-from laar.measuring.kv_lookup import queries
-from laar.measuring.tokens import count_tokens
+from laar_lab.kv_lookup import queries
 from laar_lab.sim.answers import AccuracySurface
+from laar_lab.tokens import count_tokens
 from support import eventually
 
 CHAT = {"model": "sim", "messages": [{"role": "user", "content": "Hello there"}]}

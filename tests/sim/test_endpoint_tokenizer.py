@@ -7,14 +7,15 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.measuring.tokens import count_tokens
 from laar_lab.sim.endpoint.tokenizer import ROOT, VOCABULARY, block_hashes, token_ids
+from laar_lab.tokens import count_tokens
+from support.exploring import examples
 
 texts = st.text(st.sampled_from("ab c{}\n値答é\U0001f600"), max_size=60) | st.text(max_size=60)
 
 
 @given(texts)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_there_are_as_many_ids_as_tokens_are_counted(text: str) -> None:
     ids = token_ids(text)
     assert len(ids) == count_tokens(text)
@@ -22,7 +23,7 @@ def test_there_are_as_many_ids_as_tokens_are_counted(text: str) -> None:
 
 
 @given(texts, texts)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_appending_changes_at_most_the_last_token(text: str, more: str) -> None:
     before, after = token_ids(text), token_ids(text + more)
     kept = max(0, len(before) - 1)
@@ -35,7 +36,7 @@ def test_ascii_and_mixed_text_give_a_shared_beginning_the_same_ids() -> None:
 
 
 @given(st.lists(st.integers(0, VOCABULARY - 1), max_size=70), st.integers(1, 20), st.text())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_blocks_are_chained_over_the_ids(numbers: list[int], size: int, salt: str) -> None:
     chained = xxhash.xxh3_64_intdigest(salt.encode(), seed=ROOT) if salt else ROOT
     expected = []

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar_lab.sim.engine import BlockPool, KvEvent
+from support.exploring import examples
 
 
 class NaivePool:
@@ -47,7 +48,7 @@ def chain(branch: int, length: int) -> list[int]:
     return [1, 2, *(100 * branch + i for i in range(2, length))][:length]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.tuples(st.integers(1, 4), st.integers(1, 8), st.integers(0, 2), st.booleans()),

@@ -23,6 +23,7 @@ from laar_lab.sim.engine import (
     load_profile,
     slowed,
 )
+from support.exploring import examples
 
 BASE_S, PREFILL_S, TOKEN_S = 0.02, 1e-3, 0.05
 SLOTS, FACTOR = 16, 3.0
@@ -115,7 +116,7 @@ loads = st.lists(
 
 
 @given(load=loads, slots=st.integers(1, 8), blocks=st.integers(200, 400))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_merged_steps_change_no_time_and_every_token_is_told(
     load: list[tuple[float, int, int, str, bool]], slots: int, blocks: int
 ) -> None:
@@ -141,7 +142,7 @@ def test_merged_steps_change_no_time_and_every_token_is_told(
 
 
 @given(load=loads, aborted=st.sets(st.integers(0, 39)))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_tokens_add_up_and_memory_comes_back(
     load: list[tuple[float, int, int, str, bool]], aborted: set[int]
 ) -> None:

@@ -65,11 +65,19 @@ def test_what_the_queue_does_not_take_is_refused() -> None:
     assert {error.status for error in refused} == {429}
 
 
-def test_a_request_that_waited_is_decided_by_its_own_prompt() -> None:
+def test_a_prompt_that_goes_on_from_one_with_a_place_does_not_wait() -> None:
     _, ended, _ = serve([SAME, *(other(number) for number in range(1, 5)), SAME], FlowSettings())
     last = next(exchange for exchange in ended if exchange.request.id == "5")
-    assert last.decision.now > 0.0
+    assert last.decision.now == 0.0
     assert last.decision.uncached_tokens == pytest.approx(0.0, abs=16)
+
+
+def test_a_request_that_waited_is_decided_by_its_own_prompt() -> None:
+    _, ended, _ = serve([other(number) for number in range(1, 6)], FlowSettings())
+    waited = [exchange for exchange in ended if exchange.decision.now > 0.0]
+    assert waited
+    for exchange in waited:
+        assert exchange.decision.uncached_tokens == pytest.approx(8000.0, abs=16)
 
 
 def test_without_flow_control_nothing_waits() -> None:

@@ -35,6 +35,7 @@ from laar_lab.sim.fleet import (
     spread,
 )
 from laar_lab.tally import Histogram, Tally
+from support.exploring import examples
 
 PREFILL_S, DECODE_S = 1e-3, 0.01
 ENGINE = EngineProfile(
@@ -281,7 +282,7 @@ def test_spells_take_their_share_of_the_time() -> None:
 
 
 @given(shared=st.integers(0, 300), more=st.integers(0, 300), other=st.integers(0, 300))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_the_index_sees_of_ids_what_it_would_see_of_text(
     shared: int, more: int, other: int
 ) -> None:
@@ -305,7 +306,7 @@ def test_the_index_sees_of_ids_what_it_would_see_of_text(
 
 
 @given(st.lists(st.floats(1e-4, 1e4), min_size=1, max_size=300))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_histogram_percentiles_are_those_of_the_values(values: list[float]) -> None:
     histogram = Histogram()
     for value in values:

@@ -2,52 +2,50 @@
 
 import math
 import random
-from functools import partial
+from importlib.resources import files
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
-from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Reading
+from laar.accuracy.reports import Answered
+from laar.core.decision import Completion
+from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.policies import build_policies
-from laar.prefix import PrefixIndex, PromptHasher
-from laar.telemetry.metrics import Metrics
-from laar.telemetry.prefix import prefix_families
+from laar.prefix import PromptHasher
+from laar.server.admin.metrics import metrics, metrics_page
+from laar.server.picker import Picker
+from laar.settings import Settings
+from laar.telemetry.metrics import MAX_LABELS, Metrics
 
 ODD = 'a "quoted" \\ name\nwith a line'
 
 
-def counting(models):
-    table = EndpointTable()
-    specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=(m,)) for i, m in enumerate(models)]
-    table.replace("test", specs)
-    metrics = Metrics()
-    metrics.director = Director(
-        table,
-        build_policies(CostWeights()),
-        DirectorSettings(),
-        rng=random.Random(1),
-        on_decided=metrics.decided,
-        on_settled=metrics.settled,
+def picker_of(models, **settings):
+    given = {"endpoints": [{"address": "127.0.0.1:1", "model": "m"}], **settings}
+    picker = Picker(Settings.model_validate(given), seed=1)
+    picker.table.replace(
+        "test",
+        [EndpointSpec(address=f"10.0.0.{i}:80", models=(m,)) for i, m in enumerate(models)],
     )
-    return metrics
+    return picker
 
 
-def samples(metrics):
-    found = {}
-    for family in text_string_to_metric_families(metrics.page().decode()):
-        for sample in family.samples:
-            found[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
-    return found
+def families(picker):
+    return list(text_string_to_metric_families(metrics_page(picker).decode()))
+
+
+def samples(picker):
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families(picker)
+        for sample in family.samples
+    }
 
 
 def test_endpoints_are_shown_with_any_name_and_unknown_is_nan():
-    metrics = counting([ODD, "plain"])
-    metrics.director.table.read("10.0.0.1:80", Reading(waiting=3), 0.0)
-    found = samples(metrics)
+    picker = picker_of([ODD, "plain"])
+    picker.table.read("10.0.0.1:80", Reading(waiting=3), 0.0)
+    found = samples(picker)
     odd = (("endpoint", "10.0.0.0:80"), ("model", ODD))
     plain = (("endpoint", "10.0.0.1:80"), ("model", "plain"))
     assert math.isnan(found["laar_endpoint_waiting", odd])
@@ -56,18 +54,18 @@ def test_endpoints_are_shown_with_any_name_and_unknown_is_nan():
 
 
 def test_labels_follow_the_endpoints():
-    metrics = counting(["a"])
+    picker = picker_of(["a"])
     assert ("laar_endpoint_in_flight", (("endpoint", "10.0.0.0:80"), ("model", "a"))) in samples(
-        metrics
+        picker
     )
-    metrics.director.table.replace("test", [EndpointSpec(address="[::1]:80", models=("b",))])
-    addresses = {dict(labels).get("endpoint") for _, labels in samples(metrics)} - {None}
+    picker.table.replace("test", [EndpointSpec(address="[::1]:80", models=("b",))])
+    addresses = {dict(labels).get("endpoint") for _, labels in samples(picker)} - {None}
     assert addresses == {"[::1]:80"}
 
 
 def test_what_clients_send_makes_no_series():
-    metrics = counting(["a", "b"])
-    director = metrics.director
+    picker = picker_of(["a", "b"])
+    director = picker.director
 
     def ask(i):
         request = Request(
@@ -85,20 +83,20 @@ def test_what_clients_send_makes_no_series():
 
     for i in range(60):
         ask(i)
-    before = set(samples(metrics))
+    before = set(samples(picker))
     for i in range(60, 400):
         ask(i)
-    assert set(samples(metrics)) == before
+    assert set(samples(picker)) == before
 
 
 def test_the_page_shows_the_memory_of_the_prefix_index_and_what_left_it():
-    index, hasher = PrefixIndex(1, max_bytes=1 << 20), PromptHasher(b"k" * 16)
-    metrics = Metrics()
-    metrics.add(partial(prefix_families, index.stats))
+    picker = picker_of(["a"], prefix={"max_bytes": 1 << 20})
+    index, hasher = picker.prefixes.index, PromptHasher(b"k" * 16)
     text = random.Random(1).randbytes(20_000).hex()
+    index.resize(1)
     index.set_capacity(0, 30_000)
     index.insert(0, hasher.chain((text,)))
-    found = samples(metrics)
+    found = samples(picker)
     assert 0 < found["laar_prefix_index_bytes", ()] < 1 << 20
     gone = {
         dict(labels)["cause"]: value
@@ -109,8 +107,41 @@ def test_the_page_shows_the_memory_of_the_prefix_index_and_what_left_it():
     assert (gone["memory"], gone["disproved"]) == (0.0, 0.0)
 
 
-def test_every_family_on_the_page_is_among_the_documented_ones():
-    metrics = counting(["a"])
-    documented = {family.name for family in metrics.families()}
-    shown = {f.name for f in text_string_to_metric_families(metrics.page().decode())}
-    assert shown == documented
+def test_tasks_beyond_the_cap_share_the_label_other():
+    picker = picker_of(["a"])
+    for i in range(MAX_LABELS + 2):
+        picker.metrics.answered(Answered("laar", f"t{i}", True, attempts=2, seconds=3.0))
+    found = samples(picker)
+    key = (("policy", "laar"), ("task", "other"))
+    assert found["laar_answers_reported_total", (("correct", "true"), *key)] == 2
+    assert found["laar_attempts_to_correct_answer_sum", key] == 4
+    bucket = "laar_time_to_correct_answer_seconds_bucket"
+    assert found[bucket, (("le", "2.0"), *key)] == 0
+    assert found[bucket, (("le", "5.0"), *key)] == 2
+    assert found[bucket, (("le", "+Inf"), *key)] == 2
+
+
+def test_every_counter_is_read_by_a_row_of_the_table():
+    rows = (files("laar.server.admin") / "metrics.txt").read_text()
+    unread = [name for name in vars(Metrics()) if not name.startswith("_")
+              and f"| metrics.{name} |" not in rows]  # fmt: skip
+    assert unread == []
+
+
+def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
+    picker = picker_of(
+        ["a"],
+        flow={"enabled": True},
+        tuner={"enabled": True},
+        prefix={"ask_engines": True},
+        decisions={"log": str(tmp_path / "log")},
+        share={"snapshot_file": str(tmp_path / "snapshot")},
+        context={"routes": [{"name": "all", "mode": "on"}]},
+    )
+    shown = {f.name + "_total" * (f.type == "counter"): f for f in families(picker)}
+    assert set(shown) == {metric.name for metric in metrics()}
+    for metric in metrics():
+        family = shown[metric.name]
+        assert (family.type, family.documentation) == (metric.kind, metric.help)
+        for sample in family.samples:
+            assert sample.labels.keys() - {"le"} == set(metric.labels)

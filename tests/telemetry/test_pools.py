@@ -55,15 +55,6 @@ class Fleet:
     def ask(self, **fields: object) -> Decision:
         return self.director.decide(self.request(**fields), self.now)
 
-    def shown(self, name: str) -> dict[tuple[str, str], float]:
-        return {
-            (sample.labels["pool"], sample.labels["model"]): sample.value
-            for family in self.pools.collect()
-            if family.name == name
-            for sample in family.samples
-            if not sample.name.endswith("_created")
-        }
-
 
 def endpoint(address: str, pool: str = "") -> EndpointSpec:
     labels = {POOL_LABEL: pool} if pool else {}
@@ -72,83 +63,83 @@ def endpoint(address: str, pool: str = "") -> EndpointSpec:
 
 def test_work_is_the_seconds_of_prompts_that_are_not_read_yet() -> None:
     fleet = Fleet(endpoint("a:1"), endpoint("b:1"))
-    assert fleet.shown("laar_pool_work_seconds") == {("", "m"): 0.0}
+    assert fleet.pools.work_s() == {("", "m"): 0.0}
     decisions = [fleet.ask() for _ in range(4)]
     # A second each, and a sixth more for attention.
-    assert 4.0 < fleet.shown("laar_pool_work_seconds")["", "m"] < 5.0
+    assert 4.0 < fleet.pools.work_s()["", "m"] < 5.0
     for decision in decisions[:2]:
         fleet.now += 1.0
         fleet.director.answering(decision, fleet.now)
-    assert fleet.shown("laar_pool_work_seconds")["", "m"] < 2.5
+    assert fleet.pools.work_s()["", "m"] < 2.5
     for decision in decisions:
         fleet.director.settle(
             decision, Completion(status=200, cause="complete", latency_s=fleet.now)
         )
-    assert fleet.shown("laar_pool_work_seconds")["", "m"] == 0.0
+    assert fleet.pools.work_s()["", "m"] == 0.0
 
 
 def test_pools_are_told_apart() -> None:
     fleet = Fleet(endpoint("a:1", "one"), endpoint("b:1", "two"))
     fleet.ask(pool="one")
-    work = fleet.shown("laar_pool_work_seconds")
+    work = fleet.pools.work_s()
     assert work["one", "m"] > 0.5
     assert work["two", "m"] == 0.0
-    assert fleet.shown("laar_pool_requests") == {("one", "m"): 1.0}
+    assert fleet.pools.requests() == {("one", "m"): 1.0}
 
 
 def test_lateness_is_counted_at_the_decision_and_only_beyond_the_objective() -> None:
     fleet = Fleet(endpoint("a:1"))
     fleet.ask(ttft_objective_s=5.0)
-    assert fleet.shown("laar_pool_expected_late") == {("", "m"): 0.0}
+    assert fleet.pools.expected_late() == {("", "m"): 0.0}
     for _ in range(10):
         fleet.ask(ttft_objective_s=5.0)
-    late = fleet.shown("laar_pool_expected_late")["", "m"]
+    late = fleet.pools.expected_late()["", "m"]
     assert 4 <= late <= 8  # those behind five seconds of prompts
     fleet.ask(ttft_objective_s=60.0)
-    assert fleet.shown("laar_pool_expected_late")["", "m"] == late
-    assert fleet.shown("laar_pool_requests")["", "m"] == 12
+    assert fleet.pools.expected_late()["", "m"] == late
+    assert fleet.pools.requests()["", "m"] == 12
 
 
 def test_what_was_held_too_long_is_late() -> None:
     fleet = Fleet(endpoint("a:1"))
     decision = fleet.ask(ttft_objective_s=5.0)
     fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=1.0))
-    assert fleet.shown("laar_pool_expected_late")["", "m"] == 0
+    assert fleet.pools.expected_late()["", "m"] == 0
     fleet.pools.waited(Outcome(ticket=1, verdict=decision, waited_s=10.0))
-    assert fleet.shown("laar_pool_expected_late")["", "m"] == 1
+    assert fleet.pools.expected_late()["", "m"] == 1
 
 
 def test_what_flow_control_sheds_at_once_or_after_a_wait_is_late() -> None:
     fleet = Fleet()
     settings = FlowSettings(limits=Limits(max_waiting=2, max_hold_s=5.0))
     fleet.pools.admission = admission = Admission(fleet.director, settings)
-    assert fleet.shown("laar_pool_requests") == {("", ""): 0.0}
+    assert fleet.pools.requests() == {("", ""): 0.0}
     held, left = (admission.ask(fleet.request(), 0.0) for _ in range(2))
     assert isinstance(held, int)
     with pytest.raises(RequestError, match="so is the queue"):
         admission.ask(fleet.request(), 0.0)
-    assert fleet.shown("laar_pool_expected_late") == {("", ""): 1.0}
+    assert fleet.pools.expected_late() == {("", ""): 1.0}
     assert not isinstance(left, Decision)
     admission.cancel(left)  # its client is gone
     assert [outcome.ticket for outcome in admission.dispatch(6.0)] == [held]
-    assert fleet.shown("laar_pool_requests") == {("", ""): 2.0}
-    assert fleet.shown("laar_pool_expected_late") == {("", ""): 2.0}
+    assert fleet.pools.requests() == {("", ""): 2.0}
+    assert fleet.pools.expected_late() == {("", ""): 2.0}
 
 
 def test_work_that_flow_control_holds_counts_although_no_endpoint_is_known() -> None:
     fleet = Fleet()
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
     assert isinstance(admission.ask(fleet.request(), 0.0), int)
-    assert 0.5 < fleet.shown("laar_pool_work_seconds")["", ""] < 1.5
+    assert 0.5 < fleet.pools.work_s()["", ""] < 1.5
 
 
 def test_work_that_is_held_for_a_pool_scaled_to_zero_shows_which_pool_to_start() -> None:
     fleet = Fleet(endpoint("a:1", pool="gold"), endpoint("b:1", pool="iron"))
-    assert fleet.shown("laar_pool_work_seconds") == {("gold", "m"): 0.0, ("iron", "m"): 0.0}
+    assert fleet.pools.work_s() == {("gold", "m"): 0.0, ("iron", "m"): 0.0}
     fleet.director.table.replace("test", [])
     fleet.pools.admission = admission = Admission(fleet.director, fleet.settings)
     assert isinstance(admission.ask(fleet.request(pool="gold"), 0.0), int)
-    shown = fleet.shown("laar_pool_work_seconds")
+    shown = fleet.pools.work_s()
     assert set(shown) == {("gold", "m")}
     assert 0.5 < shown["gold", "m"] < 1.5
 
@@ -161,4 +152,4 @@ def test_clients_cannot_make_series() -> None:
         request = fleet.request(pool=f"p{number}")
         request.model = f"m{number}"
         admission.ask(request, 0.0)
-    assert set(fleet.shown("laar_pool_work_seconds")) == {("", "m"), ("", "")}
+    assert set(fleet.pools.work_s()) == {("", "m"), ("", "")}

@@ -14,6 +14,7 @@ from laar.errors import SettingError
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner, Weights
 from laar.tuning.windows import Observed
+from support.exploring import examples
 
 BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}
 START = {"rtt": 0.5, "queue": 0.1}
@@ -438,7 +439,7 @@ def test_a_start_that_does_not_fit_the_bounds_is_refused(start: dict[str, float]
         tuner(start=start)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(
         st.one_of(

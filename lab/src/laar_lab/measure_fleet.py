@@ -14,9 +14,9 @@ from importlib.resources import files
 from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome
-from laar.measuring.kv_lookup import Query, queries
-from laar.measuring.tokens import count_tokens
+from laar_lab.kv_lookup import Query, queries
 from laar_lab.sim.answers import AccuracySurface, Answerer
+from laar_lab.tokens import count_tokens
 
 DEFAULT_CREATED = "2026-01-01"
 """The date noted in the artifact that comes with the package: fixed, so that it can be compared."""

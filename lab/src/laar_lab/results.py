@@ -34,21 +34,21 @@ _GROUPS = {
 }
 _HEAD = """# Results
 
-Made by `laar lab results`; do not edit. One row a claim of the lab's experiments: in virtual time,
-about the code that serves, on simulated engines. Each was declared beside its experiment before the
-run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals are of 95 %, paired by
-seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by Holm's
-procedure, but for those of {alone}, which are tested each by itself.
-What seeds show, they show with a chance of 80 %, before that correction. Ratios are geometric
+Made by `laar lab results`; do not edit. One row per claim of the lab's experiments, in virtual
+time, with the code that serves, on simulated engines. Each was declared beside its experiment
+before the run, with metric, margin, seeds and analysis (`laar_lab.claims`). Intervals are of 95 %,
+paired by seed; tests are one-sided at 5 %, and claims of one experiment are corrected together by
+Holm's procedure, except those of {alone}, which are tested separately. The effect that seeds can
+show is the one shown with a probability of 80 %, before that correction. Ratios are geometric
 means.
 
-* **reproduced**: a paper's claim is shown, with the size asked for;
+* **reproduced**: a paper's claim is shown, with the required size;
 * **reproduced in kind**: its direction is shown, the size is not;
 * **contradicted**: the opposite direction is shown; **not reproduced**: neither is;
 * **beyond the paper**: a claim of ours, shown or not;
-* **not run yet**: no run is stored; the time is that of two cores.
+* **not run yet**: no run is stored; the time is for two cores.
 
-A figure of the papers that no experiment looks for is in [missing](missing.md).
+Figures of the papers that no experiment tests are in [missing](missing.md).
 """
 
 

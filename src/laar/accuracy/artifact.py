@@ -11,7 +11,7 @@ for: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an intera
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -65,7 +65,7 @@ _Seconds = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class Cell(_Part):
@@ -158,14 +158,6 @@ class ModelCapability(_Part):
         return sum(cell.outcomes for cell in self.cells)
 
 
-class PairTerm(_Part):
-    """Added to the log odds of `model` when `failed` has failed on the request."""
-
-    model: _Name
-    failed: _Name
-    log_odds: _LogOdds
-
-
 class RetryTerms(_Part):
     """How the log odds move when other models have failed on the same request.
 
@@ -173,7 +165,7 @@ class RetryTerms(_Part):
         difficulty: spread of the log odds that all models share on one question
             (`laar.accuracy.difficulty`); None in artifacts of older fits, which have `per_failure`.
         per_failure: shift of the log odds for each failed model; at most 0, failures never help.
-        pairs: further shifts by pair of models, where there was data enough.
+        pairs: of artifacts of older fits; not used.
         brier_unconditional: Brier score at attempts 2 and later of the held-out half, without these
             terms.
         brier: the same, with them. Both None if there were no such attempts.
@@ -181,7 +173,7 @@ class RetryTerms(_Part):
     """
 
     per_failure: Annotated[float, Field(ge=-50, le=0, allow_inf_nan=False)]
-    pairs: Annotated[list[PairTerm], Field(max_length=100_000)]
+    pairs: Annotated[list[Any], Field(max_length=100_000)] = []
     brier_unconditional: _Share | None
     brier: _Share | None
     attempts: _Count
@@ -193,12 +185,17 @@ class TextColumn(_Part):
 
     Args:
         weights: base64 of one signed byte for each of `TEXT_COLUMNS` columns, in units of `scale`.
+        trust_intercept: of the log odds that a question is of this task rather than of one that
+            was not graded, as a line over the regression's log odds.
+        trust_slope: slope of that line.
     """
 
     task: _Name
     intercept: _LogOdds
     scale: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
     weights: Annotated[str, Field(max_length=2 * TEXT_COLUMNS)]
+    trust_intercept: _LogOdds = 0.0
+    trust_slope: _LogOdds = 1.0
 
     @field_validator("weights")
     @classmethod
@@ -213,15 +210,15 @@ class TextTerms(_Part):
 
     Args:
         text_schema: version of the hashing.
-        threshold: a request that is less likely than this of any of the tasks is unlike anything
-            measured: it gets the base rates.
+        threshold: of artifacts of older fits; not used.
         gain_unseen: share of right answers that routing by the words gained over the best single
-            model on tasks left out of the fit, the mean over these; None with too few tasks.
+            model on tasks left out of the fit, `trust` and all, the mean over these; None with too
+            few tasks.
         worst_unseen: the same for the task that it served worst.
     """
 
     text_schema: Literal[1] = 1
-    threshold: _Share
+    threshold: _Share | None = None
     tasks: Annotated[list[TextColumn], Field(min_length=1, max_length=MAX_TEXT_TASKS)]
     gain_unseen: _Difference | None = None
     worst_unseen: _Difference | None = None

@@ -61,7 +61,7 @@ class Assessment:
         unknown: the probability of some model is a stand-in, since nothing was measured for it.
         timed_answers: `base_s` counts to the end of a usual answer, as an artifact's does. Without
             it `base_s` counts to the first token at most.
-        unlike: the request is unlike anything measured: the probabilities are base rates.
+        unlike: the request is unlike anything measured: its probabilities are mostly base rates.
         published: the artifact's P(correct) for the request's class, without regard to failed
             models and reported outcomes: Q as in LAAR. None where only `probability` is known.
         reported: reported outcomes that still weigh on the request's class; None where none are

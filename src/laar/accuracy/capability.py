@@ -34,7 +34,7 @@ from laar.accuracy.artifact import (
 from laar.accuracy.cells import learned
 from laar.accuracy.difficulty import given
 from laar.accuracy.features import GENERIC, Features
-from laar.accuracy.text import Said, TextModel
+from laar.accuracy.text import Said, TaskTable, TextModel, task_table
 
 MIN_PROBABILITY, MAX_PROBABILITY = 0.001, 0.999
 """Q stays inside: a cost is divided by it, and no evidence shows that a model never fails."""
@@ -44,7 +44,7 @@ MAX_CACHED_ROWS = 4096
 
 _MAX_CACHED_TABLES = 256  # sets of candidates times languages and lengths
 
-_MOSTLY = 0.5  # share of a task from which a request counts as of it
+_MOSTLY = 0.5  # share of a task, or of all, from which a request counts as of it, or of them
 
 UNMEASURED_PROBABILITY = 0.5
 """Q without any artifact: the same for all, so that it decides nothing."""
@@ -98,8 +98,10 @@ class Guess(NamedTuple):
     Args:
         features: features with the task that it mostly looks like, where it looks like one and
             named none.
-        shares: share of each of the text model's tasks; None where the words do not decide.
-        unlike: it names no measured task and looks like none: its probabilities are base rates.
+        shares: share of each of the text model's tasks, of all requests that look like this one;
+            None where the words do not decide.
+        unlike: it names no measured task and is more likely of none: its probabilities are mostly
+            base rates.
     """
 
     features: Features
@@ -137,11 +139,6 @@ class CapabilityModel:
         self._models = dict(artifact.models) if artifact else {}
         self._difficulty = artifact.retry.difficulty if artifact else None
         self._per_failure = artifact.retry.per_failure if artifact else 0.0
-        self._pairs = (
-            {(pair.model, pair.failed): pair.log_odds for pair in artifact.retry.pairs}
-            if artifact
-            else {}
-        )
         cells = [cell for model in self._models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
@@ -174,7 +171,7 @@ class CapabilityModel:
         self.timed = any(self._fixed_s.values())
         """Whether `fixed_s` was measured: an artifact may be written by hand without it."""
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
-        self._tables: dict[tuple[tuple[str, ...], str, int], _Row] = {}
+        self._tables: dict[tuple[tuple[str, ...], str, int], TaskTable] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Infers tasks from words; None where the artifact has no terms for that."""
 
@@ -203,11 +200,9 @@ class CapabilityModel:
         if self.text is None or features.task in self._tasks:
             return Guess(features, None, self.text is not None and features.task not in self._tasks)
         shares = self.text.guess(said)
-        if shares is None:
-            return Guess(features, None, True)
         if features.task == GENERIC and shares.max() > _MOSTLY:
             features = features._replace(task=self.text.tasks[int(shares.argmax())])
-        return Guess(features, shares, False)
+        return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
 
     def mean(self, model: str) -> float | None:
         """The model's share of correct outcomes over all cells; None if it was not measured."""
@@ -247,8 +242,7 @@ class CapabilityModel:
             row = self.probabilities(everyone, features, shares=shares)
             return self.given_failures(row, everyone, tried)[: len(models)]
         if shares is not None:
-            mixed: _Row = shares @ self._table(tuple(models), features)
-            return mixed
+            return self._table(tuple(models), features).row(shares)
         key = (tuple(models), features)
         found = self._rows.get(key)
         if found is None:
@@ -259,7 +253,7 @@ class CapabilityModel:
             self._rows[key] = found
         return found
 
-    def _table(self, models: tuple[str, ...], features: Features) -> _Row:
+    def _table(self, models: tuple[str, ...], features: Features) -> TaskTable:
         """P(correct) by the text model's tasks and by model, at this language and length."""
         key = (models, features.language, features.bucket)
         table = self._tables.get(key)
@@ -267,11 +261,18 @@ class CapabilityModel:
             assert self.text is not None
             if len(self._tables) >= _MAX_CACHED_TABLES:
                 self._tables.clear()
-            rows = [
-                self.probabilities(models, features._replace(task=task)) for task in self.text.tasks
-            ]
-            table = self._tables[key] = np.array(rows)
+            cells = [features._replace(task=task) for task in self.text.tasks]
+            table = self._tables[key] = task_table(
+                np.array([self.probabilities(models, cell) for cell in cells]),
+                np.array([[self._counted(model, cell) for model in models] for cell in cells]),
+                self.probabilities(models, features._replace(task=_ANY)),
+                int(np.argmax([self._base_rates.get(model, 0.0) for model in models])),
+            )
         return table
+
+    def _counted(self, model: str, features: Features) -> int:
+        """Outcomes behind the model's probability on these features."""
+        return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
         """Moves unconditional probabilities to those given the failures of `tried`.
@@ -279,20 +280,13 @@ class CapabilityModel:
         Of these, only those among `models` are evidence of the question's difficulty.
         """
         failed = dict.fromkeys(tried)
-        shared = self._per_failure * len(failed)
         if self._difficulty:
             wrong = np.array([model in failed for model in models])
             if wrong.any():
                 row = given(row, wrong, self._difficulty)
-        moved = []
-        # Plain floats: for a handful of models they are three times as fast as arrays.
-        for model, p in zip(models, row.tolist(), strict=True):
-            shift = shared
-            if self._pairs:
-                shift += sum(self._pairs.get((model, other), 0.0) for other in failed)
-            odds = p / (1 - p) * exp(min(max(shift, -50.0), 50.0))
-            moved.append(min(max(odds / (1 + odds), MIN_PROBABILITY), MAX_PROBABILITY))
-        return np.array(moved)
+        odds = row / (1 - row) * exp(max(self._per_failure * len(failed), -50.0))
+        moved: _Row = np.minimum(np.maximum(odds / (1 + odds), MIN_PROBABILITY), MAX_PROBABILITY)
+        return moved
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
         """c(m) of each model; one without a measurement takes the fleet's mean."""

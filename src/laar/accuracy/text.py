@@ -163,32 +163,92 @@ class TextModel:
 
     def __init__(self, terms: TextTerms) -> None:
         self.tasks = tuple(column.task for column in terms.tasks)
-        self.threshold = terms.threshold
+        self._trust = np.array([(c.trust_intercept, c.trust_slope) for c in terms.tasks]).T
         self._intercepts = np.array([column.intercept for column in terms.tasks])
         self._weights = np.stack([unpacked(column) for column in terms.tasks])
 
-    def likeness(self, said: Said) -> _Floats:
-        """How much the request looks like each task, in 0..1; shape (len(tasks),)."""
-        log_odds = self._weights @ hashed(said) + self._intercepts
-        likeness: _Floats = 1 / (1 + np.exp(-np.minimum(np.maximum(log_odds, -50), 50)))
-        return likeness
-
-    def guess(self, said: Said) -> _Floats | None:
-        """The share of each task in the request; None where it is unlike anything measured."""
-        likeness = self.likeness(said)
-        if measured(likeness) < self.threshold:
-            return None
-        shares: _Floats = likeness / np.add.reduce(likeness)
-        return shares
+    def guess(self, said: Said) -> _Floats:
+        """Return the share of each task in the request; together they are the trust in these."""
+        return shares_of(self._weights @ hashed(said) + self._intercepts, *self._trust)
 
 
-def measured(likeness: _Floats) -> _Floats:
-    """How likely requests are of some measured task; the last axis are the tasks."""
-    some: _Floats = 1 - np.multiply.reduce(1 - likeness, axis=-1)
-    return some
+def shares_of(log_odds: _Floats, intercepts: _Floats, slopes: _Floats) -> _Floats:
+    """Return the shares of tasks in requests, whose sum is the trust in the likest of them.
+
+    Args:
+        log_odds: of each request (first axes) and task (last axis), by the regressions.
+        intercepts: `trust_intercept` of each column.
+        slopes: `trust_slope`.
+    """
+    trust = np.maximum.reduce(intercepts + slopes * log_odds, axis=-1, keepdims=True)
+    odds = np.exp(np.minimum(np.maximum(log_odds, -50), 50))
+    # Squared: of a task that is half as likely a request rarely has a third.
+    likeness = (odds / (1 + odds)) ** 2
+    shares: _Floats = likeness / (
+        np.add.reduce(likeness, axis=-1, keepdims=True)
+        * (1 + np.exp(-np.minimum(np.maximum(trust, -50), 50)))
+    )
+    return shares
 
 
-def packed(task: str, intercept: float, weights: Sequence[float] | _Floats) -> TextColumn:
+class TaskTable(NamedTuple):
+    """P(correct) by task and model, and what is sure of the leads over the best single model.
+
+    Args:
+        probabilities: by task, then model.
+        base: by model, for a request of no graded task.
+        leads: lower bounds of each model's lead over the best single one, by task.
+        stranger: the same on a task that was not graded.
+    """
+
+    probabilities: _Floats
+    base: _Floats
+    leads: _Floats
+    stranger: _Floats
+
+    def row(self, shares: _Floats) -> _Floats:
+        """Return P(correct) by model for requests with these shares of tasks.
+
+        A model is better than the best single one only by as much as is sure.
+        """
+        rest = 1 - np.add.reduce(shares, axis=-1, keepdims=True)
+        row = shares @ self.probabilities + rest * self.base
+        lead = shares @ self.leads + rest * self.stranger
+        best = self.stranger.argmax()
+        capped: _Floats = np.minimum(row, row[..., best : best + 1] + np.maximum(lead, -_LESS))
+        return capped
+
+
+_LESS = 1e-9  # what is not surely better comes behind the best single model, not beside it
+
+_SURE = 1.0
+"""Standard errors that a lead has to be large to count: of questions, and of tasks for a strange
+one. A half costs tasks left out half as much again, two cost known ones a tenth of their gain."""
+
+
+def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
+    """Return the table of some models.
+
+    Args:
+        probabilities: by task, then model.
+        counts: outcomes behind each; 0 where a base rate stands in.
+        base: by model, for a request of no graded task.
+        best: the best single model.
+    """
+    leads = probabilities - probabilities[:, best : best + 1]
+    stranger = leads.mean(axis=0) - _SURE * leads.std(axis=0, ddof=1)
+    # The error of a difference between two models whose answers correlate by a half.
+    leads = leads - _SURE * np.sqrt(probabilities * (1 - probabilities) / np.maximum(counts, 1))
+    leads[:, best] = stranger[best] = 1.0
+    return TaskTable(probabilities, base, leads, stranger)
+
+
+def packed(
+    task: str,
+    intercept: float,
+    weights: Sequence[float] | _Floats,
+    trust: tuple[float, float] = (0.0, 1.0),
+) -> TextColumn:
     """A column as the artifact holds it: one signed byte for each weight."""
     exact = np.asarray(weights, np.float64)
     scale = max(float(np.abs(exact).max(initial=0.0)) / 127, 1e-9)
@@ -198,6 +258,8 @@ def packed(task: str, intercept: float, weights: Sequence[float] | _Floats) -> T
         intercept=round(intercept, 4),
         scale=float(f"{scale:.6g}"),
         weights=b64encode(small.tobytes()).decode(),
+        trust_intercept=trust[0],
+        trust_slope=trust[1],
     )
 
 

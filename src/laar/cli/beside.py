@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
-    """The bootstrap of an Envoy for these settings: envoy.yaml beside them, or a rendered one.
+    """Return the bootstrap of an Envoy: envoy.yaml beside the settings, or a rendered one.
 
     Raises:
         SettingError: Envoy would not hear of the endpoints, could not reach the picker, is not
@@ -34,9 +34,9 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     written = config.with_name("envoy.yaml")
     if settings.listen.tls is not None and not written.exists():
         raise SettingError(
-            f"{loaded.at('listen.tls')}the Envoy that --with-envoy renders speaks no TLS to its "
-            "picker, which is on the same machine; take listen.tls out, or write an envoy.yaml "
-            f"beside {config.name}: laar envoy --shape sidecar --picker-ca FILE --eds-file FILE"
+            f"{loaded.at('listen.tls')}the Envoy that --with-envoy renders uses no TLS to its "
+            "picker, which is on the same machine; remove listen.tls, or write an envoy.yaml "
+            f"next to {config.name}: laar envoy --shape sidecar --picker-ca FILE --eds-file FILE"
         )
     find_binary()
     if written.exists():
@@ -59,7 +59,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
 
 
 def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
-    """Reasons that Envoy would not start beside the picker, each with its remedy."""
+    """Return the reasons why Envoy would not start, each with its remedy."""
     from laar.envoy.process import validate
 
     try:
@@ -94,7 +94,7 @@ def _read(path: Path) -> Mapping[str, object]:
 
 
 def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
-    """The file may be older than the settings, or come from another directory.
+    """Compare the file with the settings: it may be older, or of another directory.
 
     Raises:
         SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
@@ -125,7 +125,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
 
 
 def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
-    """Whether Envoy's address may be that of a listener; a name may, and any of this machine's."""
+    """Return whether Envoy's address may be that of a listener, as any name may."""
     from ipaddress import ip_address
 
     from laar.datalayer import split_address
@@ -141,7 +141,7 @@ def _may_reach(address: Mapping[str, Any], listening: str) -> bool:
 
 
 def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
-    """The command that writes a bootstrap for these settings."""
+    """Return the command that writes a bootstrap for these settings."""
     import shlex
 
     from laar.settings.listening import dialled
@@ -156,7 +156,7 @@ def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
 
 
 def _all(value: Any, key: str) -> Iterator[Any]:
-    """The values of a key, at any depth."""
+    """Yield the values of a key, at any depth."""
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for each in below:
         yield from _all(each, key)
@@ -165,7 +165,7 @@ def _all(value: Any, key: str) -> Iterator[Any]:
 
 
 def _elsewhere(value: Any, path: str, other: str) -> Any:
-    """A bootstrap that reads its endpoints from another file."""
+    """Return a bootstrap that reads its endpoints from another file."""
     if isinstance(value, dict):
         return {key: _elsewhere(below, path, other) for key, below in value.items()}
     if isinstance(value, list):

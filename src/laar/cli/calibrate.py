@@ -7,8 +7,15 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
-from laar.cli.terminal import check_places, report_errors
+from laar.cli.terminal import (
+    Concurrency,
+    KeyVariable,
+    MaxTokens,
+    Models,
+    OutcomesFile,
+    check_places,
+    report_errors,
+)
 from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
@@ -63,6 +70,4 @@ def calibrate(
                 ),
             )
         )
-        typer.echo(
-            f"Next: accuracy.capability: {out} in laar.yaml; a running picker takes it over."
-        )
+        typer.echo(f"Next: accuracy.capability: {out} in laar.yaml; a running picker loads it.")

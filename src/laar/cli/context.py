@@ -35,7 +35,10 @@ def main() -> None:
 @app.command()
 def doctor(
     body: Annotated[
-        str, typer.Argument(help="File with a request body (JSON), or - for standard input.")
+        str,
+        typer.Argument(
+            help="File with request bodies (JSON, one a line), or - for standard input."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     config_file: Annotated[
@@ -53,7 +56,8 @@ def doctor(
 ) -> None:
     """Show the documents that the context hook finds in a request body, or why it finds none.
 
-    The body never leaves this machine, and nothing of its text is printed.
+    Of several bodies, one a line, the last one is shown, and the others are learned from. None
+    leaves this machine, and nothing of their text is printed.
     """
     import orjson
 
@@ -62,7 +66,10 @@ def doctor(
     with report_errors():
         settings = _of_route(config_file, route)
         raw = sys.stdin.buffer.read() if body == "-" else Path(body).read_bytes()
-    told = diagnose(raw, settings)
+    # Bodies on a line each, or one on any number of lines.
+    lines = raw.splitlines() if raw.startswith(b"{") else []
+    *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
+    told = diagnose(last, settings, earlier=earlier)
     if as_json:
         typer.echo(orjson.dumps(asdict(told)).decode())
         return
@@ -79,7 +86,7 @@ def doctor(
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:
-    """The hook's settings of a route; None for the defaults."""
+    """Return the hook's settings of a route; None for the defaults."""
     from laar.settings import load_settings
 
     if config_file is None:

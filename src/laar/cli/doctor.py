@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from laar.cli import terminal
-from laar.cli.asking import KeyVariable
-from laar.cli.terminal import ConfigFile, TokenFile, read_token, report_errors
+from laar.cli.terminal import ConfigFile, KeyVariable, TokenFile, read_token, report_errors
 from laar.errors import LaarError
 
 

@@ -23,12 +23,15 @@ from laar.cli.terminal import (
     read_token,
     report_errors,
 )
-from laar.errors import SettingError
+from laar.errors import LaarError, SettingError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from laar.settings import Settings
+
+
+_TIMEOUT_S = 30.0
 
 
 def explain(
@@ -61,7 +64,6 @@ def explain(
 
         from rich.console import Console
 
-        from laar.cli.remote import explain_live
         from laar.settings import load_settings
 
         body, headers = read_file(request), read_headers(header or [])
@@ -95,7 +97,7 @@ def read_headers(lines: list[str]) -> dict[str, str]:
 
 
 def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """The record of the decision that the settings alone would make.
+    """Return the record of the decision that the settings alone would make.
 
     Raises:
         LaarError: the settings can't be used, or the request would be refused.
@@ -115,8 +117,39 @@ def explain_offline(settings: Settings, body: bytes, headers: Mapping[str, str])
     return picker.explain(body, headers)
 
 
+async def explain_live(
+    url: str, body: bytes, headers: Mapping[str, str], token: str | None
+) -> dict[str, Any]:
+    """Return the record of the decision that a running picker would make now.
+
+    Raises:
+        LaarError: the picker can't be reached, or refuses; with its message.
+    """
+    import aiohttp
+    import orjson
+
+    sent = {**headers, "content-type": "application/json"}
+    params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
+    if token:
+        sent["authorization"] = f"Bearer {token}"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
+            http.post(f"{url}/explain", data=body, headers=sent, params=params) as got,
+        ):
+            answer = orjson.loads(await got.read())
+            status = got.status
+    except (aiohttp.ClientError, TimeoutError, orjson.JSONDecodeError) as error:
+        raise LaarError(f"{url}: no picker's admin port answers there ({error})") from None
+    if status != 200:
+        fault = answer.get("error")
+        message = fault.get("message") if isinstance(fault, dict) else fault
+        raise LaarError(f"{url}: {status}: {message}")
+    return dict(answer)
+
+
 def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
-    """Prints a record for a reader."""
+    """Print a record for a reader."""
     from rich.table import Table
 
     priced = "cost_s" in shown["candidates"][0]
@@ -156,12 +189,32 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
         markup=False,
     )
     console.print(table)
+    if shown.get("sessions"):
+        console.print(_room(shown["sessions"]), highlight=False, soft_wrap=True, markup=False)
     without = [row for row in shown["candidates"] if "why" in row]
     for row in (*without, *shown.get("filtered", ())):
         left_out = f"not considered: {row['endpoint']} ({row['model']}): {row['why']}"
         console.print(left_out, highlight=False, soft_wrap=True, markup=False)
     if shown["exhausted"]:
-        console.print("After this attempt every model that could serve has been tried.")
+        console.print("After this attempt every model that can serve has been tried.")
+
+
+def _room(sessions: Mapping[str, Any]) -> str:
+    """What room for its context costs, in a sentence, and who has room and who waits for it."""
+    inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
+    if sessions["has_place"]:
+        said = "its session's context has a place"
+    elif price_s is None:
+        said = "room for its context is taken by turns in flight; it would wait for one to end"
+    elif price_s > 0.0:
+        said = f"room for its context costs the others {price_s:.1f} s more than waiting costs it"
+    else:
+        said = "there is room for its context"
+    longest_s = max((each["waited_s"] for each in waiting), default=0.0)
+    return (
+        f"{said}; {len(inside)} sessions have a place, {len(waiting)} wait for one, "
+        f"the first for {longest_s:.1f} s of at most {sessions['longest_hold_s']:.0f} s"
+    )
 
 
 def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from laar.cli.asking import KeyVariable
-from laar.cli.terminal import report_errors
+from laar.cli.terminal import KeyVariable, report_errors
 
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
@@ -90,7 +89,7 @@ def _report(engines: Sequence[Engine]) -> None:
 
 
 def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
-    """The endpoints file; as YAML that a person goes on editing.
+    """Return the endpoints file, as YAML that a person goes on editing.
 
     The picker reads the adapters itself, but for an engine that wants a key.
     """
@@ -121,19 +120,10 @@ def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
 
 
 def _write_bootstrap(directory: Path) -> None:
-    """Envoy's bootstrap; without the extra `envoy` a remark names the missing package."""
-    from laar.errors import LaarError
+    from laar.envoy.bootstrap import render, to_yaml
+    from laar.envoy.options import BootstrapOptions
 
-    try:
-        from laar.envoy.bootstrap import render, to_yaml
-        from laar.envoy.options import BootstrapOptions
-
-        eds_path = str((directory / "run" / "endpoints.json").absolute())
-        bootstrap = to_yaml(
-            render("sidecar", BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1"))
-        )
-    except (ImportError, LaarError) as error:
-        typer.echo(f"envoy.yaml was not written: {error}")
-        return
+    eds_path = str((directory / "run" / "endpoints.json").absolute())
+    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1")
     (directory / "run").mkdir(exist_ok=True)
-    (directory / "envoy.yaml").write_text(bootstrap, "utf-8")
+    (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")

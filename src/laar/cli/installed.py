@@ -33,13 +33,12 @@ OWN = {
         ("calibrate", "laar.cli.calibrate:calibrate"),
         ("measure", "laar.cli.measure:measure"),
         ("fit", "laar.cli.fit:fit"),
-        ("evaluate", "laar.cli.evaluate:evaluate"),
         ("context", "laar.cli.context:app"),
     )
 }
 """laar's own commands, in the order of `laar --help`."""
 
-OF_LAB = ("context.plan", "lab", "overload", "sim-endpoint", "ttca", "tune", "up")
+OF_LAB = ("context.plan", "evaluate", "lab", "overload", "sim-endpoint", "ttca", "tune", "up")
 """Commands of laar-lab: where it is missing they name it."""
 
 
@@ -50,11 +49,11 @@ class InstalledGroup(TyperGroup):
     """Beginning of the names of their entry points."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names in the order of `--help`."""
+        """Return the names in the order of `--help`."""
         return [*super().list_commands(ctx), *installed(self.path)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of that name; no package can replace one of laar's."""
+        """Return the command of that name; no package can replace one of laar's."""
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
@@ -87,7 +86,7 @@ class ContextGroup(InstalledGroup):
 
 
 def installed(path: str) -> dict[str, EntryPoint]:
-    """The entry points of the commands directly below a path, by name."""
+    """Return the entry points of the commands directly below a path, by name."""
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     names = {point: point.name.removeprefix(path) for point in points}
     return {
@@ -123,7 +122,7 @@ def _command(found: Any, name: str) -> Any:
 
 
 def _failing(name: str, text: str) -> Any:
-    """A command that prints why there is none, whatever its arguments."""
+    """Return a command that prints why there is none, whatever its arguments."""
     app = typer.Typer(add_completion=False)
     lenient = {"ignore_unknown_options": True, "allow_extra_args": True}
 

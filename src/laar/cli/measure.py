@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from laar.cli.asking import Concurrency, KeyVariable, MaxTokens, Models, OutcomesFile
-from laar.cli.lookups import Languages, Lengths
-from laar.cli.terminal import JsonFile, check_places, report_errors
+from laar.cli.terminal import (
+    Concurrency,
+    JsonFile,
+    KeyVariable,
+    MaxTokens,
+    Models,
+    OutcomesFile,
+    check_places,
+    report_errors,
+)
 from laar.measuring.asking import Asking
 
 _DEFAULTS = Asking()
@@ -17,19 +25,8 @@ _DEFAULTS = Asking()
 def measure(
     endpoint: Annotated[list[str], typer.Option(help="Base URL of an endpoint; repeatable.")],
     out: OutcomesFile,
-    task: Annotated[
-        str,
-        typer.Option(
-            help="Questions to ask: kv-lookup, or a file of questions with checks (JSONL)."
-        ),
-    ] = "kv-lookup",
+    task: Annotated[Path, typer.Option(help="File of questions with checks (JSONL).")],
     model: Models = None,
-    per_cell: Annotated[
-        int, typer.Option(help="Number of look-ups for each language and length.", min=1)
-    ] = 50,
-    language: Languages = None,
-    length: Lengths = None,
-    seed: Annotated[int, typer.Option(help="Random seed of the look-ups.")] = 0,
     concurrency: Concurrency = _DEFAULTS.concurrency,
     rate: Annotated[
         float | None,
@@ -50,22 +47,15 @@ def measure(
 ) -> None:
     """Ask every model every question and record the outcomes; resumable."""
     with report_errors():
-        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS
-        from laar.measuring.run import key_headers, questions_of, run_measure
+        from laar.measuring.questions import read_questions
+        from laar.measuring.run import key_headers, run_measure
 
         check_places(out, json_file)
-        questions = questions_of(
-            task,
-            languages=language or LANGUAGES,
-            lengths_tokens=length or LENGTHS_TOKENS,
-            per_cell=per_cell,
-            seed=seed,
-        )
         raise typer.Exit(
             run_measure(
                 endpoint,
                 model or (),
-                questions,
+                read_questions(task),
                 out,
                 Asking(
                     concurrency=concurrency,

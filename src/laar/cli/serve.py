@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -44,6 +45,7 @@ def serve(
     worker_home: Annotated[Path, typer.Option(hidden=True)] = Path(),
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
+    gc.disable()  # a tenth of the start, as most of it is imports; `keep_young` ends this
     # gRPC's newer poller hands each event through more threads; the older one saves a tenth of
     # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
@@ -60,6 +62,7 @@ def serve(
             run(loaded, worker=Worker(index=worker_index, home=worker_home))
             return
         if workers > 1:
+            gc.enable()
             _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
             return
         if not with_envoy:
@@ -76,7 +79,7 @@ def serve(
 def _serve_together(
     loaded: Loaded, config: Path, count: int, *, with_envoy: bool, verbose: bool
 ) -> None:
-    """Runs several workers.
+    """Run several workers.
 
     Raises:
         SettingError: a setting does not work with several workers, or one could not start.
@@ -100,6 +103,6 @@ def _serve_together(
                 f"{count} workers have the ports {admin} to {last}, from listen.admin on"
             )
     if with_envoy:
-        raise SettingError("--with-envoy runs one picker; start Envoy by itself beside --workers")
+        raise SettingError("--with-envoy runs one picker; with --workers start Envoy separately")
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
     run_workers(loaded, count, [*command, "--verbose"] if verbose else command)

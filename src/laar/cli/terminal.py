@@ -30,11 +30,25 @@ TokenFile = Annotated[
         help="File with the running picker's viewers' token (decisions.viewers_token_file)."
     ),
 ]
+OutcomesFile = Annotated[Path, typer.Option(help="Outcomes file (JSONL); resumed if it exists.")]
+Models = Annotated[
+    list[str] | None,
+    typer.Option("--model", help="Model to ask; repeatable. Default: every model that is served."),
+]
+Concurrency = Annotated[
+    int,
+    typer.Option(
+        help="Requests in flight at each endpoint. With 1, times include no waiting in a queue.",
+        min=1,
+    ),
+]
+MaxTokens = Annotated[int | None, typer.Option(help="Token limit of an answer.", min=1)]
+KeyVariable = Annotated[
+    str | None, typer.Option(help="Environment variable that holds the API key.")
+]
 
 _EXTRA_OF = {
     "cryptography": "tls",
-    "envoy_data_plane": "envoy",
-    "grpc": "grpc",
     "sklearn": "fit",
     "zmq": "kv-events",
 }
@@ -90,7 +104,7 @@ def handle_signals() -> Iterator[None]:
 
 
 def log_to_stderr(verbose: bool) -> None:
-    """Sets the logs of a command that stays up."""
+    """Configure the logs of a command that stays up."""
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if verbose else logging.INFO,
@@ -100,7 +114,7 @@ def log_to_stderr(verbose: bool) -> None:
 
 
 def check_places(*files: Path | None) -> None:
-    """Refuses files that can't be written, before anything runs for an hour.
+    """Refuse files that can't be written, before anything runs for an hour.
 
     Raises:
         SettingError: one is a directory, or its directory is missing.
@@ -113,12 +127,12 @@ def check_places(*files: Path | None) -> None:
 
 
 def admin_url(place: str) -> str:
-    """The URL of an admin port that the user named, perhaps without its scheme."""
+    """Return the URL of an admin port that the user named, perhaps without its scheme."""
     return (place if "://" in place else f"http://{place}").rstrip("/")
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a file that the user named.
+    """Read a file that the user named.
 
     Raises:
         SettingError: the file can't be read.
@@ -130,7 +144,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_token(path: Path | None) -> str | None:
-    """The token in a file; None without a file.
+    """Read the token in a file; None without a file.
 
     Raises:
         SettingError: the file can't be read, or holds something else, as the names of reporters.
@@ -139,5 +153,5 @@ def read_token(path: Path | None) -> str | None:
         return None
     token = read_file(path).decode("ascii", "replace").strip()
     if not token.isprintable():
-        raise SettingError(f"--token-file {path}: not a token alone; give that of the viewers")
+        raise SettingError(f"--token-file {path}: not a single token; give the viewers' token")
     return token

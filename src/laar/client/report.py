@@ -26,7 +26,7 @@ async def report_outcome(
     reporter: str | None = None,
     timeout_s: float = 10.0,
 ) -> bool:
-    """Reports the outcome of `until_correct`.
+    """Report the outcome of `until_correct`.
 
     Args:
         outcome: its last attempt is reported, if it was answered and the check could judge it; each
@@ -34,25 +34,25 @@ async def report_outcome(
         admin_url: URL of the picker's admin port.
         token: bearer token, where the picker asks for one.
         reporter: name of the checker, where there are several and no token names them.
-        timeout_s: time-out of the whole call.
+        timeout_s: timeout of the whole call.
 
     Returns:
         Whether the picker accepted it; False also when there was nothing to report.
     """
     hedged = any(attempt.hedged for attempt in outcome.attempts)
-    told = [
+    reports = [
         {"decision_id": attempt.decision_id, "correct": attempt.correct}
         for attempt in (outcome.attempts if hedged else outcome.attempts[-1:])
         if attempt.decision_id and attempt.answer is not None and attempt.error is None
     ]
-    if not told:
+    if not reports:
         return False
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
     if reporter:
         headers[REPORTER] = reporter
-    body = orjson.dumps({"outcomes": told})
+    body = orjson.dumps({"outcomes": reports})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"
     try:
@@ -63,7 +63,7 @@ async def report_outcome(
             if answer.status != 200:
                 return False
             said = orjson.loads(await answer.read())
-            return isinstance(said, dict) and said.get("accepted") == len(told)
+            return isinstance(said, dict) and said.get("accepted") == len(reports)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return False
 

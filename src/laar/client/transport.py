@@ -28,7 +28,7 @@ _ERROR_CHARS = 300  # of an error's body: enough to know it by
 
 
 def completions_url(base_url: str) -> str:
-    """The chat completions of a base URL, given with or without the ``/v1``.
+    """Return the chat completions of a base URL, given with or without the ``/v1``.
 
     Raises:
         SettingError: it is no http or https URL.
@@ -46,7 +46,7 @@ async def post(
     timeout_s: float,
     on_head: OnHead | None = None,
 ) -> Reply:
-    """Posts over aiohttp; streamed if the body asks for a stream."""
+    """Post over aiohttp; streamed if the body asks for a stream."""
     reading = _Reading(on_head)
     try:
         async with session.post(
@@ -70,13 +70,13 @@ async def post(
 async def post_openai(
     client: openai.AsyncOpenAI, send: Send, timeout_s: float, on_head: OnHead | None = None
 ) -> Reply:
-    """Posts through an `openai.AsyncOpenAI`."""
+    """Post through an `openai.AsyncOpenAI`."""
     import openai
 
     reading = _Reading(on_head)
     create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
     try:
-        # The package's own time-out is for each wait, and a stream has many.
+        # The package's own timeout is for each wait, and a stream has many.
         async with asyncio.timeout(timeout_s):
             with _transport_errors():
                 raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
@@ -97,7 +97,7 @@ async def post_openai(
 
 
 def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Reply:
-    """Posts through an `openai.OpenAI`."""
+    """Post through an `openai.OpenAI`."""
     import openai
 
     reading = _Reading()
@@ -127,7 +127,7 @@ class _BrokenOffError(Exception):
 
 @contextmanager
 def _transport_errors() -> Iterator[None]:
-    """Turns an error of the HTTP library into `_BrokenOffError`.
+    """Turn an error of the HTTP library into `_BrokenOffError`.
 
     The `openai` package translates such an error up to an answer's head, and not in a body that it
     does not read itself or that says why a request failed. Which library it is depends on the
@@ -162,11 +162,11 @@ class _Reading:
 
     @property
     def is_json(self) -> bool:
-        """Whether the answer comes whole: some endpoints answer so to who asks for a stream."""
+        """Whether the answer is one JSON body: some endpoints ignore a wish for a stream."""
         return self._headers.get("content-type", "").startswith("application/json")
 
     def part(self, data: bytes, *, within_s: float = inf) -> None:
-        """Takes the next bytes of a stream, which has to end in that time."""
+        """Read the next bytes of a stream, which has to end within `within_s`."""
         ran_s = monotonic() - self._started
         if ran_s > within_s:
             raise NotACompletion(f"the answer took longer than {within_s:g} s")

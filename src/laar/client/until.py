@@ -1,22 +1,38 @@
-"""Ask until the answer is correct: the async and the sync driver of the loop."""
+"""Ask until the answer is correct: the async and the sync function."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import sleep
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from laar.client.hedging import Hedge, hedged_attempts
-from laar.client.loop import Check, Message, Outcome, Reply, Send, Steps, attempts
-from laar.client.racing import Post, race
+from laar.client.hedging import Hedge
+from laar.client.loop import (
+    Also,
+    Answered,
+    Check,
+    Event,
+    Head,
+    Message,
+    OnHead,
+    Outcome,
+    Reply,
+    Send,
+    Steps,
+    Wait,
+    attempts,
+)
 from laar.client.transport import completions_url, post, post_openai, post_openai_sync
 from laar.errors import SettingError
 
 if TYPE_CHECKING:
     import openai
+
+Post = Callable[[Send, OnHead], Awaitable[Reply]]
 
 _TIMEOUT_S = 600.0  # one attempt; a 64K prompt in a deep queue takes minutes, a hung one never ends
 
@@ -36,7 +52,7 @@ async def until_correct(
     timeout_s: float = _TIMEOUT_S,
     hedge: Hedge | None = None,
 ) -> Outcome:
-    """Asks, checks, and asks again through the picker until the answer is correct.
+    """Ask, check, and ask again through the picker until the answer is correct.
 
     Args:
         messages: messages of the chat, in the OpenAI form.
@@ -50,7 +66,7 @@ async def until_correct(
         stream: ask for a stream; attempts then carry their time to first token.
         headers: headers of each attempt, such as ``authorization`` or ``x-laar-task``.
         params: further fields of the body, such as ``max_tokens``; temperature is 0 unless given.
-        timeout_s: time-out of one attempt.
+        timeout_s: timeout of one attempt.
         hedge: rule for asking two models at once. Answers are streamed then, since the picker's
             estimates come with their head.
 
@@ -58,34 +74,31 @@ async def until_correct(
         SettingError: neither a base URL nor a client that could be used asynchronously, or the
             check is asynchronous.
     """
-    asked = _Asked(
+    steps = attempts(
+        messages,
+        check,
         model=model,
         max_attempts=max_attempts,
         stop_when_exhausted=stop_when_exhausted,
         headers=headers,
         params=_with_stream(params, stream=stream or hedge is not None),
+        hedge=hedge,
     )
-
-    async def run(post: Post) -> Outcome:
-        if hedge is not None:
-            return await race(hedged_attempts(messages, check, hedge, **asked), post)
-        return await _drive(attempts(messages, check, **asked), post)
-
     if client is not None and not isinstance(client, aiohttp.ClientSession):
         openai_client = client
         if not hasattr(client, "__aenter__"):
             raise SettingError(
                 "client is synchronous: pass openai.AsyncOpenAI, or call until_correct_sync"
             )
-        return await run(lambda send, on_head: post_openai(openai_client, send, timeout_s, on_head))
+        return await _race(steps, lambda send, on: post_openai(openai_client, send, timeout_s, on))
     if base_url is None:
         raise SettingError("give base_url, for example http://localhost:8080, or an openai client")
     url = completions_url(base_url)
-    if client is not None:
+    async with contextlib.AsyncExitStack() as stack:
         session = client
-        return await run(lambda send, on_head: post(session, url, send, timeout_s, on_head))
-    async with aiohttp.ClientSession() as own:
-        return await run(lambda send, on_head: post(own, url, send, timeout_s, on_head))
+        if session is None:
+            session = await stack.enter_async_context(aiohttp.ClientSession())
+        return await _race(steps, lambda send, on: post(session, url, send, timeout_s, on))
 
 
 def until_correct_sync(
@@ -144,43 +157,99 @@ def until_correct_sync(
         headers=headers,
         params=_with_stream(params, stream=stream),
     )
-    reply: Reply | None = None
+    event: Event | None = None
     while True:
         try:
-            step = steps.send(reply)
+            step = steps.send(event)
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
+        event = None
         if isinstance(step, Send):
-            reply = post_openai_sync(client, step, timeout_s)
-        else:
+            event = Answered(post_openai_sync(client, step, timeout_s))
+        elif isinstance(step, Wait):
             sleep(step.duration_s)
-            reply = None
 
 
-class _Asked(TypedDict):
-    """The arguments that both loops take."""
+async def _race(steps: Steps, post: Post) -> Outcome:
+    """Run the loop; no request is left in flight when it returns or is cancelled."""
+    pair = _Pair(post)
+    event: Event | None = None
+    try:
+        while True:
+            try:
+                step = steps.send(event)
+            except StopIteration as end:
+                outcome: Outcome = end.value
+                return outcome
+            event = None
+            if isinstance(step, Wait):
+                await asyncio.sleep(step.duration_s)
+                continue
+            if isinstance(step, Send):
+                pair.first(step)
+            elif isinstance(step, Also):
+                pair.second(step.send)
+            event = await pair.next_event()
+    finally:
+        await pair.cancel()
 
-    model: str
-    max_attempts: int
-    stop_when_exhausted: bool
-    headers: Mapping[str, str] | None
-    params: Mapping[str, object] | None
 
+class _Pair:
+    """A request, and perhaps one beside it. Each pair begins when the one before it has ended."""
 
-async def _drive(steps: Steps, post: Post) -> Outcome:
-    reply: Reply | None = None
-    while True:
-        try:
-            step = steps.send(reply)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
-        if isinstance(step, Send):
-            reply = await post(step, lambda _headers: None)
-        else:
-            await asyncio.sleep(step.duration_s)
-            reply = None
+    def __init__(self, post: Post) -> None:
+        self._post = post
+        self._clock = asyncio.get_running_loop().time
+        self._tasks: dict[asyncio.Task[Reply], bool] = {}
+        self._head: asyncio.Future[Mapping[str, str]] | None = None
+        self._began_s = self._second_s = self._ran_s = 0.0
+
+    def first(self, send: Send) -> None:
+        head = self._head = asyncio.get_running_loop().create_future()
+
+        def on_head(headers: Mapping[str, str]) -> None:
+            if not head.done():
+                head.set_result(headers)
+
+        self._began_s, self._second_s, self._ran_s = self._clock(), 0.0, 0.0
+        self._start(send, on_head, hedged=False)
+
+    def second(self, send: Send) -> None:
+        self._second_s = self._clock()
+        self._start(send, lambda _headers: None, hedged=True)
+
+    def _start(self, send: Send, on_head: OnHead, *, hedged: bool) -> None:
+        async def posted() -> Reply:
+            return await self._post(send, on_head)
+
+        self._tasks[asyncio.create_task(posted())] = hedged
+
+    async def next_event(self) -> Event:
+        """Return the head of the first answer, once; then answers as they are complete."""
+        waited: set[asyncio.Future[object]] = {*self._tasks}  # type: ignore[arg-type]
+        if self._head is not None:
+            waited.add(self._head)  # type: ignore[arg-type]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+        at_s = self._clock() - self._began_s
+        for task, hedged in self._tasks.items():
+            if task.done():
+                del self._tasks[task]
+                if not hedged:
+                    self._head = None
+                if self._second_s and (hedged or not self._ran_s):
+                    self._ran_s = self._clock() - self._second_s
+                reply = task.result()
+                return Answered(reply, hedged, self._ran_s, at_s if self._second_s else None)
+        assert self._head is not None
+        headers, self._head = self._head.result(), None
+        return Head(headers=headers, elapsed_s=at_s)
+
+    async def cancel(self) -> None:
+        """End the requests in flight: connections close, and the picker frees the endpoints."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def _with_stream(params: Mapping[str, object] | None, *, stream: bool) -> dict[str, object]:

@@ -1,8 +1,7 @@
-"""Reading chat completions off the wire: whole bodies and server-sent events, no input or output.
+"""Reading chat completions: JSON bodies and server-sent events, without input or output.
 
 Only the fields that a retry loop and a measurement need are kept: the text, the model, and the
-usage. An endpoint is not trusted: anything that is no completion raises `NotACompletion`, never
-KeyError.
+usage. An endpoint is not trusted: anything else raises `NotACompletion`, never KeyError.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Completion:
 
 
 class Deltas:
-    """Collects a streamed answer from the bytes of its events, however they were cut."""
+    """Collect a streamed answer from the bytes of its events, however they were cut."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -46,7 +45,7 @@ class Deltas:
         self._begun = self._ended = False
 
     def feed(self, data: bytes) -> bool:
-        """Takes the next bytes of the stream; True once the first token has come."""
+        """Read the next bytes of the stream; return True once the first token has come."""
         head, newline, tail = data.rpartition(b"\n")
         if newline:
             self._read(b"".join(self._held) + head)
@@ -56,7 +55,7 @@ class Deltas:
         return self._begun
 
     def completion(self) -> Completion:
-        """The answer so far; refused if the stream ended before its end was announced."""
+        """Return the answer so far; refused if the stream ended before its end was announced."""
         self._read(b"".join(self._held))
         if not self._ended:
             raise NotACompletion("the stream ended before the answer did")
@@ -94,7 +93,7 @@ def _bounded(size: int) -> int:
 
 
 def read_completion(body: bytes) -> Completion:
-    """Reads a whole answer."""
+    """Read an answer's JSON body."""
     answer = _object(body)
     message = _first(answer.get("choices")).get("message")
     if not isinstance(message, dict):

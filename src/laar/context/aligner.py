@@ -150,9 +150,7 @@ class OrderIndex:
         """Scopes with popularity counts."""
         return len(self._affinities)
 
-    def align(
-        self, scope: int, seed: int, docs: Sequence[int], now: float, *, careful: bool = False
-    ) -> Alignment:
+    def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
         """An order for `docs` (distinct 64-bit hashes).
 
         Args:
@@ -160,7 +158,6 @@ class OrderIndex:
             seed: the same.
             docs: documents as received.
             now: seconds, monotonic.
-            careful: only follow an order that was sent; leave the rest as it came.
         """
         self._expire(now)
         affinity = self._affinities.get(scope)
@@ -181,7 +178,7 @@ class OrderIndex:
             rank = {doc: i for i, doc in enumerate(ranked)}
             path = max(paths, key=lambda p: (_worth(p, ranked, score), [rank[doc] for doc in p]))
         at = {doc: i for i, doc in enumerate(docs)}
-        rest = frozenset[int]() if careful else likely.known.difference(path)
+        rest = likely.known.difference(path)
         order = [*path, *(doc for doc in ranked if doc in rest)]
         if len(order) < len(docs):
             placed = set(order)

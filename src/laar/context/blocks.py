@@ -66,13 +66,9 @@ class Block:
         end: place of a note about their order: after everything that belongs to them.
         labels_stay: the labels are outside the items, so that they number places, not documents.
         quoted: the documents' own text is inside a JSON string.
-        shape: its name in `laar.context.formats.SHAPES`.
-        pinned: documents behind `items` that are left where they are, since their end is in doubt.
-        careful: there is little evidence that these are documents, so they only follow orders sent
-            before.
+        shape: how it was found.
         held: why the items must not be moved, where they must not.
         start: beginning of all that belongs to them, labels included; -1: with the first item.
-        silent: no note about the order may be added, since the text is JSON from end to end.
     """
 
     items: tuple[Item, ...]
@@ -80,11 +76,8 @@ class Block:
     labels_stay: bool = False
     quoted: bool = False
     shape: str = ""
-    pinned: int = 0
-    careful: bool = False
     held: Reason | None = None
     start: int = -1
-    silent: bool = False
 
     @property
     def begin(self) -> int:
@@ -94,7 +87,13 @@ class Block:
     @property
     def documents(self) -> int:
         """How many there are."""
-        return len(self.items) + self.pinned
+        return len(self.items)
+
+    def part(self, first: int, stop: int) -> Block:
+        """The block of some of its documents, which follow each other."""
+        items = self.items[first:stop]
+        whole = stop == len(self.items)
+        return replace(self, items=items, end=self.end if whole else items[-1].end, start=-1)
 
     def shifted(self, by: int) -> Block:
         """The same block in a text that has `by` more characters before it."""

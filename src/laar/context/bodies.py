@@ -9,7 +9,6 @@ all that is not text, are left out.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -120,23 +119,6 @@ def _prompts(prompt: object) -> list[Text]:
     ]
 
 
-_FORMS = (
-    "response_format", "text", "output_format", "output_config", "structured_outputs",
-    "guided_json", "guided_choice", "guided_regex", "guided_grammar",
-)  # fmt: skip
-"""Fields that give the answer its form."""
-
-
-def answer_form(body: dict[str, object]) -> str:
-    """JSON of all that gives the answer its form: schemas, choices, tools that must be called."""
-    forms = [body[name] for name in _FORMS if body.get(name) is not None]
-    choice = body.get("tool_choice")
-    kind = choice.get("type") if isinstance(choice, dict) else choice
-    if kind not in {None, "auto", "none"}:
-        forms.append(body.get("tools"))
-    return orjson.dumps(forms).decode() if forms else ""
-
-
 def said_before(body: dict[str, object], path: Path) -> bytes:
     """The parts of the prompt that the engine reads before the string at `path`, to be hashed.
 
@@ -223,14 +205,10 @@ def _has_documents(parts: Sequence[object], role: Role) -> bool:
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
     if sum(map(kinds.count, DOCUMENT_BLOCKS)) > 1:
         return True
-    texts = [part.get("text") for part in parts if isinstance(part, dict)]
-    own = [text for text in texts if isinstance(text, str)]
-    return len(own) > 1 and (role == "tool" or sum(map(bool, map(_COUNTED.match, own))) > 1)
+    return role == "tool" and len(parts) > 1 and all(kind in _TEXTS for kind in kinds)
 
 
 _MOST_PARTS = 1024
-_COUNTED = re.compile(r"\W{0,8}\w{1,20}[ #_\[]{0,3}\d{1,4}\b")
-"""May be a label with a number."""
 
 
 _TEXTS = ("text", "input_text", "output_text")  # no set: the value looked up may be a list

@@ -1,37 +1,35 @@
 """Diagnosis of one body as the hook sees it: how many documents, in which shape, and why not more.
 
 It reads a body as the hook does, but looks at every text, from two documents on, and goes on where
-the hook stops. No request waits for it.
+the hook stops. Bodies that came before it are learned from, as the hook does. No request waits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import orjson
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, answer_form, api_of, prompt_texts
-from laar.context.formats import MAX_DOCS, Unknown, scan
+from laar.context.bodies import Text, api_of, prompt_texts
+from laar.context.formats import MAX_DOCS, scan
 from laar.context.formats.jsonspans import TooComplexError, raw_of
+from laar.context.recurrence import Recurrences
 from laar.context.rewrite import is_too_small
 from laar.context.settings import ContextSettings, Reason
-from laar.context.surroundings import surroundings
 
 _LEAST = 2
 
 WHY = {
-    "no_documents": "No text of the prompt has documents in a shape that is known.",
-    "unknown_shape": "Documents are announced, but nothing separates one from the next. Declare "
-    "`delimiters` for the route.",
-    "positional_labels": "The labels number places, and the prompt makes use of the numbers (it "
-    "asks for citations or ranks, speaks of one of them, or its schema has a place for one), or "
-    "its words give the order a meaning (chronological, one score per document). `relabel: true` "
-    "says that it does not.",
+    "no_documents": "No text of the prompt has documents in tags or JSON, or documents that came "
+    "before between others. Give it several bodies of the route, one a line, to learn from.",
+    "positional_labels": "The labels number places, and an answer may name them. `relabel: true` "
+    "says that nobody uses the numbers.",
     "too_few_documents": "A list this short has little to gain.",
     "too_small": "The text is too short for a saving.",
     "repeated_documents": "Two documents are equal.",
-    "end_in_doubt": "Where the last document ends is in doubt, so that it stays in place.",
     "not_the_last_turn": "The documents came with an older turn, which must stay as it was sent.",
     "role": "The documents are in a message whose role the route leaves alone (`roles`).",
     "invalid_json": "The body is no JSON in UTF-8.",
@@ -95,7 +93,11 @@ class Diagnosis:
 
 
 def diagnose(
-    body: bytes, settings: ContextSettings | None = None, *, api: str | None = None
+    body: bytes,
+    settings: ContextSettings | None = None,
+    *,
+    api: str | None = None,
+    earlier: Sequence[bytes] = (),
 ) -> Diagnosis:
     """Reads a body; never raises.
 
@@ -104,39 +106,32 @@ def diagnose(
         settings: settings of the route; None for the defaults.
         api: ``chat``, ``messages``, ``responses`` or ``completions``; None to detect it by its
             fields.
+        earlier: bodies that came before, to learn documents from.
     """
     settings = settings or ContextSettings()
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return _nothing(Reason.INVALID_JSON.value)
-    if isinstance(value, dict) and isinstance(value.get("body"), dict):
-        value = value["body"]
-        try:
-            body = orjson.dumps(value)
-        except orjson.JSONEncodeError:  # nested deeper than orjson writes
-            return _nothing(Reason.TOO_COMPLEX.value)
-    if not isinstance(value, dict):
-        return _nothing(Reason.UNSUPPORTED_API.value)
-    api = api or api_of(value)
-    if api is None:
-        return _nothing(Reason.UNSUPPORTED_API.value)
-    try:
-        texts, answer = _texts(value, api, body), answer_form(value)
-    except orjson.JSONEncodeError:
-        return _nothing(Reason.TOO_COMPLEX.value, api)
+    learned = Recurrences()
+    for one in earlier:
+        read = _read(one, api)
+        for text in read.texts if isinstance(read, _Prompt) else ():
+            seen = learned.find(0, text.value)[1]
+            if seen is not None:
+                learned.learn(seen)
+    prompt = _read(body, api)
+    if isinstance(prompt, Reason):
+        return _nothing(prompt.value, api)
+    api = prompt.api
     lists: list[Seen] = []
     refused: str | None = None
-    for text in texts:
+    for text in prompt.texts:
+        blocks: list[Block] = []
         try:
-            around = surroundings(texts, text, answer)
-            blocks = scan(text.value, replace(settings, min_docs=_LEAST), around)
-        except Unknown as unknown:
-            refused = refused or unknown.reason.value
-            continue
+            few = replace(settings, min_docs=_LEAST)
+            blocks = scan(text.value, few, is_parts=text.parts, by_tool=text.role == "tool")
         except Refused as stop:
             refused = stop.reason.value
-            continue
+        if not blocks and not text.parts and "recurring" in settings.formats:
+            block = learned.find(0, text.value)[0]
+            blocks = [] if block is None else [block]
         lists += [_seen(text, block, settings) for block in blocks]
     if not lists:
         return _nothing(refused or Reason.NO_DOCUMENTS.value, api)
@@ -152,12 +147,29 @@ def diagnose(
     )
 
 
-def _texts(value: dict[str, object], api: str, body: bytes) -> list[Text]:
-    """The texts of a body; without contents as a whole where that takes too many steps."""
+class _Prompt(NamedTuple):
+    api: str
+    texts: list[Text]
+
+
+def _read(body: bytes, api: str | None) -> _Prompt | Reason:
+    """The texts of a body, or why there are none."""
     try:
-        return prompt_texts(value, api, raw_of(body, value))
-    except TooComplexError:
-        return prompt_texts(value, api)
+        value = orjson.loads(body)
+        if isinstance(value, dict) and isinstance(value.get("body"), dict):
+            value = value["body"]
+            body = orjson.dumps(value)
+    except orjson.JSONDecodeError:
+        return Reason.INVALID_JSON
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes
+        return Reason.TOO_COMPLEX
+    api = api or (api_of(value) if isinstance(value, dict) else None)
+    if api is None or not isinstance(value, dict):
+        return Reason.UNSUPPORTED_API
+    try:
+        return _Prompt(api, prompt_texts(value, api, raw_of(body, value)))
+    except TooComplexError:  # without contents as a whole
+        return _Prompt(api, prompt_texts(value, api))
 
 
 def _nothing(reason: str, api: str | None = None) -> Diagnosis:
@@ -170,14 +182,13 @@ def _seen(text: Text, block: Block, settings: ContextSettings) -> Seen:
     own = [text.value[item.start : item.end] for item in block.items]
     size = sum(len(one.encode()) for one in own)
     reason = _reason(text, block, settings, own, size)
-    stays = reason is not None and reason != "end_in_doubt"
     return Seen(
         path=".".join(map(str, text.path)),
         role=text.role,
         shape=block.shape,
         documents=block.documents,
         bytes=size,
-        movable=0 if stays else len(block.items),
+        movable=0 if reason else len(block.items),
         reason=reason,
     )
 
@@ -198,4 +209,4 @@ def _reason(
         return Reason.REPEATED.value
     if is_too_small(block, size, settings):
         return Reason.TOO_SMALL.value
-    return "end_in_doubt" if block.pinned else None
+    return None

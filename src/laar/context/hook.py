@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -30,6 +30,8 @@ from laar.context.cache import DocCache
 from laar.context.formats.jsonspans import TooComplexError, raw_of, splice
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.memo import Memo, Remembered
+from laar.context.recurrence import Recurrences, Seen
+from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Mode, Reason
 from laar.context.turn import Turn, TurnPlan
 
@@ -50,6 +52,8 @@ class Receipt:
     document_bytes: int
     deduplicated: bool | None = None
     received_bytes: int = 0
+    received: tuple[tuple[int, ...], ...] = ()
+    seen: list[Seen] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +116,8 @@ class ContextHook:
         )
         self._received = DocCache(s.capacity_docs)  # filled by observing only
         self._memo = Memo()
+        self._recurrences = Recurrences()
+        self._sequences = Sequences()
         self._guard = GainGuard(share=s.holdout_share)
         self._reasons: Counter[Reason] = Counter()
         self._cache_bytes: float | None = None
@@ -165,6 +171,8 @@ class ContextHook:
             return
         for seed, docs in receipt.orders:
             self._index.insert(receipt.scope, seed, docs, now, request=request)
+        for docs in receipt.received:
+            self._sequences.observe(receipt.scope, docs)
 
     def retract(self, request: str) -> None:
         """Takes back the orders noted for a request: no endpoint has accepted it."""
@@ -199,6 +207,10 @@ class ContextHook:
                 )
         for key, what in receipt.memos:
             self._memo.put(key, what, now)
+        for docs in () if noted else receipt.received:
+            self._sequences.observe(receipt.scope, docs)
+        while receipt.seen:  # the receipt may be kept until an outcome is reported
+            self._recurrences.learn(receipt.seen.pop())
         if receipt.orders:
             count = sum(len(docs) for _, docs in receipt.orders)
             self._documents += (count - self._documents) * _SIZE_GAIN
@@ -287,6 +299,7 @@ class ContextHook:
             "index_evicted_ttl": self._index.evicted_ttl,
             "index_evicted_told": self._index.evicted_told,
             "memo_entries": len(self._memo),
+            "pieces": len(self._recurrences),
         }
 
     def _apply(
@@ -315,6 +328,8 @@ class ContextHook:
             settings=settings,
             index=self._index,
             memo=self._memo,
+            recurrences=self._recurrences,
+            sequences=self._sequences,
             guard=None if observe else self._guard,
             received=self._received if observe else None,
             scope=scope,
@@ -324,7 +339,7 @@ class ContextHook:
         )
         plan = turn.plan(parsed, api, raw_of(body, parsed))
         receipt = None
-        if plan.orders or plan.memos:
+        if plan.orders or plan.memos or plan.seen:
             memos = () if observe else tuple(plan.memos)
             receipt = Receipt(
                 scope,
@@ -336,12 +351,12 @@ class ContextHook:
                 plan.document_bytes,
                 plan.deduplicated,
                 len(body),
+                tuple(plan.received),
+                plan.seen,
             )
-        check()
         out: bytes | None = body
         if plan.edits and not observe:
             out = splice(body, parsed, plan.edits)
-            check()
         if out is None:
             raise Refused(Reason.DUPLICATE_KEYS)
         return HookResult(

@@ -2,7 +2,7 @@
 
 Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
 A key of the text as sent, as in the published program, makes the next turn look new and loses
-documents. Only orders and hashes are remembered, never text.
+documents. Only places, orders and hashes are remembered, never text.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from laar.context.rewrite import Change
+
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The changes to a text, for each of its blocks; empty where it was left as received.
+    """The changes to a text; none where it was left as received.
 
     Args:
-        orders: received positions in sending order.
-        repeated: received positions whose text gave way to a note.
+        changes: what was done to its blocks; places in the text, and none of its text.
         docs: hashes of the documents that went out in full, for later turns to point at.
     """
 
-    orders: tuple[tuple[int, ...], ...] = ()
-    repeated: tuple[frozenset[int], ...] = ()
+    changes: tuple[Change, ...] = ()
     docs: Sequence[int] = ()
 
 
 MAX_ENTRIES = 20_000
 """Messages of running conversations whose order is remembered, so that later turns repeat it;
-0.7 KB each and 16 bytes for each document."""
+0.7 KB each and 0.3 KB for each document that was moved."""
 
 TTL_S = 3600.0
 """Seconds of silence after which a conversation's messages may be ordered again."""

@@ -45,7 +45,7 @@ def as_received(block: Block) -> Change:
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
     """The approximate length of the note that moving a block adds; 0 where it adds none."""
-    return order_note_bytes(len(block.items)) if settings.annotate and not block.silent else 0
+    return order_note_bytes(len(block.items)) if settings.annotate else 0
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
@@ -67,11 +67,16 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
         for place, at in enumerate(change.order):
             parts += (text[done : items[place].start], _content(text, change, at))
             done = items[place].end
-        if change.moved and not change.block.silent:
+        if change.moved:
             end = change.block.end
             parts.append(text[done:end])
-            newline = "" if text[end : end + 1] in "\r\n" else "\n"
-            notes.append((len(parts), f"\n{order_note(*_ranking(change))}{newline}"))
+            note = order_note(*_ranking(change))
+            if change.block.shape == "parts":  # a block of its own
+                kind = "input_text" if '"input_text"' in text[:end] else "text"
+                note = "," + orjson.dumps({"type": kind, "text": note}).decode()
+            else:
+                note = f"\n{note}" + ("" if text[end : end + 1] in "\r\n" else "\n")
+            notes.append((len(parts), note))
             done = end
     parts.append(text[done:])
     bare = "".join(parts)

@@ -17,20 +17,7 @@ from laar.errors import SettingError
 
 Mode = Literal["off", "observe", "on"]
 Dedup = Literal["off", "auto", "exact"]
-Relabel = Literal["auto"] | bool
-Format = Literal[
-    "xml",
-    "json",
-    "numbered",
-    "labels",
-    "brackets",
-    "points",
-    "records",
-    "headings",
-    "separators",
-    "bullets",
-    "paragraphs",
-]
+Format = Literal["xml", "json", "recurring"]
 Role = Literal["user", "system", "tool"]
 
 
@@ -43,8 +30,8 @@ class Reason(StrEnum):
     # Same bytes: nothing to do, or asked to do nothing.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
-    UNKNOWN_SHAPE = "unknown_shape"  # documents were announced, but no shape fits
     UNCHANGED = "unchanged"
+    SAME_ORDER = "same_order"  # no two of them were seen in another order
     OBSERVED = "observed"
     HOLDOUT = "holdout"
     AUTO_OFF = "auto_off"
@@ -99,9 +86,10 @@ class ContextSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     formats: Annotated[tuple[Format, ...], MinLen(1)] = get_args(Format)
-    """Shapes of documents to look for; all known ones by default."""
+    """Where documents are looked for: tags with names for documents, lists in JSON, and texts that
+    came before between others (`recurring`). All by default."""
     delimiters: Annotated[tuple[Delimiters, ...], MaxLen(8)] = ()
-    """Further shapes, as the prompts of this route have them. They are looked for first."""
+    """Further shapes in the prompts of this route. They are tried first."""
     roles: Annotated[tuple[Role, ...], MinLen(1)] = ("user", "system", "tool")
     """Roles whose messages may be changed; an assistant's never are."""
     min_docs: Annotated[int, FIXED, Ge(2)] = 3
@@ -113,11 +101,9 @@ class ContextSettings:
     annotate: Annotated[bool, FIXED] = True
     """Whether a note after moved documents gives their received order, for the model to weigh them
     by; 5 to 6 tokens a document. Without it, accuracy was measured lower."""
-    relabel: Relabel = "auto"
-    """Whether text may move below labels that count up, which keep their places. `auto`: unless the
-    prompt makes use of the numbers (citations, ranks, `document 2`). `true`: always, for routes
-    where no prompt does. `false`: never. Words that give the order itself a meaning (chronological,
-    one score per document) hold documents without numbers as well, unless it is `true`."""
+    relabel: bool = False
+    """Whether text may move below labels that count up, which keep their places: only for routes
+    where nobody uses the numbers."""
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text occurs earlier in the same body with a note that
     points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all

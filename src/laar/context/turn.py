@@ -10,20 +10,21 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 import xxhash
 
 from laar.context.aligner import Alignment, OrderIndex
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Raw, Text, answer_form, prompt_texts, said_before
+from laar.context.bodies import Raw, Text, prompt_texts, said_before
 from laar.context.cache import DocCache
-from laar.context.formats import Unknown, scan
+from laar.context.formats import MAX_DOCS, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
 from laar.context.notes import WORTH_A_NOTE
+from laar.context.recurrence import Recurrences, Seen
 from laar.context.rewrite import (
     Change,
     as_received,
@@ -32,8 +33,8 @@ from laar.context.rewrite import (
     rewrite,
     verified,
 )
+from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Reason
-from laar.context.surroundings import surroundings
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +43,8 @@ class TurnPlan:
 
     edits: dict[Path, str] = field(default_factory=dict)
     orders: list[tuple[int, tuple[int, ...]]] = field(default_factory=list)
+    received: list[tuple[int, ...]] = field(default_factory=list)  # orders as they came
+    seen: list[Seen] = field(default_factory=list)
     memos: list[tuple[int, Remembered]] = field(default_factory=list)
     reason: Reason = Reason.NO_DOCUMENTS
     conversation: int = 0  # hash of its beginning
@@ -65,6 +68,8 @@ class Turn:
         settings: settings of the hook.
         index: orders sent; only read.
         memo: decisions of running conversations; only read.
+        recurrences: documents known without a shape; only read.
+        sequences: whether their order means something; only read.
         guard: decides which requests are left alone; None leaves none.
         received: orders as they came, where all of them are sent so (``observe``); else None.
         scope: hash of tenant, route and model.
@@ -76,6 +81,8 @@ class Turn:
     settings: ContextSettings
     index: OrderIndex
     memo: Memo
+    recurrences: Recurrences
+    sequences: Sequences
     guard: GainGuard | None
     received: DocCache | None
     scope: int
@@ -84,8 +91,8 @@ class Turn:
     check: Callable[[], None]
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
-    _answer: str = field(init=False, default="")
     _control: bool = field(init=False, default=False)
+    _late: bool = field(init=False, default=False)  # the time is spent
     _dedups: bool = field(init=False, default=False)
     _sent: list[str] = field(init=False, default_factory=list)  # the outgoing texts so far
     _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
@@ -94,7 +101,6 @@ class Turn:
         """Goes through the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
-        self._answer = answer_form(body)
         self._draw_groups()
         moved: Path | None = None  # a content whose blocks were moved; these stay as they are
         for text in texts:
@@ -108,7 +114,6 @@ class Turn:
                 plan.edits[text.path] = Literal(made) if text.parts else made
                 moved = text.path if text.parts else moved
             self._sent.append(made)
-            self.check()
         return plan
 
     # -- one text ------------------------------------------------------------------------------
@@ -121,25 +126,55 @@ class Turn:
         raw = text.value.encode()
         memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
         known = self.memo.get(memo_key, self.now)
-        if not text.fresh and not (known.orders if known else self._dedups):
-            # Left as received in its own turn, or never seen here.
-            self._in_full.update(known.docs if known else ())
+        if not text.fresh and known is not None:
+            return self._again(text, known)
+        if self._late or not (text.fresh or self._dedups):
             return text.value
-        blocks = self._blocks(text)
+        try:
+            return self._anew(body, text, raw, memo_key, known)
+        except Refused as refused:
+            if refused.reason is not Reason.OVER_BUDGET:
+                raise
+            # What was sent before goes out again, whatever the clock says.
+            self._late, self._plan.reason = True, refused.reason
+            self._plan.orders.clear()
+            return text.value
+
+    def _again(self, text: Text, known: Remembered) -> str:
+        """An older text as it was sent in its own turn."""
+        self._in_full.update(known.docs)
+        if not known.changes:
+            return text.value
+        bare, annotated = rewrite(text.value, known.changes)
+        if not verified(text.value, known.changes, bare, self._sent):
+            return text.value
+        self._plan.removed_bytes += len(text.value) - len(bare)
+        return annotated if self.settings.annotate else bare
+
+    def _anew(
+        self,
+        body: dict[str, object],
+        text: Text,
+        raw: bytes,
+        memo_key: int,
+        known: Remembered | None,
+    ) -> str:
+        """A text of the last turn, or one whose documents may be pointed at."""
+        before_changes = known.changes if known is not None else ()
+        blocks = [change.block for change in before_changes] or self._blocks(text)
+        self.check()
         if not blocks:
             return text.value
         read = _reader(text.value, raw)
         docs = [_own_keys(read, block) for block in blocks]
-        own = _own_changes(known, blocks)
+        own = before_changes or [None] * len(blocks)
         if text.fresh:
             before = xxhash.xxh3_64_intdigest(said_before(body, text.path))
             changes = [
                 self._fresh(read, before, *each) for each in zip(blocks, docs, own, strict=True)
             ]
         else:
-            changes = [
-                change or as_received(block) for block, change in zip(blocks, own, strict=True)
-            ]
+            changes = list(map(as_received, blocks))
         made = self._carried_out(text, changes)
         if made is None:
             made, changes = text.value, list(map(as_received, blocks))
@@ -148,16 +183,29 @@ class Turn:
 
     def _blocks(self, text: Text) -> list[Block]:
         """The blocks of a text, to be ordered or repeated; none where it stays as received."""
+        refused: Reason | None = None
+        blocks: list[Block] = []
         try:
-            around = surroundings(self._texts, text, self._answer)
-            blocks = scan(text.value, self.settings, around)
-        except Refused as refused:
-            if isinstance(refused, Unknown):
-                self._plan.shapes.append((f"unknown_{refused.kind}", 0))
-            self._note(refused.reason)
-            return []
+            blocks = scan(
+                text.value,
+                self.settings,
+                is_parts=text.parts,
+                by_tool=text.role == "tool",
+            )
+        except Refused as error:
+            refused = error.reason
+        if not blocks and not text.parts and "recurring" in self.settings.formats:
+            block, seen = self.recurrences.find(self.scope, text.value)
+            if seen is not None and text.fresh:
+                self._plan.seen.append(seen)
+            if block is not None and self.settings.min_docs <= len(block.items) <= MAX_DOCS:
+                stays = block.labels_stay and not self.settings.relabel
+                blocks = [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
+        if not blocks and refused is not None:
+            self._note(refused)
         if text.fresh:
             self._plan.shapes += [(block.shape, block.documents) for block in blocks]
+            self._plan.documents += sum(block.documents for block in blocks)
         held = [block.held for block in blocks if block.held is not None]
         for reason in held:
             self._note(reason)
@@ -189,10 +237,8 @@ class Turn:
         for own_keys, change in zip(docs, changes, strict=True):
             in_full.extend([key for i, key in enumerate(own_keys) if i not in change.repeated])
         self._in_full.update(in_full)
-        kept = changes if is_changed else ()
-        orders = tuple([change.order for change in kept])
-        repeated = tuple([change.repeated for change in kept])
-        self._plan.memos.append((memo_key, Remembered(orders, repeated, in_full)))
+        kept = tuple(changes) if is_changed else ()
+        self._plan.memos.append((memo_key, Remembered(kept, in_full)))
 
     # -- one block of the last turn ------------------------------------------------------------
 
@@ -216,14 +262,32 @@ class Turn:
         left = Change(block, tuple(range(len(spans))), repeated)
         if not self._can_align(block, docs):
             return left
+        may_move = own is not None
+        if own is None:
+            self._plan.received.append(tuple(docs.live_keys))
+            first, stop, met = self.sequences.movable(self.scope, docs.live_keys)
+            may_move = stop - first >= self.settings.min_docs and (
+                not repeated or stop - first == len(live)
+            )
+            if met and not may_move:
+                self._note(Reason.SAME_ORDER)
+            if may_move and stop - first < len(live):
+                block, keys = block.part(first, stop), keys[first:stop]
+                live = list(range(stop - first))
+                docs = _Documents(keys, docs.sizes[first:stop], live, keys)
+                left = as_received(block)
         start = xxhash.xxh3_64_intdigest(read(0, block.items[0].start))
         seed = hash((self.scope, before, start))
-        found = self.index.align(self.scope, seed, docs.live_keys, self.now, careful=block.careful)
+        if may_move:
+            found = self.index.align(self.scope, seed, docs.live_keys, self.now)
+        else:
+            own_match = self.index.match(seed, docs.live_keys)
+            found = Alignment(tuple(range(len(live))), own_match, own_match)
         change = left
         if not self._stays():
             if own:
                 change = own
-            elif self._is_worth_its_note(block, docs, found):
+            elif may_move and self._is_worth_its_note(block, docs, found):
                 change = Change(block, _whole(live, found.permutation, repeated), repeated)
         self._count(change, docs, seed, found, is_known=own is not None)
         return change
@@ -257,10 +321,9 @@ class Turn:
         baseline = found.baseline
         if self.received is not None:  # the index holds orders that were not sent
             baseline = max(0, self.received.put((seed, *docs.live_keys)) - 1)
-        if not plan.documents:
+        if not plan.orders:
             plan.permutation = change.order
         plan.orders.append((seed, order))
-        plan.documents += len(docs.keys)
         plan.matched += len(matched)
         plan.predicted_bytes += docs.bytes(matched)
         plan.baseline_bytes += docs.bytes(docs.live[:baseline])
@@ -311,7 +374,8 @@ class Turn:
 
     def _note(self, reason: Reason) -> None:
         """Keeps the most informative reason: that documents were fit, else the first refusal."""
-        if reason is Reason.UNCHANGED or self._plan.reason is Reason.NO_DOCUMENTS:
+        fit = (Reason.UNCHANGED, Reason.SAME_ORDER)
+        if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
 
 
@@ -353,14 +417,6 @@ def _reader(text: str, raw: bytes) -> _Read:
 def _own_keys(read: _Read, block: Block) -> list[int]:
     """Hashes of the documents' own texts."""
     return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
-
-
-def _own_changes(known: Remembered | None, blocks: Sequence[Block]) -> list[Change | None]:
-    """The changes that a text was last sent with; none where the memo does not fit its blocks."""
-    sizes = [len(block.items) for block in blocks]
-    if known is None or list(map(len, known.orders)) != sizes:
-        return [None] * len(blocks)
-    return list(map(Change, blocks, known.orders, known.repeated))
 
 
 _SHORT = 200

@@ -92,6 +92,7 @@ class Prefiller:
     Args:
         slot: slot of that endpoint.
         address: address of that endpoint.
+        key: key of that endpoint.
         uncached_tokens: the part of the prompt that it probably does not hold.
         work_s: the seconds of those, by c(m).
         context_tokens: tokens that each of them attends to, on average.
@@ -103,6 +104,7 @@ class Prefiller:
 
     slot: int
     address: str
+    key: str
     uncached_tokens: float
     work_s: float
     context_tokens: float
@@ -117,7 +119,7 @@ def may_be_apart(request: Request) -> bool:
 
     An answer that continues a stored one is not: only the engine that stored it has the beginning.
     """
-    stays = request.whole or request.shadow or request.response_id
+    stays = request.prefill_in_place or request.shadow or request.response_id
     return request.api in _APIS and not stays
 
 

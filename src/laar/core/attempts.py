@@ -14,6 +14,7 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.expected import usual_s
 from laar.core.guards import Faults, guarded
+from laar.core.membership import key_of
 from laar.core.naming import goes_by
 from laar.core.request import Request
 from laar.health import GOOD, Health, Kind, Reply
@@ -121,7 +122,8 @@ class Attempts:
         flight = decision.flight
         for address in failed:
             attempt = flight.attempt if address == flight.address else None
-            flight.unjudged.append((self._table.slot_counted(address), attempt))
+            slot = self._table.slot_counted(key_of(address, decision.rank))
+            flight.unjudged.append((slot, attempt))
             if attempt is not None:
                 flight.attempt = None  # if the same one answers after all, that is another attempt
 

@@ -184,6 +184,7 @@ class Chooser:
             now=now,
             slot=slot,
             address=spec.address,
+            rank=spec.rank,
             fallbacks=() if once else self._fallbacks(group.slots, ranked.order, served, prefiller),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
@@ -285,6 +286,7 @@ class Chooser:
             now=now,
             slot=slot,
             address=spec.address,
+            rank=spec.rank,
             fallbacks=self._fallbacks(slots, order, rewrite or request.model),
             model=model,
             rewrite=rewrite,
@@ -406,16 +408,17 @@ class Chooser:
     ) -> tuple[str, ...]:
         """Ranked endpoints that answer to the name the body will carry; any, if it has none.
 
-        The prefiller's name stays on the request when Envoy tries again: it has to be another
-        endpoint with the same model.
+        Names on the request stay when Envoy tries again: the prefiller has to be another endpoint
+        with the same model, and of an engine with data-parallel ranks the same rank is asked.
         """
         table, found = self._table, list[str]()
+        rank = table.spec(slots.item(order[0])).rank
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
             slot = slots.item(position)
             spec = table.spec(slot)
-            if served and served not in spec.models:
+            if (served and served not in spec.models) or spec.rank != rank:
                 continue
             if prefiller is None or (
                 slot != prefiller.slot and table.model_id[slot] == table.model_id[prefiller.slot]

@@ -3,8 +3,8 @@
     cost = seconds / (A * Q) * retry_penalty ** times_tried
 
 `A` is P(the endpoint answers), `Q` is P(the answer is correct), given the models that failed. The
-seconds of the default policy are priced in `laar.policies.laar.outlook`, those of the papers in
-`laar.policies.published_cost`. Everything is a vector over the candidates.
+seconds of the default policy are priced in `laar.policies.laar.outlook`. Everything is a vector
+over the candidates.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from laar.core.endpoints import Floats
-from laar.declaring import FIXED, Applies
+from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
 """Floor of Q: below it a model has no chance, rather than a hundred times less of one, and dividing
@@ -27,23 +27,13 @@ TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)
 """Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that can switch
 a term off will do so sooner or later, because the objective does not see the term's cost."""
 
-IN_FLIGHT_TOKENS = 100.0
-"""Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
-for each sequence of a batch are about 100."""
-
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostWeights:
-    """Weights of the cost.
-
-    In the papers' form (`laar.policies.published_cost`) `k_queue` is alpha, and prompts in flight
-    count without what is probably cached; `k_delay` is the part of a prefill that counts again for
-    each request in flight; and `in_flight_tokens` counts. GORGO's 0.276 tokens a millisecond are a
-    `k_rtt` of 0.028 at 10,000 tokens a second.
-    """
+    """Weights of the cost."""
 
     section: ClassVar = "routing"
     applies: ClassVar = Applies.AT_ONCE
@@ -56,8 +46,6 @@ class CostWeights:
     k_delay: Annotated[float, Ge(0), Le(1000)] = 1.0
     """Weight of the seconds that a request costs other requests: those present, and those that
     arrive during its prefill. 0 considers the request alone."""
-    in_flight_tokens: Annotated[float, FIXED] = IN_FLIGHT_TOKENS
-    """Weight of a request in flight besides its prompt, in uncached tokens of this one."""
     retry_penalty: Annotated[float, Ge(1), Le(1e6)] = 100.0
     """Factor on a model's cost for each time that it was tried. At the default it is used again
     only when no other model is left."""
@@ -97,8 +85,7 @@ class Terms:
     takes beyond its siblings, `transfer_s` the time for KV from the endpoint that reads the prompt
     (`laar.core.apart`). `cost_s` is a sum of seconds `/ (answers * probability) * penalty`, where
     `answers` is P(it answers). The default policy's sum weighs these and adds `others_s`
-    (`laar.policies.laar.outlook`); that of the papers' policies is `latency_s`, with their weights
-    in it and the delay of the others in `queue_s`. None stands for 0, and for 1 in `answers`.
+    (`laar.policies.laar.outlook`). None stands for 0, and for 1 in `answers`.
     """
 
     rtt_s: Floats

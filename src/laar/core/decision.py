@@ -46,9 +46,9 @@ class DirectorSettings:
     quadratic_tokens: Annotated[float | None, Ge(1024), Le(1e9)] = None
     """Prompt length in tokens at which attention costs as much as the rest of a prefill (parameters
     / (layers * hidden): about 60,000 for Llama 3 8B, 110,000 for 70B). With it, long prompts in
-    flight weigh by their cost. None: by their number of tokens, as LAAR and GORGO publish it."""
+    flight count with their cost. None: with their number of tokens, as in LAAR and GORGO."""
     retries: Retries = "as-scored"
-    """Which rule places a retry. as-scored: the policy's scores; only laar and laar-paper take the
+    """How a retry is placed. as-scored: the policy's scores; of laar's only `laar` takes the
     models tried into account. new-model: every policy uses a model that was tried only when no
     other can take the request, and answers x-laar-exhausted once all were tried."""
     answer_value_s: Annotated[float | None, Gt(0), Le(1e6)] = None
@@ -59,8 +59,8 @@ class DirectorSettings:
     """When a prompt is prefilled by another endpoint than the one that answers, among endpoints
     with llm-d's roles (label llm-d.ai/role). by-cost: when a prefill beside the answers in progress
     costs more than a prefill elsewhere and the transfer of its KV. never. always: whenever an
-    endpoint may. threshold: from `apart_tokens` on, as llm-d decides. Only for policies that price,
-    such as `laar`."""
+    endpoint may. threshold: from `apart_tokens` on, as llm-d decides. Only for policies that
+    compute a cost, such as `laar`."""
     apart_tokens: Annotated[int, Ge(0), Le(10_000_000)] = 512
     """For `apart: threshold`: uncached prompt tokens at the answering endpoint from which on
     another endpoint prefills them."""
@@ -152,6 +152,7 @@ class Decision:
         now: seconds of the director's clock.
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
+        rank: its data-parallel rank, which the engine is told; None for an engine without.
         fallbacks: addresses behind it, best first; all answer to the name the body will carry.
         model: model of the chosen endpoint.
         rewrite: the name that the body will carry, where it has to be spliced.
@@ -197,6 +198,7 @@ class Decision:
     scores: Floats | None = None
     eligible: Eligible | None = None
     position: int = 0
+    rank: int | None = None
     chain: Chain | None = None
     weights_version: int = 0
     engine_priority: int | None = None

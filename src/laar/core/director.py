@@ -37,6 +37,7 @@ from laar.core.interfaces import (
     WeightSource,
 )
 from laar.core.lessons import Lessons
+from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
 from laar.core.stored import StoredAnswers
@@ -117,7 +118,7 @@ class Director:
         self._on_decided = guarded(on_decided, "watching", faults)
         self._on_settled = guarded(on_settled, "watching", faults)
         # A part that fails must not leave the table half changed.
-        self._drops = [
+        self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
             guarded(self.adapters.drop, "learning", faults),
             self._attempts.drop,
@@ -158,6 +159,10 @@ class Director:
     def ignored_tried(self) -> int:
         """Names of tried models that no endpoint's model has."""
         return self._chooser.ignored_tried
+
+    def on_left(self, forget: Callable[[int], None]) -> None:
+        """Calls this as well with the slot of each endpoint that leaves."""
+        self._drops.append(forget)
 
     def _freed(self, slot: int) -> None:
         for drop in self._drops:
@@ -221,7 +226,9 @@ class Director:
         Without a report of the attempts (`attempted`), those named before it have failed. `now` is
         for health; None where it is not kept.
         """
-        slot, flight = self.table.slot(address), decision.flight
+        slot, flight = self.table.slot(key_of(address, decision.rank)), decision.flight
+        if slot < 0:  # another picker chose, in shadow: any of the ranks there
+            slot = next(iter(self.table.named(address)), -1)
         if flight.settled or slot < 0:
             return
         flight.served = True

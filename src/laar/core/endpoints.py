@@ -14,7 +14,6 @@ import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,8 +32,6 @@ Slots = NDArray[np.intp]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 """A truth for each of some endpoints: True for those that stay."""
-N = TypeVar("N", float, Floats)
-"""A number, of one endpoint, or an array over some: one formula for both."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +166,15 @@ class EndpointTable:
         news = [
             self._members.served(address, served)
             for address, served in reports.items()
-            if self.slot(address) >= 0
+            if self.named(address)
         ]
         if any(news):
             self._merge()
+
+    def ranked(self, address: str, ranks: int) -> None:
+        """Make one endpoint of each data-parallel rank behind an address."""
+        self._members.ranked(address, ranks)
+        self._merge()
 
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
         """Takes names that stand for others: no endpoint may call an adapter so."""
@@ -187,36 +189,36 @@ class EndpointTable:
 
     def _merge(self) -> None:
         wanted = self._members.specs()
-        if wanted == {spec.address: spec for spec in self.specs()}:
+        if wanted == {spec.key: spec for spec in self.specs()}:
             return
-        self._active_by_address(wanted)
+        self._activate(wanted)
         self.version += 1
 
-    def _active_by_address(self, wanted: Mapping[str, EndpointSpec]) -> None:
-        for address, slot in list(self._slot_of.items()):
-            if address not in wanted:
+    def _activate(self, wanted: Mapping[str, EndpointSpec]) -> None:
+        for key, slot in list(self._slot_of.items()):
+            if key not in wanted:
                 self._specs[slot] = None
-                self._free_if_idle(address, slot)
-        for address, spec in wanted.items():
-            slot = self._slot_of.get(address, -1)
+                self._free_if_idle(key, slot)
+        for key, spec in wanted.items():
+            slot = self._slot_of.get(key, -1)
             if slot < 0:
-                slot = self._take(address)
+                slot = self._take(key)
             self._specs[slot] = spec
         self._reindex()
 
-    def _take(self, address: str) -> int:
+    def _take(self, key: str) -> int:
         if not self._free:
             self._grow()
         slot = heapq.heappop(self._free)
         for name, value in _FIRST_VALUES.items():
             getattr(self, name)[slot] = value
         self.elsewhere[:, slot] = 0.0
-        self._slot_of[address] = slot
+        self._slot_of[key] = slot
         return slot
 
-    def _free_if_idle(self, address: str, slot: int) -> None:
+    def _free_if_idle(self, key: str, slot: int) -> None:
         if self.in_flight[slot] <= 0:
-            del self._slot_of[address]
+            del self._slot_of[key]
             heapq.heappush(self._free, slot)
             self.on_free(slot)
 
@@ -271,7 +273,7 @@ class EndpointTable:
         return spec
 
     def address(self, slot: int) -> str:
-        """The address that a slot stands for, also while it leaves; empty for a free slot."""
+        """Return the key of a slot's endpoint, also while it leaves; empty for a free slot."""
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
@@ -284,13 +286,13 @@ class EndpointTable:
         """All endpoints, in slot order."""
         return self._listed
 
-    def slot(self, address: str) -> int:
-        """The slot of an address that is in the set, else -1."""
-        slot = self._slot_of.get(address, -1)
+    def slot(self, key: str) -> int:
+        """Return the slot of an endpoint in the set, by its key, else -1."""
+        slot = self._slot_of.get(key, -1)
         return slot if slot >= 0 and self._specs[slot] is not None else -1
 
     def named(self, item: str) -> Sequence[int]:
-        """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
+        """Return the slots at ``ip:port``, or at every port of a bare IP, bracketed or not."""
         return self._names.named(item) or ()
 
     def serving(self, name: str) -> Slots | None:
@@ -319,9 +321,9 @@ class EndpointTable:
 
     # -- readings ------------------------------------------------------------------------------
 
-    def read(self, address: str, reading: Reading, now: float) -> int:
+    def read(self, key: str, reading: Reading, now: float) -> int:
         """Stores a scrape; returns the slot, or -1 when the endpoint has left meanwhile."""
-        slot = self.slot(address)
+        slot = self.slot(key)
         if slot >= 0:
             self.waiting[slot] = reading.waiting
             self.running[slot] = reading.running
@@ -333,17 +335,15 @@ class EndpointTable:
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Stores a probe's round trip; None for a probe that failed."""
-        slot = self.slot(address)
-        if slot < 0:
-            return
-        self.readings += 1
-        if rtt_s is None:
-            self.failures[slot] += 1
-            return
-        self.failures[slot] = 0
-        known = fresh_rtt(self.rtt_s[slot : slot + 1], self.rtt_at[slot : slot + 1], now)
-        self.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
-        self.rtt_at[slot] = now
+        for slot in self.named(address):
+            self.readings += 1
+            if rtt_s is None:
+                self.failures[slot] += 1
+                continue
+            self.failures[slot] = 0
+            known = fresh_rtt(self.rtt_s[slot : slot + 1], self.rtt_at[slot : slot + 1], now)
+            self.rtt_s[slot] = smooth_rtt(float(known[0]), rtt_s)
+            self.rtt_at[slot] = now
 
     # -- counting ------------------------------------------------------------------------------
 
@@ -421,6 +421,6 @@ class EndpointTable:
             if address:
                 self._free_if_idle(address, slot)
 
-    def slot_counted(self, address: str) -> int:
+    def slot_counted(self, key: str) -> int:
         """The same as `slot`, also for an endpoint that leaves with requests in flight there."""
-        return self._slot_of.get(address, -1)
+        return self._slot_of.get(key, -1)

@@ -6,13 +6,13 @@ See `laar.core.engines` for their meaning.
 from __future__ import annotations
 
 from functools import cached_property, lru_cache
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from laar.accuracy.artifact import CONTEXT_TOKENS, MAX_BEND
 from laar.accuracy.capability import SpeedPrior
-from laar.core.endpoints import Floats, N
+from laar.core.endpoints import Floats
 from laar.core.lines import Line
 
 MAX_MODELS = 1024
@@ -27,8 +27,8 @@ _MOST_TOKENS = 100_000  # of an answer; what is reported beyond that may be any 
 _LEAST_SLOWED = 0.01  # of an answer, for each other one: vLLM's, at least
 
 
-class Constants(NamedTuple, Generic[N]):
-    """The constants of an endpoint, or of several; the pace already in where it belongs.
+class Constants(NamedTuple):
+    """The constants of some endpoints; the pace already in where it belongs.
 
     As in `laar.core.engines`:
 
@@ -44,19 +44,19 @@ class Constants(NamedTuple, Generic[N]):
         slots: requests that the engine runs at once; infinite where that was never seen.
     """
 
-    base_s: N
-    read: N
-    slowed: N
-    waits: N
-    turns: N
-    answer_s: N
-    beside_s: N
-    bend: N
-    slots: N
+    base_s: Floats
+    read: Floats
+    slowed: Floats
+    waits: Floats
+    turns: Floats
+    answer_s: Floats
+    beside_s: Floats
+    bend: Floats
+    slots: Floats
 
 
-class EndpointConstants(Constants[Floats]):
-    """The constants of some endpoints, arrays over them."""
+class EndpointConstants(Constants):
+    """The same, with what follows from them."""
 
     @cached_property
     def ever_full(self) -> bool:
@@ -64,9 +64,19 @@ class EndpointConstants(Constants[Floats]):
         return bool(np.count_nonzero(np.isfinite(self.slots)))
 
     @cached_property
-    def rows(self) -> list[Constants[float]]:
-        """The same endpoint by endpoint, as plain numbers."""
-        return [Constants._make(row) for row in zip(*[each.tolist() for each in self], strict=True)]
+    def fixed_s(self) -> Floats:
+        """Seconds of a request alone that do not grow with its prompt."""
+        return self.base_s + self.answer_s
+
+    @cached_property
+    def half_beside_s(self) -> Floats:
+        """b, half of `beside_s`: of an answer in flight half is over, on average."""
+        return 0.5 * self.beside_s
+
+    @cached_property
+    def half_bend(self) -> Floats:
+        """Half of `bend`: a token attends to half of the uncached ones, on average."""
+        return 0.5 * self.bend
 
 
 class Sample(NamedTuple):

@@ -371,7 +371,7 @@ class Engines:
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot) if slot < self._size else None
             if pace is not None:
-                paces[self._table.spec(slot).address] = pace
+                paces[self._table.spec(slot).key] = pace
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:

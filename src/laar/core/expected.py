@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from laar.core.cost import IN_FLIGHT_TOKENS
 from laar.core.decision import Decision
+
+IN_FLIGHT_TOKENS = 100.0
+"""Delay that a request in flight causes another, in tokens to read: 80 decoded tokens at 0.12 ms
+for each sequence of a batch are about 100."""
 
 
 def usual_s(decision: Decision) -> float:

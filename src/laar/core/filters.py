@@ -36,7 +36,7 @@ class FilterSettings:
     applies: ClassVar = Applies.AT_ONCE
 
     max_waiting: Annotated[float, Ge(0)] = 128.0
-    """Number of requests waiting in the engine above which the endpoint is passed over."""
+    """Number of requests waiting in the engine above which the endpoint is excluded."""
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:

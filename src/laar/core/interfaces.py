@@ -21,6 +21,7 @@ from laar.core.cost import Terms
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.request import Request
+from laar.prefix import Chain
 from laar.prefix.beliefs import Demand
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class View:
         times_tried: earlier attempts on the question with the candidate's model.
         cell: language, length bucket and task of the request.
         timed_answers: `base_s` counts to the end of a usual answer.
-        unlike: the probabilities are base rates: the request is unlike anything measured.
+        unlike: the request is unlike anything measured: its probabilities are mostly base rates.
         published: Q as LAAR has it, static and independent of what failed; None where there is
             none.
         reported: number of outcomes reported for the candidate's model on such requests; None where
@@ -73,6 +74,7 @@ class View:
         typical_s: seconds of a whole answer, where `pace` is known.
         load_s: seconds until the requested adapter is loaded; None where all have it.
         apart: the endpoints that may read the prompt in a candidate's place; None where none may.
+        chain: the prompt's prefixes; None where none are kept.
         faults: parts of the policy that failed on this request.
     """
 
@@ -107,6 +109,7 @@ class View:
     typical_s: Floats | float = 0.0
     load_s: Floats | None = None
     apart: Apart | None = None
+    chain: Chain | None = None
     faults: tuple[Fault, ...] = ()
 
     def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:

@@ -100,7 +100,7 @@ class Lessons:
         held, prefiller, view = decision.flight.prefilling, decision.prefiller, decision.view
         if held is None or held.began is None or prefiller is None or view is None:
             return
-        if self._table.slot_counted(prefiller.address) != prefiller.slot:
+        if self._table.slot_counted(prefiller.key) != prefiller.slot:
             return  # it left since, and its slot may be another's
         self._engines.gone(held.began, now)
         whole = end.ok and end.cause == "complete" and not end.error

@@ -31,12 +31,17 @@ _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 
 
+def key_of(address: str, rank: int | None) -> str:
+    """Return an endpoint's identity: its address, with ``#`` and the rank where it is a rank."""
+    return address if rank is None else f"{address}#{rank}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSpec:
     """One endpoint as a source of endpoints (a file, DNS, Kubernetes) describes it.
 
     Args:
-        address: ``ip:port``, IPv6 in brackets. It goes to Envoy, and is the endpoint's identity.
+        address: ``ip:port``, IPv6 in brackets. It goes to Envoy.
         models: model names it answers to. The first is the name of the model for accuracy and
             latency, and the name a body is rewritten to when the client's name is not among them.
             Empty only between a source and `laar.server.own_names`.
@@ -53,6 +58,8 @@ class EndpointSpec:
             adapters, or not known to be the same: they share no cached prefix with it.
         adapters: the names in `models` of LoRA adapters that the engine has loaded.
         generates: whether it writes texts; an embedding engine does not.
+        rank: the data-parallel rank that it is, of an engine with several behind one address. Each
+            has a cache and a queue of its own. None for an engine without.
     """
 
     address: str
@@ -67,6 +74,12 @@ class EndpointSpec:
     same_weights: tuple[str, ...] = ()
     adapters: frozenset[str] = frozenset()
     generates: bool = True
+    rank: int | None = None
+
+    @property
+    def key(self) -> str:
+        """The endpoint's identity (`key_of`)."""
+        return key_of(self.address, self.rank)
 
     @property
     def role(self) -> str:
@@ -117,6 +130,7 @@ class Membership:
     def __init__(self) -> None:
         self._sources: dict[str, dict[str, EndpointSpec]] = {}
         self._served: dict[str, Served] = {}
+        self._ranks: dict[str, int] = {}
         self.aliases: Mapping[str, Sequence[str]] = {}
         """Names that stand for others: no endpoint may call an adapter so."""
 
@@ -130,8 +144,14 @@ class Membership:
         self._served[address] = served
         return is_news
 
+    def ranked(self, address: str, ranks: int) -> None:
+        """Set the number of data-parallel ranks behind an address, until it leaves."""
+        self._ranks.pop(address, None)
+        if ranks > 1:
+            self._ranks[address] = ranks
+
     def specs(self) -> dict[str, EndpointSpec]:
-        """All endpoints by address, each with the names it answers to."""
+        """All endpoints by key, each with the names it answers to."""
         found: dict[str, EndpointSpec] = {}
         for known in self._sources.values():
             for address, spec in known.items():
@@ -145,7 +165,14 @@ class Membership:
         self._served = {a: said for a, said in self._served.items() if a in found}
         for address, said in self._served.items():
             found[address] = _as_served(found[address], said, configured)
-        return found
+        self._ranks = {a: ranks for a, ranks in self._ranks.items() if a in found}
+        if not self._ranks:
+            return found
+        ranked: dict[str, EndpointSpec] = {}
+        for address, spec in found.items():
+            ranks = range(self._ranks[address]) if address in self._ranks else (None,)
+            ranked |= {key_of(address, rank): replace(spec, rank=rank) for rank in ranks}
+        return ranked
 
 
 def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:

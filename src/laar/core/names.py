@@ -46,7 +46,7 @@ class Names:
             )
             for name in dict.fromkeys(spec.models):
                 serving.setdefault(name, []).append(slot)
-            named[spec.address] = [slot]
+            named.setdefault(spec.address, []).append(slot)
             named.setdefault(_host_of(spec.address), []).append(slot)
             for pool in spec.pools:
                 pools.setdefault(pool, []).append(slot)
@@ -80,7 +80,7 @@ class Names:
         return spec.models[0]
 
     def named(self, item: str) -> list[int] | None:
-        """The slot of ``ip:port``, or those of every port of a bare IP, bracketed or not."""
+        """Return the slots at ``ip:port``, or at every port of a bare IP, bracketed or not."""
         return self._named.get(item) or self._named.get(item.strip("[]"))
 
 

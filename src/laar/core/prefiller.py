@@ -71,6 +71,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
     return Prefiller(
         slot=slot,
         address=table.spec(slot).address,
+        key=table.spec(slot).key,
         uncached_tokens=uncached,
         work_s=uncached * float(apart.seconds_per_token[place]),
         context_tokens=float(apart.tokens[place]) - 0.5 * uncached,
@@ -96,6 +97,7 @@ def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Pre
     return Prefiller(
         slot=slot,
         address=other.address,
+        key=other.key,
         uncached_tokens=tokens,
         work_s=tokens * float(view.seconds_per_token[at]),
         context_tokens=0.5 * tokens,

@@ -84,8 +84,8 @@ class Request:
         shadow: the decision is only recorded, and Envoy chooses the endpoint.
         first_token_seen: the picker will see the first token of the answer: it is streamed, and
             read as it passes.
-        whole: its prompt must be read where it is answered, since a header for a prefiller has no
-            room.
+        prefill_in_place: its prompt is read where it is answered: no header may be added that names
+            a prefiller.
         trace: the client's trace, for the decision's span; None for nearly all requests.
     """
 
@@ -121,7 +121,7 @@ class Request:
     context: tuple[int, ...] = ()
     shadow: bool = False
     first_token_seen: bool = True
-    whole: bool = False
+    prefill_in_place: bool = False
     trace: Trace | None = None
 
     @property

@@ -29,6 +29,11 @@ class Enforcement:
         """Share of requests whose decision counts; the others pass as if there were no picker."""
         return self.enforce_share if self.mode == "enforce" else 0.0
 
+    @property
+    def draw(self) -> EnforcedShare | None:
+        """Draws these requests; None where all decisions count."""
+        return None if self.share >= 1.0 else EnforcedShare(self.share)
+
 
 class EnforcedShare:
     """Draws by a hash of the key, so that a session does not flap between the two.
@@ -36,7 +41,7 @@ class EnforcedShare:
     A session that is in force at one share is in force at each larger one.
 
     Args:
-        share: share of the decisions, 0 to 1; may be changed.
+        share: share of the decisions, 0 to 1.
     """
 
     def __init__(self, share: float) -> None:

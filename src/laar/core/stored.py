@@ -78,6 +78,4 @@ class StoredAnswers:
 
 
 def _not_here() -> RequestError:
-    return RequestError(
-        404, "unknown-response", "no endpoint is known to keep the response that was named"
-    )
+    return RequestError(404, "unknown-response", "no endpoint is known to store this response")

@@ -11,12 +11,11 @@ Counts include the traffic that other pickers share; those in `_SHARED` are this
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Floats, N, Slots
+from laar.core.endpoints import EndpointTable, Floats, Slots
 
 MEAN_S = 60.0
 """Time constant of the mean number in flight."""
@@ -29,11 +28,12 @@ FEW_CAME = 10.0
 
 MAX_AHEAD_S = 600.0
 
+_ZERO = np.array(0.0)  # numpy takes half as long again for a number of Python's
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 
-class Asked(NamedTuple, Generic[N]):
-    """The traffic of one endpoint, or of several: then each is an array over them.
+class Asked(NamedTuple):
+    """The traffic of some endpoints; arrays over them.
 
     Args:
         ahead_s: seconds (by c(m)) of prompts that are not read yet.
@@ -43,11 +43,23 @@ class Asked(NamedTuple, Generic[N]):
         came: the number of requests behind `load` (see `FEW_CAME`).
     """
 
-    ahead_s: N
-    since: N
-    free_at: N
-    load: N
-    came: N
+    ahead_s: Floats
+    since: Floats
+    free_at: Floats
+    load: Floats
+    came: Floats
+
+    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
+        """Return the seconds by c(m) of prompts that are not read yet.
+
+        Args:
+            now: the moment, or one for each endpoint.
+            read: the `read` of the engines' constants.
+        """
+        begun_s = np.maximum(now - self.since, _ZERO)
+        hidden_s = np.maximum(self.free_at - now, _ZERO)
+        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
+        return left_s
 
 
 _ASKED = Asked._fields
@@ -100,7 +112,7 @@ class Traffic:
 
     # -- asked ---------------------------------------------------------------------------------
 
-    def asked(self, slots: Slots, now: float) -> tuple[Asked[Floats], float]:
+    def asked(self, slots: Slots, now: float) -> tuple[Asked, float]:
         """The traffic of some endpoints, and the mean of their loads."""
         rows: Floats = self._asked.take(slots, axis=1)
         recent = rows[-2:]  # `load` and `came`
@@ -268,24 +280,3 @@ class Traffic:
         self._rate = rate + requests / RATE_S if counted else rate
         self._load = load + work_s / RATE_S
         self.arrived_at = now
-
-
-def seconds_ahead(
-    most: Callable[[N | float, N | float], N],
-    ahead_s: N,
-    since: N,
-    free_at: N,
-    now: N | float,
-    read: N,
-) -> N:
-    """Seconds by c(m) of prompts that are not read yet, of one endpoint or of several.
-
-    Args:
-        most: the larger of two, `max` or `np.maximum`.
-        ahead_s: as in `Traffic.asked`, as are the next two.
-        since: as above.
-        free_at: as above.
-        now: the moment, or one for each endpoint.
-        read: the `read` of the engines' constants.
-    """
-    return most(ahead_s - most(now - since, 0.0) / read, 0.0) + most(free_at - now, 0.0) / read

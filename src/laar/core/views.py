@@ -139,6 +139,7 @@ class Views:
                 else None
             ),
             weights=weights,
+            chain=chain,
         )
         return view, chain, reason
 

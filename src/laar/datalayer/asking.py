@@ -26,11 +26,11 @@ from laar.datalayer.interface import Clock
 from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
 from laar.protocol.answers import AnswerReader
-from laar.protocol.headers import media_type, retry_after_s
+from laar.protocol.headers import RANK, media_type, retry_after_s
 from laar.protocol.usefulness import flaw_of_type
 
 TIMEOUT_S = 10.0
-"""Time-out of an answer of one token. Engines that need more are not to be sent users yet."""
+"""Timeout of an answer of one token. Engines that need more are not to be sent users yet."""
 _MAX_UNDER_WAY = 16
 """A pool that fails as a whole must not be asked as a whole."""
 _MAX_BYTES = 4096
@@ -60,7 +60,7 @@ class Asked:
 
 
 def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
-    """A session for `ask`; no connection is kept, since those to a sick engine lie."""
+    """Return a session for `ask`. It keeps no connection: one to a sick engine proves nothing."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=_MAX_UNDER_WAY, force_close=True),
         timeout=aiohttp.ClientTimeout(total=timeout_s),
@@ -70,7 +70,7 @@ def new_session(timeout_s: float = TIMEOUT_S) -> aiohttp.ClientSession:
 
 
 async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) -> Asked:
-    """Sends one tiny chat request; never raises for a fault of the endpoint."""
+    """Send one tiny chat request; never raise for a fault of the endpoint."""
     body = {
         "model": spec.models[0],
         "messages": [{"role": "user", "content": "1"}],
@@ -82,7 +82,8 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         async with session.post(
             f"http://{spec.address}/v1/chat/completions",
             data=orjson.dumps(body),
-            headers={"content-type": "application/json", "user-agent": "laar-trial"},
+            headers={"content-type": "application/json", "user-agent": "laar-trial"}
+            | ({} if spec.rank is None else {RANK: str(spec.rank)}),
             allow_redirects=False,
         ) as answer:
             return Asked(reply=await _read(answer, spec), seconds=clock() - began)
@@ -100,7 +101,7 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
 
 
 async def _read(answer: aiohttp.ClientResponse, spec: EndpointSpec) -> Reply:
-    """Reads an answer until it is known what it is worth."""
+    """Read an answer until its worth is known."""
     given = media_type(answer.headers.get("content-type", ""))
     text = b""
     found = None
@@ -139,7 +140,7 @@ class Asker:
         due: endpoints to ask now; none is returned again before `told` was called for it.
         told: takes the result.
         clock: monotonic seconds.
-        timeout_s: time-out of one question.
+        timeout_s: timeout of one question.
     """
 
     def __init__(
@@ -156,15 +157,15 @@ class Asker:
         self._timeout_s = timeout_s
 
     async def run(self) -> None:
-        """Asks until cancelled."""
+        """Ask until cancelled."""
         async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
             under_way: set[asyncio.Task[None]] = set()
             while True:
                 for spec in self._due(_MAX_UNDER_WAY - len(under_way)):
-                    task = tasks.create_task(self._one(session, spec), name=f"ask {spec.address}")
+                    task = tasks.create_task(self._one(session, spec), name=f"ask {spec.key}")
                     under_way.add(task)
                     task.add_done_callback(under_way.discard)
                 await asyncio.sleep(until_look_s())
 
     async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
-        self._told(spec.address, await ask(session, spec, self._clock))
+        self._told(spec.key, await ask(session, spec, self._clock))

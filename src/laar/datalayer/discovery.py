@@ -45,7 +45,7 @@ class Engine:
 
 
 def address_of(url: str) -> str:
-    """The ``host:port`` of a URL or an address; port 80 where an http URL has none.
+    """Return the ``host:port`` of a URL or an address; port 80 where an http URL has none.
 
     A client's base URL, which ends in ``/v1``, is taken as well.
 
@@ -65,7 +65,7 @@ def address_of(url: str) -> str:
 async def look_at(
     addresses: Sequence[str], headers: Mapping[str, str] | None = None
 ) -> list[Engine]:
-    """One `Engine` for each address, in order; unreachable ones have no models and a remark.
+    """Return an `Engine` for each address, in order; unreachable ones have a remark.
 
     Args:
         addresses: ``host:port`` of each.

@@ -28,7 +28,7 @@ INTERVAL_S = 10.0
 RETRY_S = 2.0
 """How soon a name that failed is asked for again."""
 TIMEOUT_S = 5.0
-"""The system resolver's own first time-out."""
+"""The system resolver's own first timeout."""
 MAX_AT_ONCE = 4
 """A look-up holds a thread, and a dead DNS server holds it long: leave threads for the others."""
 MAX_ADDRESSES = 256

@@ -80,7 +80,7 @@ def read_with_lines(
 
 
 def parse_yaml(text: str) -> object:
-    """Reads one YAML document, under the same caps.
+    """Read one YAML document, under the same caps.
 
     Raises:
         YAMLError: it is not valid, or beyond a cap.
@@ -103,7 +103,7 @@ class _Loader(yaml.SafeLoader):
         self._sizes: dict[str, int] = {}  # values by anchor
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Composes one node, unless it is one too many."""
+        """Compose one node, unless it exceeds a cap."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         before = self._nodes
         if not isinstance(event, yaml.AliasEvent):
@@ -143,7 +143,7 @@ def _fault(problem: str, mark: Any) -> yaml.MarkedYAMLError:
 
 
 def line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """The line of a place, or of the nearest one around it that is written down."""
+    """Return the line of a place, or of the nearest one around it that is written down."""
     while place not in lines and place:
         place = place[:-1]
     return lines.get(place, 1)
@@ -214,7 +214,7 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _keys(model: Any, place: Place) -> list[str]:
-    """The keys that a section of the document may have; none where it is a free map."""
+    """Return the keys that a section may have; none where it is a free map."""
     for part in place:
         if isinstance(part, str):
             field = getattr(model, "model_fields", {}).get(part)
@@ -224,7 +224,7 @@ def _keys(model: Any, place: Place) -> list[str]:
 
 
 def _models(hint: Any) -> Iterator[Any]:
-    """The sections within an annotation: behind `| None`, and as items of a list."""
+    """Yield the sections within an annotation: behind `| None`, and as items of a list."""
     if hasattr(hint, "model_fields"):
         yield hint
     for inner in get_args(hint):
@@ -251,7 +251,7 @@ MAX_VALUE_CHARS = 60
 
 
 def _message(kind: str, context: Mapping[str, Any], value: object, message: str) -> str:
-    """One fault, with the value at fault; our own validators' texts stay as they are."""
+    """Return one fault, with its value; our own validators' texts stay as they are."""
     shown = repr(value)
     if len(shown) > MAX_VALUE_CHARS:
         shown = f"{shown[:MAX_VALUE_CHARS]}..."

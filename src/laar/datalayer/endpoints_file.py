@@ -22,6 +22,7 @@ from laar.datalayer.interface import EndpointSink
 from laar.datalayer.metrics_page import Engine
 from laar.datalayer.stamp import Stamp, stamp_of
 from laar.datalayer.visits import until_look_s
+from laar.declaring import describe
 from laar.errors import SettingError
 
 MAX_FILE_BYTES = 4 << 20
@@ -61,7 +62,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def join_address(host: str, port: int | str) -> str:
-    """The reverse of `split_address`."""
+    """Join host and port; the reverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -110,7 +111,7 @@ ModelName = Annotated[str, AfterValidator(check_model_name)]
 class Endpoint(BaseModel):
     """One endpoint, as written in a file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     address: Annotated[str, AfterValidator(endpoint_address)]
     """Address as ``ip:port``, ``[v6]:port`` or ``name:port``. Each address of a name is an
@@ -132,8 +133,8 @@ class Endpoint(BaseModel):
     """Whether laar sends the header ``X-Vllm-Priority`` with requests that name an objective, and
     with flow control with all. The engine must run with ``--scheduling-policy priority``."""
     max_model_len: Annotated[int, Field(ge=1)] | None = None
-    """Limit of prompt and answer together, in tokens, as the engine was started with. None: as
-    the engine lists it; requests of any length where it does not."""
+    """Limit of prompt and answer together, in tokens, as the engine was started with. None: the
+    engine's own value from `/v1/models`; no limit if it lists none."""
 
     @model_validator(mode="after")
     def _one_way_to_name_models(self) -> Endpoint:
@@ -158,7 +159,7 @@ class Endpoint(BaseModel):
 class EndpointsDocument(BaseModel):
     """The whole file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     endpoints: tuple[Endpoint, ...] = Field(max_length=MAX_ENDPOINTS)
     """Empty is allowed: a fleet scaled to zero."""

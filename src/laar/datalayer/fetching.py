@@ -30,7 +30,7 @@ _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 
 
 def fault_of(error: Exception) -> str:
-    """The error's kind and text; aiohttp's names an ssl setting for plain HTTP too."""
+    """Return the error's kind and text; aiohttp's names an ssl setting for plain HTTP too."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
 
 
@@ -40,7 +40,7 @@ def visiting_session(
     headers: Mapping[str, str] | None = None,
     trace: aiohttp.TraceConfig | None = None,
 ) -> aiohttp.ClientSession:
-    """A session of a collector: one kept connection to each endpoint, and no cookies."""
+    """Return a session of a collector: one kept connection to each endpoint, and no cookies."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, limit_per_host=1, keepalive_timeout=_KEPT_S),
         timeout=timeout,
@@ -68,7 +68,7 @@ class Answer:
         self._content = content
 
     async def read(self, max_bytes: int) -> bytes:
-        """The body up to and a little over `max_bytes`; past it the connection is given up.
+        """Return the body up to a little over `max_bytes`; past it, give the connection up.
 
         Raises:
             ClientError: it breaks off.
@@ -133,7 +133,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def get(self, url: str) -> AsyncIterator[Answer]:
-        """Asks for a page, and gives the answer. No redirect is followed: it could lead anywhere.
+        """Get a page. No redirect is followed: it could lead anywhere.
 
         To bound the time is the caller's part.
 
@@ -171,7 +171,7 @@ class Fetcher:
     async def _ask(
         self, host: _Host, ip: str, port: int, request: bytes
     ) -> tuple[ResponseHandler, Answer]:
-        """Asks again where a connection breaks: a kept one may have been closed meanwhile."""
+        """Ask again where a connection breaks: a kept one may have been closed meanwhile."""
         for last in (False, True):
             connection, host.connection = host.connection, None
             if connection is None or not connection.is_connected() or connection.should_close:
@@ -208,7 +208,7 @@ class Fetcher:
             self._sweeping = self._loop.call_later(_KEPT_S, self._sweep)
 
     def _sweep(self) -> None:
-        """Drops hosts that nothing was asked of for long."""
+        """Drop hosts that were not asked for long."""
         self._sweeping = None
         before = self._loop.time() - _KEPT_S
         for netloc, host in list(self._hosts.items()):

@@ -46,8 +46,11 @@ class EndpointSink(ProblemSink, Protocol):
 class ReadingSink(ProblemSink, Protocol):
     """Takes what scrapes and probes read. Silence means unknown; readings age by their time."""
 
-    def reading(self, address: str, reading: Reading, now: float) -> None:
-        """Take one metrics page's numbers, read at `now`."""
+    def ranked(self, address: str, ranks: int) -> None:
+        """Take the number of data-parallel ranks behind an address; 1 for an engine without."""
+
+    def reading(self, key: str, reading: Reading, now: float) -> None:
+        """Take one metrics page's numbers, or those of one rank, read at `now`."""
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
         """Take one raw round trip, or None for a probe that failed."""
@@ -64,15 +67,15 @@ class KvEventSink(ProblemSink, Protocol):
     """Takes the KV cache events of engines. Hashes are the engine's own."""
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
-        """Blocks entered the cache of `address`; `past` for a report that was asked for again."""
+        """Note blocks that entered the cache of `address`; `past` for a report asked for again."""
 
     def removed(
         self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
     ) -> None:
-        """Blocks left the cache of `address`; with `host` their copies in its host's memory did."""
+        """Note blocks that left the cache of `address`, or with `host` its host's memory."""
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """The cache of `address` is empty, and what enters it from now on is reported.
+        """Note that the cache of `address` is empty; what enters it from now on is reported.
 
         `at_s`: since when, by the engine's clock; NaN where that is not known.
 
@@ -80,4 +83,4 @@ class KvEventSink(ProblemSink, Protocol):
         """
 
     def lost(self, address: str) -> None:
-        """Events of `address` were lost: blocks may have entered or left its cache unseen."""
+        """Note lost events of `address`: blocks may have entered or left its cache unseen."""

@@ -55,7 +55,7 @@ class Groups:
     attends_to_all: bool = False
 
     def counts(self, raw: Mapping[str, Any]) -> bool:
-        """Whether an event is of the group that counts."""
+        """Return whether an event is of the group that counts."""
         group, kind = raw.get("group_idx") or 0, raw.get("kv_cache_spec_kind")
         if kind in _WHOLE and not self.attends_to_all:
             self.counted, self.attends_to_all = group, True
@@ -83,7 +83,7 @@ def decode_batch(payload: bytes, groups: Groups) -> list[Event]:
 
 
 def time_of(payload: bytes) -> float:
-    """The time of a message in seconds, by the engine's clock; NaN where it has none."""
+    """Return the time of a message in seconds, by the engine's clock; NaN where it has none."""
     try:
         return _time(msgspec.msgpack.decode(payload)[0])
     except _FAULTS:
@@ -98,7 +98,7 @@ def _time(value: object) -> float:
 
 
 def _joined(events: Iterable[Any]) -> list[Any]:
-    """The events, with those of pages that follow one another in a prompt as one.
+    """Yield the events, joining those of pages that follow one another in a prompt.
 
     SGLang reports each page by itself, and its pages have one token by default.
     """

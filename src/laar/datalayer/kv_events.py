@@ -32,9 +32,9 @@ from laar.prefix.tokens import Stored
 LOOK_S = 1.0
 """How soon a new endpoint is listened to."""
 REPLAY_S = 5.0
-"""Time-out for all batches of a gap together; what takes longer is lost."""
+"""Timeout for all batches of a gap together; what takes longer is lost."""
 REACH_S = 10.0
-"""Time-out of a connection, and the time between two tries to open the first one."""
+"""Timeout of a connection, and the time between two tries to open the first one."""
 PING_S = 10.0
 """An engine that does not answer a ping for as long is connected to again: a host that went down,
 or a forgotten connection, says nothing."""
@@ -93,8 +93,11 @@ class KvEvents:
     def _wanted(self) -> Iterator[tuple[str, str, str]]:
         for spec in self._targets():
             if label := spec.labels.get(EVENTS_LABEL):
-                url = _url(spec.address, label)
-                yield spec.address, url, _url(spec.address, spec.labels.get(REPLAY_LABEL, ""))
+                url, replay = (
+                    _url(spec.address, text, spec.rank or 0)
+                    for text in (label, spec.labels.get(REPLAY_LABEL, ""))
+                )
+                yield spec.key, url, replay
 
     async def _listen(
         self, context: zmq.asyncio.Context, address: str, url: str, replay: str
@@ -118,16 +121,16 @@ class KvEvents:
                 reaching.cancel()
 
     async def _reach(self, source: str, url: str) -> None:
-        """Reports a publisher that can't be reached, until it can: ZeroMQ just tries again."""
+        """Report a publisher while it can't be reached: ZeroMQ just tries again."""
         host, port = split_address(url.removeprefix("tcp://"))
         is_reported = False
         while True:
             try:
                 async with asyncio.timeout(REACH_S):
                     _, writer = await asyncio.open_connection(host, port)
-            except (OSError, ValueError) as error:  # a time-out is of the first, names of both
+            except (OSError, ValueError) as error:  # a timeout is of the first, names of both
                 problem = f"{url}, as the label {EVENTS_LABEL} has it, can't be reached: "
-                self._sink.problem(source, problem + (str(error) or "time-out"))
+                self._sink.problem(source, problem + (str(error) or "timeout"))
                 is_reported = True
             else:
                 writer.close()
@@ -183,7 +186,7 @@ class KvEvents:
         until: int,
         groups: Groups,
     ) -> None:
-        """Takes the batches from `start` on and before `until`, or reports that some are lost.
+        """Take the batches from `start` to before `until`, or report that some are lost.
 
         Without a start all that the engine keeps; the first of those may have any number.
         """
@@ -234,7 +237,7 @@ class KvEvents:
 async def _again(
     context: zmq.asyncio.Context, url: str, start: int
 ) -> AsyncGenerator[tuple[int, bytes], None]:
-    """The batches that an engine keeps, from a number on; none without a URL."""
+    """Yield the batches that an engine keeps, from a number on; none without a URL."""
     if not url:
         return
     with context.socket(zmq.DEALER) as socket:
@@ -257,10 +260,12 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
     socket.set(zmq.IPV6, 1)
 
 
-def _url(address: str, label: str) -> str:
-    if label.isascii() and label.isdigit():
-        return f"tcp://{address.rpartition(':')[0]}:{label}"
-    return label
+def _url(address: str, label: str, rank: int) -> str:
+    """Return the URL of a socket; the data-parallel ranks of a vLLM have successive ports."""
+    host, _, port = label.rpartition(":")
+    if not (port.isascii() and port.isdigit() and len(port) <= 5):
+        return label
+    return f"{host or 'tcp://' + address.rpartition(':')[0]}:{int(port) + rank}"
 
 
 def _read(frames: Sequence[bytes]) -> tuple[int, bytes]:

@@ -45,6 +45,7 @@ class EngineNames:
         started: a gauge with the time at which `worked` began.
         refused: a counter of requests refused since the queue was full, with the label of its
             reason that means so.
+        rank: the label of a data-parallel rank, where requests may name one.
         path: path of the page.
         aliases: other names of the engine, in labels of pods.
     """
@@ -61,6 +62,7 @@ class EngineNames:
     worked: bytes = b""
     started: bytes = b""
     refused: tuple[bytes, bytes] | None = None
+    rank: bytes = b""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
 
@@ -82,6 +84,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
+        rank=b"engine",
     ),
     # Every scheduler of a group may report, and each priority beside the total (`_once`).
     "sglang": EngineNames(
@@ -128,6 +131,8 @@ else:
 
 _MAX_SAMPLES = 1024
 """Series of one name that are read: a page has one for each data-parallel rank."""
+MAX_RANKS = 64
+"""Data-parallel ranks behind one address: a node has eight GPUs."""
 _MAX_CAPACITY_TOKENS = 1e12
 """No cache is larger; a product of two numbers off a page can be infinite."""
 _MAX_ADAPTERS = 256
@@ -170,7 +175,7 @@ class Counters:
 
 
 def page_url(spec: EndpointSpec) -> str:
-    """The address of an endpoint's metrics page; empty for one without."""
+    """Return the address of an endpoint's metrics page; empty for one without."""
     if spec.metrics_url is not None:
         return spec.metrics_url
     return f"http://{spec.address}{ENGINES[spec.engine].path}"
@@ -187,7 +192,7 @@ class PageReader:
         self._reading = Reading()
 
     def read(self, page: bytes, engine: str) -> Reading:
-        """The numbers of a page; `engine` is a key of `ENGINES`."""
+        """Return the numbers of a page; `engine` is a key of `ENGINES`."""
         lines = engine, _hash_of_lines(page, ENGINES[engine].prefix)
         if lines == self._lines:
             if self._reading.restarted or self._reading.refused:
@@ -198,8 +203,20 @@ class PageReader:
         return self._reading
 
 
+def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
+    """Return the page of each data-parallel rank, by the rank; a single page where there is one."""
+    names = ENGINES[engine]
+    found = {_label(labels, names.rank) for labels, _ in _samples(page, names.running[0])}
+    ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
+    if not names.rank or len(ranks) < 2 or found != set(ranks):
+        return [page]
+    lines = page.splitlines(keepends=True)
+    marks = [b'%s="%s"' % (names.rank, rank) for rank in ranks]
+    return [b"".join(line for line in lines if mark in line) for mark in marks]
+
+
 def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:
-    """The hash of all from the first line of an engine to the end of its last."""
+    """Return the hash of the lines of an engine, from the first to the last."""
     start = page.find(prefix)
     if start < 0:
         return b""
@@ -249,7 +266,7 @@ def _total(page: bytes, names: tuple[bytes, ...]) -> float:
 
 
 def _latest(page: bytes, name: bytes) -> float:
-    """The largest of the series, each of another rank."""
+    """Return the largest of the series, one for each rank."""
     return _finite(max((_number(value) for _, value in _samples(page, name)), default=math.nan))
 
 
@@ -267,7 +284,7 @@ def _refused(page: bytes, names: EngineNames) -> float:
 
 
 def _finite(value: float) -> float:
-    """A sum of numbers that are possible, each by itself, may be none."""
+    """Return a sum, or NaN: numbers that are possible one by one may add up to one that is not."""
     return value if value < math.inf else math.nan
 
 
@@ -291,7 +308,7 @@ def _capacity(page: bytes, names: EngineNames) -> float:
 
 
 def _adapters(page: bytes, names: EngineNames) -> tuple[frozenset[str], float]:
-    """Adapters that requests run with, and how many may; of the latest of the series' samples."""
+    """Return the adapters in use and how many may be, from the latest sample."""
     if names.adapters_info is None or not (samples := _samples(page, names.adapters_info[0])):
         return frozenset(), math.nan
     labels, _ = max(samples, key=lambda sample: (_number(sample[1]) >= 0.0, _number(sample[1])))
@@ -329,7 +346,7 @@ def _samples(page: bytes, name: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _once(samples: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """One sample of each group of schedulers: they read the same queue.
+    """Return one sample of each group of schedulers: they read the same queue.
 
     With data-parallel attention the groups have a `dp_rank` each, and share one numbering of
     `tp_rank`. The total over all priorities has an empty `priority`.

@@ -38,7 +38,7 @@ class Prober:
         rng: spreads the probes.
         path: path that is asked for.
         interval_s: seconds between two probes of one endpoint, for all or by endpoint.
-        timeout_s: time-out of a whole probe, connection included.
+        timeout_s: timeout of a whole probe, connection included.
     """
 
     def __init__(

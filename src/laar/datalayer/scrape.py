@@ -19,10 +19,10 @@ from collections.abc import Sequence
 
 import aiohttp
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import Fetcher, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
-from laar.datalayer.metrics_page import PageReader, page_url
+from laar.datalayer.metrics_page import PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 1.0
@@ -41,7 +41,7 @@ class Scraper:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two scrapes of one endpoint, for all or by endpoint.
-        timeout_s: time-out of a whole scrape, connection included.
+        timeout_s: timeout of a whole scrape, connection included.
         max_page_bytes: longer pages are cut off there and reported.
     """
 
@@ -61,7 +61,7 @@ class Scraper:
         self._clock = clock
         self._timeout_s = timeout_s
         self._max_page_bytes = max_page_bytes
-        self._readers: defaultdict[str, PageReader] = defaultdict(PageReader)
+        self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
         self._visits = Visits(
             self._scraped,
             self._scrape,
@@ -106,8 +106,14 @@ class Scraper:
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
             return
-        reading = self._readers[spec.address].read(page, spec.engine)
-        self._sink.reading(spec.address, reading, self._clock())
+        readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
+        if len(pages) != len(readers):
+            readers[:] = (PageReader() for _ in pages)
+            self._sink.ranked(spec.address, len(pages))
+        for rank, (reader, part) in enumerate(zip(readers, pages, strict=True)):
+            reading = reader.read(part, spec.engine)
+            key = key_of(spec.address, rank if len(pages) > 1 else None)
+            self._sink.reading(key, reading, self._clock())
         problem = None
         if len(page) > self._max_page_bytes:
             problem = f"{url} is longer than {self._max_page_bytes} bytes: cut off"

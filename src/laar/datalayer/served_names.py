@@ -57,7 +57,7 @@ class ServedNames:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two looks at one endpoint.
-        timeout_s: time-out of a whole answer, connection included.
+        timeout_s: timeout of a whole answer, connection included.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServedNames:
             await self._visits.run()
 
     def doubt(self, address: str = "") -> None:
-        """An endpoint does not know a name; without an address: no endpoint is known to have it."""
+        """Look soon: an endpoint does not know a name, or without an address no endpoint does."""
         if address:
             self._visits.soon(address, DOUBT_S)
         else:
@@ -163,7 +163,7 @@ class ServedNames:
 
 
 def read_served(body: bytes) -> Served:
-    """The names and the shortest limit in the body of ``GET /v1/models``.
+    """Return the names and the shortest limit in the body of ``GET /v1/models``.
 
     Entries that can't be used are left out.
 

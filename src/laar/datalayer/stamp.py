@@ -13,7 +13,7 @@ Stamp = tuple[int, ...]
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Fields of the file's status that change with its content; empty while there is no file."""
+    """Return fields of the status that change with the content; empty without a file."""
     try:
         now = path.stat()
     except OSError:

@@ -108,7 +108,7 @@ class LocalTokenizer:
         return None if text is None else np.array(self._encode(text, chain), np.uint32)
 
     def _encode(self, text: str, chain: Chain, *, special: bool = False) -> array[int]:
-        """Encodes as the library does, from where the prompt leaves the one that it continues."""
+        """Encode as the library does, from where the prompt leaves the one that it continues."""
         before = next(
             (
                 self._done[key, special]
@@ -138,7 +138,7 @@ class LocalTokenizer:
         )
 
     def _joined(self, before: _Done, text: str) -> _Done | None:
-        """The tokens before, as far as they hold, and those of the rest; None if they disagree."""
+        """Return the earlier tokens as far as they hold, then new ones; None if they disagree."""
         common = _common_chars(before.text, text)
         at = bisect_right(before.ends, common - 2 * _OVERLAP_CHARS)
         while at and before.starts[at] < before.ends[at - 1]:  # within a character
@@ -273,7 +273,7 @@ async def ask_engine(
 
 
 def _plain_messages(given: Any) -> list[dict[str, Any]] | None:
-    """Messages whose contents are texts, as a template takes them; None if there are others."""
+    """Return messages of texts alone, as a template takes them; None if there are others."""
     if not isinstance(given, list):
         return None
     messages: list[dict[str, Any]] = []
@@ -296,7 +296,7 @@ def _plain_messages(given: Any) -> list[dict[str, Any]] | None:
 
 
 def _call(call: Any) -> Any:
-    """A tool call with its arguments as an object, as engines give it to templates."""
+    """Return a tool call with its arguments as an object, as engines give it to templates."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
         return call

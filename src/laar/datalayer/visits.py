@@ -46,7 +46,7 @@ _TIMER_S = 1e-3
 
 
 def until_look_s(every_s: float = LOOK_S) -> float:
-    """Seconds until parts that look now and then should: all at the same moments.
+    """Return the seconds to the next multiple of `every_s`, the same for all that poll.
 
     To wake up is most of what a look costs, and once for all of them is enough.
     """
@@ -121,7 +121,7 @@ class Visits:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def soon(self, address: str, least_s: float) -> None:
-        """Visits an endpoint now, or else `least_s` after its last visit began."""
+        """Visit an endpoint now, or else `least_s` after its last visit began."""
         at = max(self._clock(), self._begun_at.get(address, -math.inf) + least_s)
         if at < self._due_at.get(address, -math.inf):
             self._plan(address, at)

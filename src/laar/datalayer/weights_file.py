@@ -12,11 +12,9 @@ Only `weights` is used; the rest is evidence of where the numbers come from.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from laar.core.cost import TUNABLE
@@ -44,7 +42,7 @@ class WeightsFile(BaseModel):
 
 
 def read_weights(path: Path) -> dict[str, float]:
-    """The weights of the policy `laar`, by name; those not named keep their settings.
+    """Return the weights of the policy `laar`, by name; those not named keep their settings.
 
     Raises:
         SettingError: it can't be read, or is not for this policy; names file and weight.
@@ -59,17 +57,3 @@ def read_weights(path: Path) -> dict[str, float]:
         if not math.isfinite(value):
             raise SettingError(f"{where}: {value} is not a finite number; write one, such as 0.5")
     return found.weights
-
-
-def write_weights(path: Path, export: Mapping[str, object]) -> None:
-    """Writes the export of a tuner.
-
-    Raises:
-        SettingError: the file can't be written.
-    """
-    known = {name: export[name] for name in WeightsFile.model_fields if name in export}
-    text = yaml.safe_dump({"policy": "laar", **known}, sort_keys=False, width=100)
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as fault:
-        raise SettingError(f"{path}: can't be written: {fault.strerror}") from None

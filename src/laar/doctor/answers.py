@@ -37,7 +37,7 @@ _NO_CHAT = (404, 405)
 
 
 async def answer_findings(specs: Sequence[EndpointSpec], key: Mapping[str, str]) -> list[Finding]:
-    """Asks each endpoint, with the key, and compares those of one model."""
+    """Ask each endpoint, with the key, and compare those of one model."""
     gate = asyncio.Semaphore(_AT_ONCE)
     async with new_session() as session:
         session.headers.update(key)

@@ -1,6 +1,6 @@
 """`laar doctor`: looks at the endpoints, the picker, its store and Envoy, and names remedies.
 
-Everything is read over HTTP with short time-outs; nothing is changed, and each endpoint is asked
+Everything is read over HTTP with short timeouts; nothing is changed, and each endpoint is asked
 for one token. What can't be reached is a finding too. The picker's own admin port gives the
 freshness of readings and the traffic seen; the endpoints are asked directly as well, since a doctor
 is called when a picker does not start.
@@ -26,7 +26,7 @@ from laar.datalayer import load_endpoints, split_address
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
-from laar.doctor.envoy_judgements import Needs
+from laar.doctor.envoy_checks import Needs
 from laar.doctor.findings import Finding, Level
 from laar.doctor.sharing import sharing_findings, store_findings
 from laar.envoy.options import is_ip
@@ -70,7 +70,7 @@ class Places:
 
 
 def admin_url(settings: Settings) -> str:
-    """The URL of the admin port of a picker with these settings, on its own machine."""
+    """Return the URL of the admin port of a picker with these settings, on its own machine."""
     return f"http://{dialled(settings.listen.admin)}"
 
 
@@ -85,7 +85,7 @@ class _Answer:
 
 
 def _shown(answer: _Answer | None) -> dict[str, Any] | None:
-    """The JSON object of a good answer; None of any other, as of a page of something else."""
+    """Return the JSON object of a good answer; None for any other page."""
     try:
         found = answer.json() if answer is not None and answer.status == 200 else None
     except orjson.JSONDecodeError:
@@ -119,7 +119,7 @@ class Doctor:
         )
 
     async def examine(self) -> list[Finding]:
-        """Every finding, the parts in order: endpoints, picker, store, Envoy."""
+        """Return every finding, the parts in order: endpoints, picker, store, Envoy."""
         timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
         async with aiohttp.ClientSession(timeout=timeout) as http:
             parts = await asyncio.gather(
@@ -235,7 +235,7 @@ def _fine(where: str, what: str) -> Finding:
 async def _get(
     http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
 ) -> _Answer | None:
-    """An answer; None without one."""
+    """Get an answer; None without one."""
     try:
         async with http.get(url, headers=headers) as answer:
             return _Answer(answer.status, await answer.read(), answer.headers.get("date", ""))
@@ -247,7 +247,7 @@ async def _get(
 
 
 def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
-    """The endpoints that are left out."""
+    """Yield the endpoints that are left out."""
     if declared > _MAX_ENDPOINTS:
         what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
         yield _warning("endpoints", what, "ask the others with settings of their own (-c)")
@@ -323,7 +323,7 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
 def _other_fleet(
     url: str, shown: Mapping[str, Any], declared: Sequence[EndpointSpec]
 ) -> Finding | None:
-    """The fault of a picker with none of these settings' endpoints; None for the right one.
+    """Return the fault of a picker with none of these settings' endpoints; None for the right one.
 
     Endpoints with DNS names are left out: the picker shows their addresses.
     """
@@ -375,7 +375,7 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    """Whether the artifact has outcomes for the traffic seen."""
+    """Return whether the artifact has outcomes for the traffic seen."""
     where = "artifact"
     if not decisions:
         return [_warning(where, "no decision yet, so its coverage is unknown", "send requests")]
@@ -407,7 +407,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
 
 
 def _clock(where: str, date: str) -> Iterable[Finding]:
-    """Logs and traces of several machines are joined by time."""
+    """Find clocks that differ: logs and traces of machines are joined by time."""
     try:
         skew_s = parsedate_to_datetime(date).timestamp() - time.time()
     except ValueError:

@@ -20,9 +20,12 @@ from laar.doctor.envoy_checks import (
     PROCESSOR,
     ROUTE,
     Check,
+    Json,
+    Needs,
+    Wrong,
+    is_native,
+    override_of,
 )
-from laar.doctor.envoy_judgements import Needs, Wrong, is_native, override_of
-from laar.doctor.envoy_values import Json
 from laar.doctor.findings import Finding, Level
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
 from laar.protocol.headers import BEGIN
@@ -55,7 +58,7 @@ class Fault:
         return self.wrong.wanted
 
     def fix(self) -> None:
-        """Writes the wanted value."""
+        """Write the wanted value."""
         for key in self.check.drops:
             self.subject.pop(key, None)
         holder = self.subject
@@ -105,7 +108,7 @@ def configuration(document: Json) -> Json:
 
 
 def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
-    """The faults of a configuration; a single finding of level OK when there are none."""
+    """Return the faults of a configuration; a single finding of level OK when there are none."""
     config = configuration(copy.deepcopy(document))
     if not any(True for _ in _processors(config)):
         return [
@@ -120,12 +123,12 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
     found += _of_an_earlier_version(config)
     return found or [
-        Finding(level=Level.OK, where="Envoy", what="modes, limits, time-outs and breakers fit")
+        Finding(level=Level.OK, where="Envoy", what="modes, limits, timeouts and breakers fit")
     ]
 
 
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
-    """The clusters of pickers and of endpoints in which Envoy has no host to send to.
+    """Yield the clusters of pickers and endpoints in which Envoy has no host to send to.
 
     Args:
         document: the configuration, as in `envoy_findings`.
@@ -142,7 +145,7 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 level=Level.ERROR,
                 where=f"Envoy {where}",
                 what=f"no picker answers at {shown}: requests go on without one",
-                remedy="write the address of listen.ext_proc there, speak TLS exactly where "
+                remedy="write the address of listen.ext_proc there, use TLS only if "
                 "listen.tls is set, and see that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
@@ -150,7 +153,7 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
                 level=Level.ERROR,
                 where=f"Envoy {where}",
                 what="has no endpoint, so every request fails",
-                remedy="have it read the file that the picker writes (envoy.eds_file)",
+                remedy="let it read the file that the picker writes (envoy.eds_file)",
             )
 
 
@@ -164,7 +167,7 @@ def _address(host: Json) -> str:
 
 
 def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
-    """Listeners that an earlier `laar envoy` rendered, without parts that a fix could not write."""
+    """Find listeners of an earlier `laar envoy` that lack parts which no fix can write."""
     for listener, manager, _ in _processors(config):
         ours = [r for r in _routes(manager, config) if METADATA_NAMESPACE in _metadata(r)]
         named = {
@@ -177,7 +180,7 @@ def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
             yield Finding(
                 level=Level.WARNING,
                 where=f"Envoy listener {listener.get('name', '?')}, routes",
-                what="no second endpoint is asked where the first does not begin its answer",
+                what="no second endpoint gets the request if the first does not begin its answer",
                 remedy="render the bootstrap again with this version's `laar envoy`",
             )
 
@@ -187,7 +190,7 @@ def _metadata(route: Json) -> Json:
 
 
 def fixed(document: Json, needs: Needs) -> Json:
-    """The bootstrap with every fault fixed; of a config dump, its bootstrap."""
+    """Return the bootstrap with every fault fixed; of a config dump, its bootstrap."""
     config = configuration(copy.deepcopy(document))
     for fault in faults(config, needs):
         fault.fix()
@@ -196,7 +199,7 @@ def fixed(document: Json, needs: Needs) -> Json:
 
 
 def faults(config: Json, needs: Needs) -> Iterator[Fault]:
-    """Every fault of a configuration in a bootstrap's form."""
+    """Yield every fault of a configuration in a bootstrap's form."""
     for where, subject, checks in _subjects(config):
         for check in checks:
             wrong = check.judge(subject, needs)
@@ -205,7 +208,7 @@ def faults(config: Json, needs: Needs) -> Iterator[Fault]:
 
 
 def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
-    """The objects to look at, with their names and checks."""
+    """Yield the objects to look at, with their names and checks."""
     clusters = {
         c.get("name", ""): c for c in config.get("static_resources", {}).get("clusters", ())
     }
@@ -235,7 +238,7 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
 
 
 def _processors(config: Json) -> Iterator[tuple[Json, Json, Json]]:
-    """Each ext_proc filter, with its connection manager and listener."""
+    """Yield each ext_proc filter, with its connection manager and listener."""
     for listener in config.get("static_resources", {}).get("listeners", ()):
         chains = [*listener.get("filter_chains", ())]
         if "default_filter_chain" in listener:

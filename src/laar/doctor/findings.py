@@ -39,7 +39,7 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 
 def show_findings(console: Console, findings: Sequence[Finding]) -> None:
-    """Prints findings, the worst first, each with its remedy under it."""
+    """Print findings, the worst first, each with its remedy under it."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
         line = Text.assemble(

@@ -21,7 +21,7 @@ _REFUSED = {
 
 
 async def store_findings(share: Share) -> list[Finding]:
-    """Asks the store that the settings name; nothing without one."""
+    """Ask the store that the settings name; nothing without one."""
     if share.url is None:
         return []
     where = f"store {share.url}"
@@ -51,7 +51,7 @@ async def store_findings(share: Share) -> list[Finding]:
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
-    """Findings on a picker's view of the others; a store out of its reach is among its problems.
+    """Judge a picker's view of the others; an unreachable store is among its problems.
 
     Args:
         where: the picker.

@@ -1,4 +1,4 @@
-"""One Envoy bootstrap for each way of running laar, from typed messages.
+"""One Envoy bootstrap for each way of running laar.
 
 Every shape has an ext_proc filter that asks the picker, the endpoints behind an
 ``override_host`` cluster, retries on the endpoints that the picker names next
@@ -37,34 +37,65 @@ Not promised: TLS towards clients, authentication and rate limits. Put those in 
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
+import orjson
 import yaml
 
+from laar.envoy.clusters import admin_cluster, endpoints_cluster, picker_cluster
+from laar.envoy.listeners import body_mode, data_listener, probe_listener
 from laar.envoy.options import BootstrapOptions, Shape
-from laar.errors import SettingError, install, unknown
+from laar.envoy.parts import Json, extension, socket_address
+from laar.errors import SettingError, unknown
 
 _HEADING = "# Rendered by `laar envoy`; change the options it was rendered with, not this file.\n"
 
+_MAX_CLIENT_CONNECTIONS = 20_000
+"""Below the usual limit of open files even when each connection has one to an endpoint as well."""
 
-def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, object]:
-    """The bootstrap as plain JSON values, in Envoy's own field names.
+_RUNTIME: Json = {
+    # One expression for all denied paths is longer than the default of 100 allows.
+    "re2.max_program_size.error_level": 2000,
+}
+
+
+def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, Any]:
+    """Return the bootstrap as plain JSON values, in Envoy's own field names.
 
     Raises:
-        SettingError: the shape is unknown, or the ``envoy`` extra is not installed.
+        SettingError: the shape is unknown.
     """
     if shape not in get_args(Shape):
         raise SettingError(unknown("shape", shape, get_args(Shape)))
-    try:
-        # Some 50 modules, half a second, and an optional install: only when asked to render.
-        from laar.envoy.assembly import bootstrap
-    except ModuleNotFoundError as error:
-        raise SettingError(
-            f"rendering Envoy bootstraps needs the extra `envoy`; {install('envoy')}"
-        ) from error
-    return bootstrap(shape, options or BootstrapOptions())
+    options = options or BootstrapOptions()
+    bootstrap = {
+        "node": {"id": f"laar-{shape}", "cluster": "laar"},
+        "admin": {"address": socket_address("127.0.0.1", options.admin_port)},
+        "static_resources": {
+            "listeners": [data_listener(shape, options), probe_listener(options)],
+            "clusters": [
+                endpoints_cluster(options.eds_path),
+                picker_cluster(options, body_mode(shape, options)),
+                admin_cluster(options.admin_port),
+            ],
+        },
+        "layered_runtime": {"layers": [{"name": "laar", "static_layer": _RUNTIME}]},
+        "overload_manager": {
+            "resource_monitors": [
+                extension(
+                    "resource_monitors.global_downstream_max_connections",
+                    "extensions.resource_monitors.downstream_connections.v3"
+                    ".DownstreamConnectionsConfig",
+                    max_active_downstream_connections=_MAX_CLIENT_CONNECTIONS,
+                )
+            ]
+        },
+    }
+    # No value of the result is shared: it may be changed, and its YAML has no anchors.
+    rendered: dict[str, Any] = orjson.loads(orjson.dumps(bootstrap))
+    return rendered
 
 
-def to_yaml(bootstrap: dict[str, object]) -> str:
-    """A bootstrap as YAML, the form Envoy's users read."""
+def to_yaml(bootstrap: dict[str, Any]) -> str:
+    """Return a bootstrap as YAML, the form Envoy's users read."""
     return _HEADING + yaml.safe_dump(bootstrap, sort_keys=False, width=100)

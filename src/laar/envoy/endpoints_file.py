@@ -3,8 +3,7 @@
 Envoy watches the file's directory and reads the file when a rename lands in it, so the whole list
 is written under a temporary name first and Envoy never sees half a list. The bytes depend on the
 set of endpoints alone, and nothing is written when they are the same: a collector may call
-`write_eds` on every event. JSON by hand rather than typed messages, because the picker writes this
-file while it serves and the typed messages are an optional install.
+`write_eds` on every event.
 
 An entry Envoy cannot use makes it reject the whole file and keep the list it had; therefore
 addresses are checked here. EDS resolves no names: hosts are IP addresses.

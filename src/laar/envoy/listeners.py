@@ -2,59 +2,20 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from betterproto2 import Message
-from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
-from envoy_data_plane.envoy.config.common.mutation_rules.v3 import HeaderMutation
-from envoy_data_plane.envoy.config.core.v3 import (
-    GrpcService,
-    GrpcServiceEnvoyGrpc,
-    Http1ProtocolOptions,
-    Http2ProtocolOptions,
-    HttpProtocolOptions,
-    HttpProtocolOptionsHeadersWithUnderscoresAction,
-    SubstitutionFormatString,
-)
-from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
-from envoy_data_plane.envoy.config.route.v3 import HeaderMatcher, Route, RouteAction, RouteMatch
-from envoy_data_plane.envoy.extensions.access_loggers.stream.v3 import StdoutAccessLog
-from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
-    ExternalProcessor,
-    MetadataOptions,
-    MetadataOptionsMetadataNamespaces,
-)
-from envoy_data_plane.envoy.extensions.filters.http.health_check.v3 import HealthCheck
-from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
-from envoy_data_plane.envoy.extensions.filters.http.set_filter_state.v3 import (
-    Config as SetFilterState,
-)
-from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
-    HttpConnectionManager,
-    HttpConnectionManagerPathWithEscapedSlashesAction,
-    HttpConnectionManagerServerHeaderTransformation,
-    HttpConnectionManagerUpgradeConfig,
-    HttpFilter,
-)
-from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import (
-    HeaderMutation as EarlyHeaderMutation,
-)
-from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
-from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
-from envoy_data_plane.google.protobuf import Any, Struct
-
-from laar.envoy.clusters import (
-    ADMIN_CLUSTER,
-    PICKER_CLUSTER,
-    extension,
-    socket_address,
-)
-from laar.envoy.denied import denied_route
+from laar.envoy.clusters import ADMIN_CLUSTER, PICKER_CLUSTER
 from laar.envoy.endpoints_file import METADATA_NAMESPACE
 from laar.envoy.options import ANY_IPV4, MESSAGE_TIMEOUT_S, BodyMode, BootstrapOptions, Shape
-from laar.envoy.replies import local_replies
-from laar.envoy.routes import BUFFER, EXT_PROC, endpoints_routes, processing_mode, routes
+from laar.envoy.parts import Json, duration, extension, socket_address, typed
+from laar.envoy.replies import denied_route, local_replies
+from laar.envoy.routes import (
+    BUFFER,
+    BUFFER_TYPE,
+    EXT_PROC,
+    EXT_PROC_TYPE,
+    endpoints_routes,
+    processing_mode,
+    routes,
+)
 from laar.protocol import agreed
 from laar.protocol import headers as names
 
@@ -64,12 +25,16 @@ PROBE_LISTENER = "probes"
 STAT_PREFIX = "laar"
 """Begins the names of the ext_proc filter's statistics, and shows that laar rendered the filter."""
 
-DELAYED_CLOSE = timedelta(milliseconds=250)
+DELAYED_CLOSE_S = 0.25
 """How long Envoy waits, after an answer that it cannot finish, for the client to close first. With
 its own second a client learns a second later that its answer is broken off."""
 
 _CLIENT_STREAM_WINDOW_BYTES = 1024 * 1024
 _CLIENT_CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
+
+_ROUTER = extension(
+    "filters.http.router", "extensions.filters.http.router.v3.Router", suppress_envoy_headers=True
+)
 
 _ACCESS_LOG = {
     "time": "%START_TIME%",
@@ -98,107 +63,102 @@ _ACCESS_LOG = {
 
 
 def body_mode(shape: Shape, options: BootstrapOptions) -> BodyMode:
-    """The mode that was chosen, or the shape's own."""
+    """Return the mode that was chosen, or the shape's own."""
     return options.body_mode or ("streamed" if shape == "gateway" else "native")
 
 
-def data_listener(shape: Shape, options: BootstrapOptions) -> Listener:
-    """The listener on which requests come in."""
-    return Listener(
-        name=DATA_LISTENER,
-        address=socket_address(options.data_host(shape), options.listen_port),
+def data_listener(shape: Shape, options: BootstrapOptions) -> Json:
+    """Return the listener on which requests come in."""
+    return {
+        "name": DATA_LISTENER,
+        "address": socket_address(options.data_host(shape), options.listen_port),
         # A second Envoy on this port is an error, not a silent share of the requests.
-        enable_reuse_port=False,
-        per_connection_buffer_limit_bytes=options.max_body_bytes,
-        filter_chains=[_chain(_data_connections(shape, options, body_mode(shape, options)))],
+        "enable_reuse_port": False,
+        "per_connection_buffer_limit_bytes": options.max_body_bytes,
+        "filter_chains": _connections(**_data_connections(shape, options)),
+    }
+
+
+def probe_listener(options: BootstrapOptions) -> Json:
+    """Return ``/ready``, false while Envoy drains, and its metrics; no more of the admin port."""
+    metrics: Json = {"match": {"path": "/stats/prometheus"}, "route": {"cluster": ADMIN_CLUSTER}}
+    ready = extension(
+        "filters.http.health_check",
+        "extensions.filters.http.health_check.v3.HealthCheck",
+        pass_through_mode=False,
+        headers=[{"name": ":path", "string_match": {"exact": "/ready"}}],
     )
-
-
-def probe_listener(options: BootstrapOptions) -> Listener:
-    """``/ready``, false while Envoy drains, and its metrics; nothing else of the admin port."""
-    return Listener(
-        name=PROBE_LISTENER,
-        address=socket_address(options.listen_host or ANY_IPV4, options.ready_port),
-        enable_reuse_port=False,
+    return {
+        "name": PROBE_LISTENER,
+        "address": socket_address(options.listen_host or ANY_IPV4, options.ready_port),
+        "enable_reuse_port": False,
         # Probes have to be answered while clients hold every connection there may be.
-        ignore_global_conn_limit=True,
-        filter_chains=[
-            _chain(
-                HttpConnectionManager(
-                    stat_prefix=PROBE_LISTENER,
-                    route_config=routes(
-                        Route(
-                            match=RouteMatch(path="/stats/prometheus"),
-                            route=RouteAction(cluster=ADMIN_CLUSTER),
-                        )
-                    ),
-                    http_filters=[
-                        _http_filter(
-                            "envoy.filters.http.health_check",
-                            HealthCheck(
-                                pass_through_mode=False,
-                                headers=[
-                                    HeaderMatcher(
-                                        name=":path", string_match=StringMatcher(exact="/ready")
-                                    )
-                                ],
-                            ),
-                        ),
-                        _router(),
-                    ],
-                )
-            )
-        ],
-    )
+        "ignore_global_conn_limit": True,
+        "filter_chains": _connections(
+            stat_prefix=PROBE_LISTENER, route_config=routes(metrics), http_filters=[ready, _ROUTER]
+        ),
+    }
 
 
-def _data_connections(
-    shape: Shape, options: BootstrapOptions, bodies: BodyMode
-) -> HttpConnectionManager:
-    manager = HttpConnectionManager(
-        stat_prefix=DATA_LISTENER,
-        route_config=routes(denied_route(), *endpoints_routes(bodies, options)),
-        http_filters=[
-            _http_filter(EXT_PROC, _external_processor(options, bodies), on_routes=True),
-            *_until_decided(options, bodies),
-            _router(),
-        ],
-        early_header_mutation_extensions=[
+def _connections(**fields: object) -> list[Json]:
+    name = "filters.network.http_connection_manager"
+    manager = extension(name, f"extensions.{name}.v3.HttpConnectionManager", **fields)
+    return [{"filters": [manager]}]
+
+
+def _data_connections(shape: Shape, options: BootstrapOptions) -> Json:
+    bodies = body_mode(shape, options)
+    name = "http.early_header_mutation.header_mutation"
+    return {
+        "stat_prefix": DATA_LISTENER,
+        "route_config": routes(denied_route(), *endpoints_routes(bodies, options)),
+        "http_filters": [*_picking(options, bodies), _ROUTER],
+        "early_header_mutation_extensions": [
             extension(
-                "envoy.http.early_header_mutation.header_mutation",
-                EarlyHeaderMutation(
-                    mutations=[
-                        HeaderMutation(remove=name) for name in sorted(_not_for(shape, options))
-                    ]
-                ),
+                name,
+                f"extensions.{name}.v3.HeaderMutation",
+                mutations=[{"remove": header} for header in sorted(_not_for(shape, options))],
             )
         ],
-        http_protocol_options=Http1ProtocolOptions(
-            accept_http_10=True, default_host_for_http_10="localhost"
-        ),
-        local_reply_config=local_replies(),
-        stream_idle_timeout=timedelta(seconds=options.idle_timeout_s),
-        delayed_close_timeout=DELAYED_CLOSE,
-        http2_protocol_options=Http2ProtocolOptions(
-            initial_stream_window_size=_CLIENT_STREAM_WINDOW_BYTES,
-            initial_connection_window_size=_CLIENT_CONNECTION_WINDOW_BYTES,
-        ),
-        upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type="websocket")],
-        server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
-        preserve_external_request_id=True,
-        always_set_request_id_in_response=True,
-        access_log=[_access_log()],
-    )
-    if shape == "sidecar":
-        manager.use_remote_address = False
-        manager.skip_xff_append = True
-    else:
-        _guard_against_strangers(manager)
-    return manager
+        "http_protocol_options": {
+            "accept_http_10": True,
+            "default_host_for_http_10": "localhost",
+        },
+        "http2_protocol_options": {
+            "initial_stream_window_size": _CLIENT_STREAM_WINDOW_BYTES,
+            "initial_connection_window_size": _CLIENT_CONNECTION_WINDOW_BYTES,
+        },
+        "local_reply_config": local_replies(),
+        "stream_idle_timeout": duration(options.idle_timeout_s),
+        "delayed_close_timeout": duration(DELAYED_CLOSE_S),
+        "upgrade_configs": [{"upgrade_type": "websocket"}],
+        "server_header_transformation": "PASS_THROUGH",
+        "preserve_external_request_id": True,
+        "always_set_request_id_in_response": True,
+        "access_log": [
+            extension(
+                "access_loggers.stdout",
+                "extensions.access_loggers.stream.v3.StdoutAccessLog",
+                log_format={"json_format": _ACCESS_LOG},
+            )
+        ],
+        **(_TRUSTED_CLIENT if shape == "sidecar" else _ANY_CLIENT),
+    }
+
+
+_TRUSTED_CLIENT: Json = {"use_remote_address": False, "skip_xff_append": True}
+_ANY_CLIENT: Json = {
+    "use_remote_address": True,
+    "request_headers_timeout": duration(10),
+    "normalize_path": True,
+    "merge_slashes": True,
+    "path_with_escaped_slashes_action": "REJECT_REQUEST",
+    "common_http_protocol_options": {"headers_with_underscores_action": "DROP_HEADER"},
+}
 
 
 def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
-    """Headers that clients may not set.
+    """Return the headers that clients may not set.
 
     With the picker down a destination header would decide, and only a gateway may set headers that
     name a tenant, an objective or another model. The sidecar's one client is the application beside
@@ -214,87 +174,58 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
 
 
-def _guard_against_strangers(manager: HttpConnectionManager) -> None:
-    manager.use_remote_address = True
-    manager.request_headers_timeout = timedelta(seconds=10)
-    manager.normalize_path = True
-    manager.merge_slashes = True
-    manager.path_with_escaped_slashes_action = (
-        HttpConnectionManagerPathWithEscapedSlashesAction.REJECT_REQUEST
-    )
-    manager.common_http_protocol_options = HttpProtocolOptions(
-        headers_with_underscores_action=(
-            HttpProtocolOptionsHeadersWithUnderscoresAction.DROP_HEADER
-        )
-    )
-
-
-def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> ExternalProcessor:
-    whole = bodies != "full-duplex"
-    # A route may name its pool: metadata {laar: {pool: NAME}}.
-    attributes = [names.POOL, agreed.ATTEMPTS]
-    if whole:
-        attributes += names.attributes_read(options.tenant_header)
-    return ExternalProcessor(
-        stat_prefix=STAT_PREFIX,
-        grpc_service=GrpcService(
-            envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=PICKER_CLUSTER, authority=options.picker)
-        ),
-        processing_mode=processing_mode(bodies, headers=not whole),
-        # A picker samples the answers of some requests, and releases upgrades, by an override.
-        allow_mode_override=whole,
-        failure_mode_allow=options.fail_open,
-        status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
-        message_timeout=timedelta(seconds=MESSAGE_TIMEOUT_S),
-        # For requests that flow control holds, one by one: the picker asks for it.
-        max_message_timeout=timedelta(seconds=options.longest_answer_s),
-        request_attributes=attributes,
-        response_attributes=[agreed.ANSWERED_BY, agreed.ATTEMPTED, agreed.DETAILS],
-        metadata_options=MetadataOptions(
-            receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[agreed.LB_NAMESPACE]),
-            forwarding_namespaces=MetadataOptionsMetadataNamespaces(
-                untyped=[agreed.LB_NAMESPACE, agreed.SUBSET_NAMESPACE]
-            ),
-        ),
-    )
-
-
-def _until_decided(options: BootstrapOptions, bodies: BodyMode) -> list[HttpFilter]:
-    """Holds a native request's headers back until its body is whole and the picker has decided.
-
-    Its headers do not go to the picker, so ext_proc would let them pass, and an endpoint would be
-    chosen before the body is read. For the same reason ext_proc does not look for the route again
-    when the decision asks it to, so another filter does.
-    """
-    if bodies == "full-duplex":
-        return []
-    return [
-        _http_filter(BUFFER, Buffer(max_request_bytes=options.max_body_bytes), on_routes=True),
-        _http_filter("envoy.filters.http.set_filter_state", SetFilterState(clear_route_cache=True)),
-    ]
-
-
-def _chain(manager: HttpConnectionManager) -> FilterChain:
-    name = "envoy.filters.network.http_connection_manager"
-    return FilterChain(filters=[Filter(name=name, typed_config=Any.pack(manager))])
-
-
-def _http_filter(name: str, config: Message, *, on_routes: bool = False) -> HttpFilter:
-    """A filter of all requests, or of those alone whose route configures it.
+def _picking(options: BootstrapOptions, bodies: BodyMode) -> list[Json]:
+    """Return the filters that have the picker decide, for routes that configure them.
 
     A request that Envoy refuses while it reads the headers has no route. Its answer would wait for
     the picker while the connection closes, and be lost.
+
+    Unless in full duplex a request's headers are held back until its body is complete and the
+    picker has decided: they do not go to the picker, so ext_proc would let them pass, and an
+    endpoint would be chosen before the body is read. For the same reason ext_proc does not look for
+    the route again when the decision asks it to, so another filter does.
     """
-    return HttpFilter(name=name, typed_config=Any.pack(config), disabled=on_routes)
+    ext_proc: Json = {
+        "name": EXT_PROC,
+        "typed_config": _external_processor(options, bodies),
+        "disabled": True,
+    }
+    if bodies == "full-duplex":
+        return [ext_proc]
+    buffer = typed(f"{BUFFER_TYPE}.Buffer", max_request_bytes=options.max_body_bytes)
+    return [
+        ext_proc,
+        {"name": BUFFER, "typed_config": buffer, "disabled": True},
+        extension(
+            "filters.http.set_filter_state",
+            "extensions.filters.http.set_filter_state.v3.Config",
+            clear_route_cache=True,
+        ),
+    ]
 
 
-def _router() -> HttpFilter:
-    return _http_filter("envoy.filters.http.router", Router(suppress_envoy_headers=True))
-
-
-def _access_log() -> AccessLog:
-    log_format = SubstitutionFormatString(json_format=Struct.from_dict(_ACCESS_LOG))
-    return AccessLog(
-        name="envoy.access_loggers.stdout",
-        typed_config=Any.pack(StdoutAccessLog(log_format=log_format)),
+def _external_processor(options: BootstrapOptions, bodies: BodyMode) -> Json:
+    buffered = bodies != "full-duplex"
+    # A route may name its pool: metadata {laar: {pool: NAME}}.
+    attributes = [names.POOL, agreed.ATTEMPTS]
+    if buffered:
+        attributes += names.attributes_read(options.tenant_header)
+    return typed(
+        f"{EXT_PROC_TYPE}.ExternalProcessor",
+        stat_prefix=STAT_PREFIX,
+        grpc_service={"envoy_grpc": {"cluster_name": PICKER_CLUSTER, "authority": options.picker}},
+        processing_mode=processing_mode(bodies, headers=not buffered),
+        # A picker samples the answers of some requests, and releases upgrades, by an override.
+        allow_mode_override=buffered,
+        failure_mode_allow=options.fail_open,
+        status_on_error={"code": "ServiceUnavailable"},
+        message_timeout=duration(MESSAGE_TIMEOUT_S),
+        # For requests that flow control holds, one by one: the picker asks for it.
+        max_message_timeout=duration(options.longest_answer_s),
+        request_attributes=attributes,
+        response_attributes=[agreed.ANSWERED_BY, agreed.ATTEMPTED, agreed.DETAILS],
+        metadata_options={
+            "receiving_namespaces": {"untyped": [agreed.LB_NAMESPACE]},
+            "forwarding_namespaces": {"untyped": [agreed.LB_NAMESPACE, agreed.SUBSET_NAMESPACE]},
+        },
     )

@@ -137,7 +137,7 @@ class BootstrapOptions:
 
 
 def is_ip(host: str) -> bool:
-    """Whether a host is an IP address, not a name."""
+    """Return whether a host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

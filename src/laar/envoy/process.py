@@ -50,13 +50,13 @@ if os.getppid() == int(sys.argv[1]):  # else it died before we asked
 def dying_with_us(
     command: Sequence[str | Path], number: signal.Signals = signal.SIGTERM
 ) -> list[str | Path]:
-    """A command that gets a signal when the thread that starts it dies, however it dies (Linux)."""
+    """Return a command that gets a signal when the thread that starts it dies (Linux)."""
     own = (str(os.getpid()), str(int(number)))
     return [*(sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *own), *command]
 
 
 def find_binary() -> Path:
-    """The Envoy to run.
+    """Return the Envoy to run.
 
     Raises:
         SettingError: when there is none.
@@ -158,7 +158,7 @@ class EnvoyProcess:
         )
 
     def log_tail(self) -> str:
-        """The end of Envoy's output: its log and its access log."""
+        """Return the end of Envoy's output: its log and its access log."""
         try:
             return self.log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except FileNotFoundError:
@@ -220,7 +220,7 @@ class EnvoyProcess:
                     await asyncio.sleep(_DRAIN_POLL_S)
 
     async def keep_log_short(self) -> None:
-        """Puts the log aside whenever it is long, until cancelled; one earlier part is kept."""
+        """Rotate the log whenever it is long, until cancelled; one earlier part is kept."""
         while True:
             await asyncio.sleep(_LOG_LOOK_S)
             with contextlib.suppress(OSError):  # somebody tidied up
@@ -236,7 +236,7 @@ class EnvoyProcess:
         os.truncate(self.log_path, 0)
 
     async def wait(self) -> int:
-        """The exit status, once the process has ended."""
+        """Return the exit status, once the process has ended."""
         assert self._process is not None
         return await self._process.wait()
 

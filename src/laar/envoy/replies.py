@@ -6,114 +6,81 @@ the picker is gone, or Envoy refuses a request before the picker hears of it.
 
 from __future__ import annotations
 
-from envoy_data_plane.envoy.config.accesslog.v3 import (
-    AccessLogFilter,
-    AndFilter,
-    ComparisonFilter,
-    ComparisonFilterOp,
-    ExtensionFilter,
-    StatusCodeFilter,
-)
-from envoy_data_plane.envoy.config.core.v3 import (
-    HeaderValue,
-    HeaderValueOption,
-    HeaderValueOptionHeaderAppendAction,
-    RuntimeUInt32,
-    SubstitutionFormatString,
-)
-from envoy_data_plane.envoy.extensions.access_loggers.filters.cel.v3 import ExpressionFilter
-from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
-    LocalReplyConfig,
-    ResponseMapper,
-)
-from envoy_data_plane.google.protobuf import Any, Struct
+import re
 
+from laar.envoy.parts import Json, extension, set_headers
+from laar.protocol.answers import error_body
 from laar.protocol.headers import REASON, RETRY_AFTER
+from laar.protocol.paths import DENIED_PATHS, denied_path_error
 
 _NOT_THE_PICKERS = f"!('{REASON}' in response.headers)"
-_RETRY_AFTER_S = 1
-_FAILED_CLOSED = "response.code_details.startsWith('ext_proc_error')"
-_NO_PICKER = "no picker chose an endpoint; try again"
-_NO_ANSWER = "no endpoint could be asked; try again"
-_TOO_LARGE = "the body is longer than this gateway takes"
-_REFUSED = "the request was refused before it was read"
+"""Refusals by the picker have a reason, and stay as they are."""
 
 
-def local_replies() -> LocalReplyConfig:
-    """The first mapper that fits is used."""
-    return LocalReplyConfig(
-        mappers=[
-            _mapper(
-                500,
-                "service_unavailable_error",
-                "no-picker",
-                _NO_PICKER,
-                retry=True,
-                also=_FAILED_CLOSED,
-            ),
-            _mapper(500, "service_unavailable_error", "no-answer", _NO_ANSWER, retry=True),
-            _mapper(413, "request_too_large", "body-too-large", _TOO_LARGE, below=414),
-            _mapper(400, "invalid_request_error", "bad-request", _REFUSED),
-        ]
-    )
+def denied_route() -> Json:
+    """Return the route that refuses `DENIED_PATHS`, also below another path.
 
-
-def _mapper(
-    least: int,
-    kind: str,
-    reason: str,
-    message: str,
-    *,
-    below: int | None = None,
-    retry: bool = False,
-    also: str | None = None,
-) -> ResponseMapper:
-    """Statuses from `least` on. Refusals of the picker are recognised by their reason, and left."""
-    filters = [_status(ComparisonFilterOp.GE, least), _expression(_NOT_THE_PICKERS)]
-    if also is not None:
-        filters.append(_expression(also))
-    if below is not None:
-        filters.append(_status(ComparisonFilterOp.LE, below - 1))
-    added = {REASON: reason, **({RETRY_AFTER: str(_RETRY_AFTER_S)} if retry else {})}
-    return ResponseMapper(
-        filter=AccessLogFilter(and_filter=AndFilter(filters=filters)),
-        headers_to_add=[
-            HeaderValueOption(
-                header=HeaderValue(key=name, value=value),
-                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
-            for name, value in added.items()
-        ],
-        body_format_override=SubstitutionFormatString(
-            json_format=Struct.from_dict(
-                {
-                    "error": {
-                        "message": message,
-                        "type": kind,
-                        "param": None,
-                        "code": "%RESPONSE_CODE%",
-                        "reason": reason,
-                    }
-                }
-            )
+    It keeps clients from the engines' operators' paths, picker or no picker.
+    """
+    error = denied_path_error()
+    names = "|".join(re.escape(path.strip("/")) for path in DENIED_PATHS)
+    return {
+        "match": {"safe_regex": {"regex": f"(.*/)?({names})/?"}},
+        "direct_response": {
+            "status": error.status,
+            "body": {"inline_string": error_body(error).decode()},
+        },
+        "response_headers_to_add": set_headers(
+            {"content-type": "application/json", REASON: error.reason}
         ),
+    }
+
+
+def local_replies() -> Json:
+    """Return the mappers of Envoy's own answers, of which the first that fits is used."""
+    failed = _expression("response.code_details.startsWith('ext_proc_error')")
+    unavailable, retry = "service_unavailable_error", {RETRY_AFTER: "1"}
+    undecided = _error("no-picker", unavailable, "no picker chose an endpoint; try again", **retry)
+    unanswered = _error("no-answer", unavailable, "no endpoint could be asked; try again", **retry)
+    too_large = _error(
+        "body-too-large", "request_too_large", "the body is longer than this gateway takes"
     )
+    refused = _error(
+        "bad-request", "invalid_request_error", "the request was refused before it was read"
+    )
+    return {
+        "mappers": [
+            {"filter": _answers(500, failed), **undecided},
+            {"filter": _answers(500), **unanswered},
+            {"filter": _answers(413, _status("LE", 413)), **too_large},
+            {"filter": _answers(400), **refused},
+        ]
+    }
 
 
-def _status(op: ComparisonFilterOp, value: int) -> AccessLogFilter:
-    return AccessLogFilter(
-        status_code_filter=StatusCodeFilter(
-            comparison=ComparisonFilter(
-                op=op, value=RuntimeUInt32(default_value=value, runtime_key="laar.local_replies")
-            )
+def _answers(lowest_status: int, *conditions: Json) -> Json:
+    filters = [_status("GE", lowest_status), _expression(_NOT_THE_PICKERS), *conditions]
+    return {"and_filter": {"filters": filters}}
+
+
+def _error(reason: str, kind: str, message: str, **headers: str) -> Json:
+    error = {"message": message, "type": kind, "param": None, "code": "%RESPONSE_CODE%"}
+    return {
+        "headers_to_add": set_headers({REASON: reason, **headers}),
+        "body_format_override": {"json_format": {"error": {**error, "reason": reason}}},
+    }
+
+
+def _status(comparison: str, status: int) -> Json:
+    value = {"default_value": status, "runtime_key": "laar.local_replies"}
+    return {"status_code_filter": {"comparison": {"op": comparison, "value": value}}}
+
+
+def _expression(text: str) -> Json:
+    return {
+        "extension_filter": extension(
+            "access_loggers.extension_filters.cel",
+            "extensions.access_loggers.filters.cel.v3.ExpressionFilter",
+            expression=text,
         )
-    )
-
-
-def _expression(text: str) -> AccessLogFilter:
-    return AccessLogFilter(
-        extension_filter=ExtensionFilter(
-            name="envoy.access_loggers.extension_filters.cel",
-            typed_config=Any.pack(ExpressionFilter(expression=text)),
-        )
-    )
+    }

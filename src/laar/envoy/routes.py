@@ -7,7 +7,7 @@ endpoint that fails at once is far more common than a request that breaks each e
 number of attempts bounds the harm of such a request. A client's own retries multiply it.
 
 **Silence.** A stream that neither begins nor goes on is ended by ``per_try_idle_timeout``. Only the
-picker knows how long a prompt's prefill may take, and a route's time-outs are fixed; so there are
+picker knows how long a prompt's prefill may take, and a route's timeouts are fixed; so there are
 routes for several silences. The picker names one in its metadata, and Envoy looks for the route
 again.
 
@@ -18,81 +18,50 @@ again.
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from envoy_data_plane.envoy.config.core.v3 import (
-    HeaderValue,
-    HeaderValueOption,
-    HeaderValueOptionHeaderAppendAction,
-    Metadata,
-)
-from envoy_data_plane.envoy.config.route.v3 import (
-    HeaderMatcher,
-    HedgePolicy,
-    RetryPolicy,
-    RetryPolicyRetryHostPredicate,
-    Route,
-    RouteAction,
-    RouteConfiguration,
-    RouteMatch,
-    VirtualHost,
-)
-from envoy_data_plane.envoy.extensions.filters.http.buffer.v3 import Buffer, BufferPerRoute
-from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
-    ExtProcOverrides,
-    ExtProcPerRoute,
-    ProcessingMode,
-    ProcessingModeBodySendMode,
-    ProcessingModeHeaderSendMode,
-)
-from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
-from envoy_data_plane.envoy.type.matcher.v3 import (
-    MetadataMatcher,
-    MetadataMatcherPathSegment,
-    RegexMatcher,
-    StringMatcher,
-    ValueMatcher,
-)
-from envoy_data_plane.google.protobuf import Any, Struct
-
 from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, METADATA_NAMESPACE
 from laar.envoy.options import RETRIED, RETRY_ON, BodyMode, BootstrapOptions
+from laar.envoy.parts import Json, duration, extension, set_headers, typed
 from laar.protocol import headers as names
 from laar.protocol.agreed import LB_NAMESPACE
 from laar.protocol.events import Patience
-from laar.protocol.openai import SUFFIXES
+from laar.protocol.paths import SUFFIXES
 from laar.protocol.stream.sending import ONCE
 
 EXT_PROC = "envoy.filters.http.ext_proc"
+EXT_PROC_TYPE = "extensions.filters.http.ext_proc.v3"
 BUFFER = "envoy.filters.http.buffer"
+BUFFER_TYPE = "extensions.filters.http.buffer.v3"
 
-_GENERATION_PATHS = f".*({'|'.join(suffix for suffix, _ in SUFFIXES)})/?"
-_SOME_BODY = "0*[1-9][0-9]*"
+_GENERATION: Json = {
+    "safe_regex": {"regex": f".*({'|'.join(suffix for suffix, _ in SUFFIXES)})/?"},
+    "headers": [
+        {"name": ":method", "string_match": {"exact": "POST"}},
+        {"name": "content-length", "string_match": {"safe_regex": {"regex": "0*[1-9][0-9]*"}}},
+        # The body of an upgrade has no end, whatever its length is said to be.
+        {"name": "upgrade", "present_match": True, "invert_match": True},
+    ],
+}
 
 _HOST_ATTEMPTS = 5
 """Draws of the fallback policy that may hit an endpoint that has just failed, for one retry."""
 
 
-def routes(*entries: Route) -> RouteConfiguration:
-    """A table of one virtual host."""
-    return RouteConfiguration(
-        virtual_hosts=[VirtualHost(name="all", domains=["*"], routes=list(entries))],
+def routes(*entries: Json) -> Json:
+    """Return a table of one virtual host."""
+    return {
+        "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": list(entries)}],
         # For the picker alone, and where Envoy keeps the headers no other part takes them off. The
         # destination stays: endpoints behind a further picker may want to know.
-        request_headers_to_remove=sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
+        "request_headers_to_remove": sorted(names.CONTROL_HEADERS - {names.DESTINATION}),
         # Where Envoy keeps the headers the picker can't set one: it uses the metadata.
-        request_headers_to_add=[
-            HeaderValueOption(
-                header=HeaderValue(key=name, value=f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%"),
-                append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
-            )
-            for name in names.SET_BY_ROUTES
-        ],
-    )
+        "request_headers_to_add": set_headers(
+            {name: f"%DYNAMIC_METADATA({LB_NAMESPACE}:{name})%" for name in names.SET_BY_ROUTES}
+        ),
+    }
 
 
-def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Route]:
-    """Routes of all silences, all to the same endpoints; before the decision the last ones count.
+def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Json]:
+    """Return routes of all silences to the endpoints; before the decision the last ones count.
 
     In the native mode the requests that models answer, which have a body, cost the picker one
     message instead of two: Envoy keeps their headers. Any other request is decided at its headers,
@@ -104,100 +73,85 @@ def endpoints_routes(body_mode: BodyMode, options: BootstrapOptions) -> list[Rou
         *(Patience(silence_s) for silence_s in names.SILENCES_S),
         Patience(),
     )
+    buffer = typed(
+        f"{BUFFER_TYPE}.BufferPerRoute", buffer={"max_request_bytes": options.max_body_bytes}
+    )
+    at_headers: Json = {}
+    if body_mode != "full-duplex":
+        at_headers = {"processing_mode": processing_mode(body_mode, headers=True)}
     found = []
     for patience in allowed:
         if (patience.silence_s or 0) >= options.idle_timeout_s and not patience.once:
             continue
         if body_mode != "full-duplex":
-            generation = RouteMatch(
-                safe_regex=RegexMatcher(regex=_GENERATION_PATHS),
-                headers=[
-                    HeaderMatcher(name=":method", string_match=StringMatcher(exact="POST")),
-                    HeaderMatcher(
-                        name="content-length",
-                        string_match=StringMatcher(safe_regex=RegexMatcher(regex=_SOME_BODY)),
-                    ),
-                    # The body of an upgrade has no end, whatever its length is said to be.
-                    HeaderMatcher(name="upgrade", present_match=True, invert_match=True),
-                ],
-            )
-            kept = _route(generation, options, patience, ExtProcOverrides())
-            whole = BufferPerRoute(buffer=Buffer(max_request_bytes=options.max_body_bytes))
-            kept.typed_per_filter_config[BUFFER] = Any.pack(whole)
-            found.append(kept)
-        mode = None if body_mode == "full-duplex" else processing_mode(body_mode, headers=True)
-        other = ExtProcOverrides(processing_mode=mode)
-        found.append(_route(RouteMatch(prefix="/"), options, patience, other))
+            found.append(_route(_GENERATION, options, patience, {}, {BUFFER: buffer}))
+        found.append(_route({"prefix": "/"}, options, patience, at_headers, {}))
     return found
 
 
-def processing_mode(body_mode: BodyMode, *, headers: bool) -> ProcessingMode:
-    """The parts of a stream that Envoy sends to the picker.
+def processing_mode(body_mode: BodyMode, *, headers: bool) -> Json:
+    """Return the parts of a stream that Envoy sends to the picker.
 
     Without `headers`, it sends no request headers; the picker gets those it reads as attributes.
     """
-    send, skip = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
-    bodies = ProcessingModeBodySendMode
     requests, answers = {
-        "native": (bodies.BUFFERED, bodies.NONE),
-        "streamed": (bodies.BUFFERED, bodies.STREAMED),
-        "full-duplex": (bodies.FULL_DUPLEX_STREAMED, bodies.FULL_DUPLEX_STREAMED),
+        "native": ("BUFFERED", "NONE"),
+        "streamed": ("BUFFERED", "STREAMED"),
+        "full-duplex": ("FULL_DUPLEX_STREAMED", "FULL_DUPLEX_STREAMED"),
     }[body_mode]
-    return ProcessingMode(
-        request_header_mode=send if headers else skip,
-        request_body_mode=requests,
-        request_trailer_mode=send if body_mode == "full-duplex" else skip,
-        response_header_mode=send,
-        response_body_mode=answers,
-        response_trailer_mode=skip if body_mode == "native" else send,
-    )
+    return {
+        "request_header_mode": "SEND" if headers else "SKIP",
+        "request_body_mode": requests,
+        "request_trailer_mode": "SEND" if body_mode == "full-duplex" else "SKIP",
+        "response_header_mode": "SEND",
+        "response_body_mode": answers,
+        "response_trailer_mode": "SKIP" if body_mode == "native" else "SEND",
+    }
 
 
 def _route(
-    match: RouteMatch, options: BootstrapOptions, patience: Patience, picking: ExtProcOverrides
-) -> Route:
+    match: Json, options: BootstrapOptions, patience: Patience, overrides: Json, filters: Json
+) -> Json:
     named = {names.SILENCE: patience.silence_s, names.BEGIN: patience.begin_s}
     if patience.once:
         named = {names.ONCE: 1}
-    match.dynamic_metadata = [_named(key, str(s)) for key, s in named.items() if s is not None]
+    metadata = [
+        {
+            "filter": LB_NAMESPACE,
+            "path": [{"key": key}],
+            "value": {"string_match": {"exact": str(seconds)}},
+        }
+        for key, seconds in named.items()
+        if seconds is not None
+    ]
     silence_s = min(patience.silence_s or options.idle_timeout_s, options.idle_timeout_s)
-    idle = timedelta(seconds=silence_s)
-    begin = None if patience.begin_s is None else timedelta(seconds=patience.begin_s)
-    return Route(
-        match=match,
-        metadata=Metadata(
-            filter_metadata={
-                METADATA_NAMESPACE: Struct.from_dict({"attempts": 1 + options.retries})
-            }
-        ),
-        typed_per_filter_config={EXT_PROC: Any.pack(ExtProcPerRoute(overrides=picking))},
-        route=RouteAction(
-            cluster=ENDPOINTS_CLUSTER,
-            timeout=timedelta(seconds=options.request_timeout_s),
-            idle_timeout=timedelta(seconds=options.idle_timeout_s),
-            hedge_policy=None if begin is None else HedgePolicy(hedge_on_per_try_timeout=True),
-            retry_policy=RetryPolicy(
-                # A connection that is refused is never the request's fault.
-                retry_on="connect-failure" if patience.once else RETRY_ON,
-                retriable_status_codes=list(RETRIED),
-                num_retries=options.retries,
-                per_try_timeout=begin,
-                per_try_idle_timeout=idle,
-                host_selection_retry_max_attempts=_HOST_ATTEMPTS,
-                retry_host_predicate=[
-                    RetryPolicyRetryHostPredicate(
-                        name="envoy.retry_host_predicates.previous_hosts",
-                        typed_config=Any.pack(PreviousHostsPredicate()),
-                    )
-                ],
-            ),
-        ),
-    )
-
-
-def _named(key: str, value: str) -> MetadataMatcher:
-    return MetadataMatcher(
-        filter=LB_NAMESPACE,
-        path=[MetadataMatcherPathSegment(key=key)],
-        value=ValueMatcher(string_match=StringMatcher(exact=value)),
-    )
+    retries: Json = {
+        # A connection that is refused is never the request's fault.
+        "retry_on": "connect-failure" if patience.once else RETRY_ON,
+        "retriable_status_codes": list(RETRIED),
+        "num_retries": options.retries,
+        "per_try_idle_timeout": duration(silence_s),
+        "host_selection_retry_max_attempts": _HOST_ATTEMPTS,
+        "retry_host_predicate": [
+            extension(
+                "retry_host_predicates.previous_hosts",
+                "extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate",
+            )
+        ],
+    }
+    action: Json = {
+        "cluster": ENDPOINTS_CLUSTER,
+        "timeout": duration(options.request_timeout_s),
+        "idle_timeout": duration(options.idle_timeout_s),
+        "retry_policy": retries,
+    }
+    if patience.begin_s is not None:
+        retries["per_try_timeout"] = duration(patience.begin_s)
+        action["hedge_policy"] = {"hedge_on_per_try_timeout": True}
+    picking = typed(f"{EXT_PROC_TYPE}.ExtProcPerRoute", overrides=overrides)
+    return {
+        "match": {**match, **({"dynamic_metadata": metadata} if metadata else {})},
+        "metadata": {"filter_metadata": {METADATA_NAMESPACE: {"attempts": 1 + options.retries}}},
+        "typed_per_filter_config": {EXT_PROC: picking, **filters},
+        "route": action,
+    }

@@ -88,7 +88,7 @@ _NO_REQUEST = Request(id="", api=Api.OPAQUE)
 def record_of(
     decision: Decision, specs: Mapping[int, EndpointSpec], table: EndpointTable, time_s: float
 ) -> DecisionRecord:
-    """Makes the record that explains a decision; `specs` are the table's endpoints by slot.
+    """Return the record that explains a decision; `specs` are the endpoints by slot.
 
     The view is kept without its request: the record outlives it, and must not keep the prompt.
     """

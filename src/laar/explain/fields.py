@@ -178,12 +178,12 @@ def _scores(of: DecisionRecord) -> Floats:
 
 
 def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
-    """Fields by name."""
+    """Yield fields by name."""
     return {field.name: field.read(of) for field in fields}
 
 
 def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
-    """Columns by name, each over the candidates of a decision."""
+    """Yield columns by name, each over the candidates of a decision."""
     columns = {column.name: column.read(view) for column in ESTIMATES}
     columns[SCORE.name] = SCORE.read(of)
     if view.terms is None:
@@ -209,5 +209,5 @@ _IN_SPANS = {column.name: column.spans for column in _COLUMNS}
 
 
 def in_spans(name: str, of: Spans) -> bool:
-    """Whether spans show a field of the chosen candidate, or of the runners-up."""
+    """Return whether spans show a field of the chosen candidate, or of the runners-up."""
     return _IN_SPANS.get(name) in (Spans.ALL, of)

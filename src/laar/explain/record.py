@@ -22,12 +22,12 @@ MAX_ROWS = 32
 
 
 def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
-    """The decision as plain JSON values: the fields that `laar.explain.fields` declares.
+    """Return the decision as plain JSON values: the fields that `laar.explain.fields` declares.
 
     `picked` is the position in `candidates`, of which the best `MAX_ROWS` are there; terms of the
     cost are missing where the policy does not price. `unlike` is there for a request unlike
-    anything measured, whose probabilities are base rates. `tuner` is there while a tuner sets the
-    weights: `window` is the one that the outcome counts in, 0 for none.
+    anything measured, whose probabilities are mostly base rates. `tuner` is there while a tuner
+    sets the weights: `window` is the one that the outcome counts in, 0 for none.
 
     Args:
         record: record of the decision.
@@ -53,14 +53,14 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
 
 def explained(record: DecisionRecord) -> dict[str, object]:
-    """The record for a reader: candidates by rank, and the sentence."""
+    """Return the record for a reader: candidates by rank, and the sentence."""
     fields = shown(record, ranked=True)
     fields["sentence"] = sentence(record)
     return fields
 
 
 def _rows(record: DecisionRecord, *, ranked: bool) -> tuple[int, list[dict[str, object]]]:
-    """The picked candidate's position, and the candidates."""
+    """Return the picked candidate's position, and the candidates."""
     view = record.view
     if view is None or record.scores is None:
         return 0, [_endpoint(record.specs[record.slot])]
@@ -91,7 +91,7 @@ def _endpoint(spec: EndpointSpec) -> dict[str, object]:
 
 
 def filtered(record: DecisionRecord) -> list[dict[str, object]]:
-    """Endpoints that were no candidates, each with the reason."""
+    """Return the endpoints that were no candidates, each with the reason."""
     if record.readings is None:
         return []
     assert record.view is not None

@@ -34,7 +34,7 @@ def sentence(record: DecisionRecord) -> str:
 
 
 def _read_elsewhere(record: DecisionRecord) -> str:
-    """Where the prompt is read, if there was a choice, and the seconds that it saves."""
+    """Say where the prompt is prefilled, if there was a choice, and the seconds saved."""
     apart = None if record.view is None else record.view.apart
     if apart is None or apart.saved_s is None:
         return ""
@@ -62,7 +62,7 @@ def _who_won(record: DecisionRecord) -> str:
             "requests, and it does not take much longer."
         )
     if view.unlike and record.policy.startswith("laar"):
-        degraded += " It is unlike anything measured: the models' base rates were used."
+        degraded += " It is unlike anything measured: mostly the models' base rates were used."
     if len(view.slots) == 1:
         return f"{winner} was the only candidate.{degraded}"
     rival = ranking(record)[1]
@@ -96,7 +96,7 @@ def _who_won(record: DecisionRecord) -> str:
 
 
 def _blind(record: DecisionRecord, view: View) -> str:
-    """The warning that a choice between models went by time alone; empty where one is known."""
+    """Return a warning that time alone chose between models; empty if accuracy is known."""
     reported = view.reported is not None and view.reported.any()
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
     if len(models) < 2 or view.evidence.any() or reported:
@@ -116,13 +116,13 @@ _DEGRADED = {
 
 
 def _name(record: DecisionRecord, view: View, rival: int) -> str:
-    """The rival's model, or its address when the winner serves the same one."""
+    """Return the rival's model, or its address when the winner serves the same one."""
     spec = record.specs[int(view.slots[rival])]
     return spec.address if spec.models[0] == record.model else spec.models[0]
 
 
 def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """The reasons against the rival, and for it."""
+    """Return the reasons against the rival, and for it."""
     if view.times_tried[rival] > view.times_tried[winner]:
         return "was tried already"
     answers = terms.all_answers
@@ -143,7 +143,7 @@ def _why(view: View, terms: Terms, winner: int, rival: int) -> str:
 
 
 def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
-    """The reason against the rival besides its time and its errors."""
+    """Return the reason against the rival besides its time and its errors."""
     others, ttft = terms.all_others_s, terms.all_ttft_s
     if others[rival] > others[winner]:
         return f"costs other requests {_seconds(float(others[rival] - others[winner]))} more"
@@ -154,7 +154,7 @@ def _beyond_itself(terms: Terms, winner: int, rival: int) -> str:
 
 
 def _switch(record: DecisionRecord, view: View, terms: Terms) -> str:
-    """The cost and gain of a model other than the one that holds the prompt; empty if no choice.
+    """Return cost and gain of leaving the model with the cached prompt; empty if no choice.
 
     Staying is with the endpoint whose cache saves most; switching is to the model picked, or, if
     that is the same, to the one that is most often right.
@@ -193,7 +193,7 @@ def _on(view: View) -> str:
 
 
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
-    """The term that makes most of the difference, in words."""
+    """Return the term that makes most of the difference, in words."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
     told = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
@@ -230,7 +230,7 @@ def _seconds(seconds: float) -> str:
 
 
 def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
-    """The cause that took out the candidate at a position, and its text; None and "" if none."""
+    """Return the cause that took out the candidate at a position, and its text, if any."""
     cause = None if record.eligible is None else record.eligible.cause(at)
     if cause == "window":
         assert record.view is not None
@@ -242,7 +242,7 @@ def why_not(record: DecisionRecord, at: int) -> tuple[Cause | None, str]:
 
 
 def ranking(record: DecisionRecord) -> list[int]:
-    """Positions of the candidates by rank, the picked one first."""
+    """Return the positions of the candidates by rank, the picked one first."""
     first, scores = record.position, record.scores
     assert scores is not None
     masks = () if record.eligible is None else record.eligible.masks

@@ -4,6 +4,9 @@ A request goes at once when no request waits ahead and some candidate has room; 
 queue, and the director is asked again each time a request leaves. The decision itself, with its
 reservation, stays one synchronous call.
 
+A turn whose context has a place (`laar.flow.sessions`) goes to it without waiting. Another one
+needs room for its context as well; if it waits for that, it goes after `max_hold_s` at the latest.
+
 Prefill seconds in flight are counted by `laar.flow.prefills`: c(m) for each token that the endpoint
 probably does not hold, long prompts by their quadratic price.
 
@@ -16,10 +19,8 @@ Imported as a module: `laar.flow` itself is loaded inside engines and must not p
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +32,11 @@ from laar.core.endpoints import Mask, Slots
 from laar.core.interfaces import NoRoomError, View
 from laar.core.request import Api, Request
 from laar.errors import RequestError
-from laar.flow.item import EXPIRED, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
+from laar.flow.item import EXPIRED, LET_IN, NO_ENDPOINT, SATURATED, SHUTTING_DOWN, Item, Shed
 from laar.flow.prefills import Prefills
 from laar.flow.queue import Queue
 from laar.flow.saturation import Loads
+from laar.flow.sessions import Place, Sessions
 from laar.flow.settings import FlowSettings
 from laar.flow.slack import RHO_MAX
 
@@ -47,12 +49,12 @@ _MAX_BAND = 1000
 _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
 
-_REMEMBERED = 64
-"""Contexts of an endpoint that others may follow. With 16, a third fewer met their objective in an
-overload (`laar lab run context-queue`); with 256, no more."""
+_OWN_READ = 2.0
+"""Weight of reading a context again for its own session, as the default cost weighs first tokens;
+it counts once for each request beside it."""
 
-_MAX_NEAR = 128
-"""Contexts looked for in the queue at a time, of all endpoints with room: some 50 us."""
+_SHOWN = 50
+"""Sessions that an explanation lists, at most."""
 
 _SHORTS_LATELY_S = 5.0
 """A short prompt within this time means that more will come, and an endpoint is kept for them."""
@@ -85,18 +87,21 @@ class Admission:
         queue: the waiting requests.
         ready: whether endpoints are known where requests go; until then everything waits.
         prefills: the prefills in flight.
+        sessions: the contexts that have a place.
     """
 
     def __init__(self, director: Director, settings: FlowSettings) -> None:
         self.queue: Queue[Verdict] = Queue(settings.limits)
         self.ready = True
         self.prefills = Prefills(director.table)
+        self.sessions = Sessions(director.table)
+        director.on_left(self.sessions.drop)
         self._director = director
         self._settings = settings
         self._tickets = 0
         self._short_at = -math.inf
         self._held: dict[Hashable, Request] = {}
-        self._sent: dict[str, deque[tuple[int, ...]]] = {}  # contexts by address, newest first
+        self._turns: dict[str, Place] = {}  # by decision
 
     def use(self, settings: FlowSettings) -> None:
         """Admits by other settings, in the same order; those that wait keep their objectives."""
@@ -118,11 +123,20 @@ class Admission:
         if not self.ready:
             return self._hold(request, self._blind(request, now), now, ready=False)
 
+        for_context = False
+
         def room(view: View) -> NDArray[np.bool_]:
+            nonlocal for_context
+            own = self._own(request, view)
+            if own is not None:
+                return own | self.sessions.room(view, now)
             item = self._item(request, view, now)
             if not item.is_long:
                 self._short_at = now
-            return _none(view) if self.queue.waiting else self._room(view, item, now)
+            free, places = self._room(view, item, now), self.sessions.room(view, now)
+            for_context = bool(free.any()) or not places.any() or self._contexts_wait()
+            some = free & places
+            return _none(view) if self.queue.waiting else some
 
         def priority(view: View) -> int:
             return _engine_priority(self._item(request, view, now))
@@ -131,6 +145,7 @@ class Admission:
             decision = self._director.decide(request, now, room, priority)
         except NoRoomError as full:
             item = self._item(request, full.view, now, full.fits)
+            item = replace(item, for_context=for_context)
             return self._hold(request, item, now, ready=True)
         except RequestError as error:
             if not _waiting_can_help(error, request):
@@ -150,10 +165,7 @@ class Admission:
             except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
                 return fault
 
-        def near() -> list[tuple[int, ...]]:
-            return self._near(now)
-
-        return self._outcomes(self.queue.dispatch(now, admit, near=near, slot_of=_slot_of), now)
+        return self._outcomes(self.queue.dispatch(now, admit, slot_of=_slot_of), now)
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
@@ -185,7 +197,10 @@ class Admission:
             decision = director.decide(
                 request,
                 now,
-                lambda view: self._room(view, item, now, shorts_wait=shorts_wait),
+                lambda view: (
+                    self._room(view, item, now, shorts_wait=shorts_wait)
+                    & self.sessions.room(view, now)
+                ),
                 lambda _view: _engine_priority(item),
             )
         except NoRoomError:
@@ -195,12 +210,23 @@ class Admission:
         self._count(decision, now)
         return decision
 
+    def _let_in(self, request: Request, now: float) -> Verdict:
+        """Decides without asking for room."""
+        try:
+            decision = self._director.decide(request, now)
+        except Exception as error:  # noqa: BLE001 - as in `dispatch`
+            return error
+        self._count(decision, now)
+        return decision
+
     def _outcomes(self, verdicts: list[tuple[Item, Verdict | Shed]], now: float) -> list[Outcome]:
         outcomes = []
         for item, verdict in verdicts:
-            del self._held[item.id]
+            request = self._held.pop(item.id)
             waited_s = max(0.0, now - item.arrival_s)
-            if isinstance(verdict, Shed):
+            if isinstance(verdict, Shed) and verdict.reason == LET_IN:
+                verdict = self._let_in(request, now)
+            elif isinstance(verdict, Shed):
                 verdict = _error(verdict)
             outcomes.append(Outcome(ticket=item.id, verdict=verdict, waited_s=waited_s))
         return outcomes
@@ -213,6 +239,53 @@ class Admission:
             asked = request.pool, request.model
             found[asked] = found.get(asked, 0.0) + item.work_s
         return found
+
+    def _contexts_wait(self) -> bool:
+        return any(item.for_context for item in self.queue.items())
+
+    def waiting_contexts(self) -> list[Item]:
+        """The waiting turns that need a place for their context."""
+        return [item for item in self.queue.items() if item.for_context]
+
+    def session_counts(self) -> dict[str, int]:
+        """How many sessions have a place, and how many turns wait for one."""
+        return {"placed": len(self.sessions), "waiting": len(self.waiting_contexts())}
+
+    def missing_tokens(self) -> int:
+        """The tokens of the contexts that wait for a place."""
+        return sum(item.tokens for item in self.waiting_contexts())
+
+    def missing_endpoints(self) -> float:
+        """The same in endpoints; 0 where no cache's size is known."""
+        table = self._director.table
+        each_tokens = table.cache_tokens() / max(1, len(table))
+        return self.missing_tokens() / each_tokens if each_tokens > 0.0 else 0.0
+
+    def explained(self, decision: Decision, now: float) -> dict[str, object]:
+        """Where the context of a preview would lie and at which price, and all that have a place.
+
+        `price_s` is what its room costs the others beyond what they have waited for it: 0 if it
+        goes at once, None where turns in flight have the room.
+        """
+        view = decision.view
+        if view is None:
+            return {}
+        own = self._own(decision.request, view)
+        price_s = 0.0 if own is not None else min(self.sessions.prices_s(view, now))
+        return {
+            "has_place": own is not None,
+            "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
+            "longest_hold_s": self._settings.limits.max_hold_s,
+            "inside": self.sessions.shown(now, _SHOWN),
+            "waiting": [
+                {
+                    "session": self._held[item.id].session,
+                    "tokens": item.tokens,
+                    "waited_s": round(now - item.arrival_s, 3),
+                }
+                for item in self.waiting_contexts()[:_SHOWN]
+            ],
+        }
 
     # -- a request as the queue sees it --------------------------------------------------------
 
@@ -237,7 +310,6 @@ class Admission:
             float(view.tokens[best]),
             uncached,
             now,
-            len(view.slots),
             reach,
         )
 
@@ -254,7 +326,6 @@ class Admission:
         tokens: float,
         uncached: float,
         now: float,
-        servers: int = 1,
         reach: int = 0,
     ) -> Item:
         self._tickets += 1
@@ -272,11 +343,15 @@ class Admission:
             lane=f"{reach:x}" if reach else f"{request.pool}\0{request.model}{subset}",
             reach=reach,
             earlier_s=request.waited_s,  # a retry's user has waited since the first attempt
-            context=request.context if self._settings.limits.together else (),
-            servers=servers,
         )
 
     # -- room ----------------------------------------------------------------------------------
+
+    def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
+        """The candidate where its session's context lies; None where it has no place."""
+        place = self.sessions.place(request.session, view.chain)
+        own = None if place is None else view.slots == place.slot
+        return None if own is None or not own.any() else own
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
@@ -310,21 +385,6 @@ class Admission:
             reading_age_s=now - table.read_at[slots],
         )
 
-    def _near(self, now: float) -> list[tuple[int, ...]]:
-        """Contexts that endpoints with room for another request were sent recently."""
-        self._forget_who_left()
-        if not self._sent:
-            return []
-        slots = np.array([self._director.table.slot(address) for address in self._sent], np.intp)
-        room = self._settings.saturation.has_room(self._loads(slots, now))
-        sent = [contexts for contexts, some in zip(self._sent.values(), room, strict=True) if some]
-        each = max(1, _MAX_NEAR // max(1, len(sent)))
-        return [context for contexts in sent for context in islice(contexts, each)]
-
-    def _forget_who_left(self) -> None:
-        for address in [one for one in self._sent if self._director.table.slot(one) < 0]:
-            del self._sent[address]  # its cache is gone
-
     def _apart(
         self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
     ) -> NDArray[np.bool_]:
@@ -354,23 +414,30 @@ class Admission:
         """The first byte of the answer was seen; `ok` when the endpoint took the request."""
         self.prefills.answered(decision.id, now, ok=ok)
 
-    def ended(self, decision: Decision) -> None:
+    def ended(self, decision: Decision, now: float) -> None:
         """The request is over, however it ended."""
         self.prefills.ended(decision.id)
+        place = self._turns.pop(decision.id, None)
+        if place is not None:
+            self.sessions.end(place, now)
 
     def moved(self, decision: Decision, now: float) -> None:
         """Envoy serves it elsewhere than it was sent."""
-        self.prefills.moved(decision.id, decision.flight.slot, now)
+        slot = decision.flight.slot
+        self.prefills.moved(decision.id, slot, now)
+        place = self._turns.get(decision.id)
+        if place is not None and place.slot != slot:
+            self.sessions.end(place, now)
+            self._begin_turn(decision, slot, place.tokens, place.reread_s, now)
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        if decision.request.context and self._settings.limits.together:
-            if decision.address not in self._sent:
-                self._forget_who_left()
-                self._sent[decision.address] = deque(maxlen=_REMEMBERED)
-            self._sent[decision.address].appendleft(decision.request.context)
+        slots = view.slots[at : at + 1]
+        read_s = view.seconds_per_token[at] * view.tokens[at] * self._director.engines.reads(slots)
+        reread_s = float(read_s[0] * (_OWN_READ + view.in_flight[at]))
+        self._begin_turn(decision, decision.slot, decision.tokens, reread_s, now)
         self.prefills.add(
             decision.id,
             decision.slot,
@@ -383,6 +450,16 @@ class Admission:
             shown=decision.request.first_token_seen,
             fixed_s=float(view.rtt_s[at]),
         )
+
+    def _begin_turn(
+        self, decision: Decision, slot: int, tokens: float, reread_s: float, now: float
+    ) -> None:
+        session, chain = decision.request.session, decision.chain
+        place = self.sessions.begin(session, chain, slot, tokens, reread_s, now)
+        if place is not None:
+            self._turns[decision.id] = place
+        else:
+            self._turns.pop(decision.id, None)
 
 
 def _none(view: View) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from laar.errors import SettingError
 CANCELLED = "rejected-context-cancelled"
 SATURATED = "rejected-saturated"
 EXPIRED = "rejected-ttl-expired"
+LET_IN = "let-in"
 NO_ENDPOINT = "rejected-no-endpoint"
 SHUTTING_DOWN = "rejected-shutting-down"
 EVICTED_BY_BAND = "evicted-priority"
@@ -37,9 +38,7 @@ class Item:
         arrival_s: time of its arrival, on the clock that `now` is read from.
         objective_s: seconds from arrival to first token that it asks for.
         earlier_s: seconds that earlier attempts at the same question took: they reduce its slack.
-        context: hashes of its prompt's beginning, each of more text than the one before; empty if
-            it has no beginning that others may share.
-        servers: endpoints that work at its lane, about.
+        for_context: it waits for room for its context alone, and is let in after `max_hold_s`.
         work_s: prefill seconds, alone.
         tokens: tokens that its tenant is charged with.
         body_bytes: bytes that it takes while it is held.
@@ -58,8 +57,7 @@ class Item:
     lane: str = ""
     reach: int = 0
     earlier_s: float = 0.0
-    context: tuple[int, ...] = ()
-    servers: int = 1
+    for_context: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +85,6 @@ class Limits:
 
     order: Annotated[Literal["lars", "fcfs", "edf", "lrs", "srpt"], Applies.AFTER_RESTART] = "lars"
     """Order of the queue: `lars` by relative slack; the others to compare with."""
-    together: bool = False
-    """Whether requests whose documents begin alike (see `context`) leave one after the other if the
-    other requests can afford it, by an estimate. Only with the order `lars`. Off by default: if
-    some requests are late already, the estimate can cost another its objective."""
     max_waiting: Annotated[int, Ge(0), Le(1_000_000)] = 10_000
     """Requests that may wait; 429 beyond. Each costs some 20 KiB and its body. With 10,000 a
     dispatch takes some 100 us."""
@@ -101,11 +95,11 @@ class Limits:
     """A request expires with 503 after a wait of this many times its objective, but not before
     `min_hold_s` and not after `max_hold_s`."""
     min_hold_s: Annotated[float, Ge(0), Le(3580)] = 5.0
-    """Seconds before which no waiting request expires: one long prefill may pass meanwhile."""
+    """Seconds before which no waiting request expires: long enough for a long prefill."""
     max_hold_s: Annotated[float, Applies.AFTER_RESTART, Ge(0), Le(3580)] = 60.0
     """Seconds after which every waiting request expires, also while no endpoint is known (a fleet
-    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default: an
-    Envoy that is asked to wait longer waits 2 s, and sends each held request elsewhere."""
+    scaled to zero). Keep it at most at `laar envoy --longest-hold`, which has the same default:
+    otherwise Envoy waits only 2 s, and sends each held request elsewhere."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

@@ -1,8 +1,7 @@
 """The queue of requests while every endpoint they could go to is full (Medha at the picker).
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
-of that tenant, the lowest relative slack, or one that shares its context with requests that the
-endpoint got recently (`laar.flow.together`). A long request with slack lets shorts go first.
+of that tenant, the lowest relative slack. A long request with slack lets shorts go first.
 Requests that compete for the same endpoints share a lane, so a full model does not hold up a free
 one: a refusal closes the lane for the rest of the call, and a refused long request only for longs.
 Lanes may have some endpoints in common, so they take turns, one request each. A tenant that waits
@@ -40,6 +39,7 @@ from laar.flow.item import (
     EVICTED_BY_BAND,
     EVICTED_BY_TENANT,
     EXPIRED,
+    LET_IN,
     NO_ENDPOINT,
     SATURATED,
     SHUTTING_DOWN,
@@ -49,7 +49,7 @@ from laar.flow.item import (
     Shed,
 )
 from laar.flow.slack import MIN_WORK_S, ORDERS, Line
-from laar.flow.waiting import Crowd, Lane, Near
+from laar.flow.waiting import Crowd, Lane
 
 T = TypeVar("T")
 
@@ -152,6 +152,8 @@ class Queue(Generic[T]):
         if endpoints_ready:
             patience_s = max(limits.min_hold_s, limits.patience * objective_s)
             hold_s, reason = min(hold_s, patience_s) - waited_s, EXPIRED
+        if item.for_context:
+            hold_s, reason = limits.max_hold_s - waited_s, LET_IN
         if hold_s <= 0:
             return self._shed(503, reason)
         if not self._make_room(item, clock):
@@ -168,7 +170,6 @@ class Queue(Generic[T]):
         admit: Callable[[Item, bool], T | None],
         *,
         lane: str | None = None,
-        near: Near = tuple,
         slot_of: Callable[[T], int | None] = lambda _result: None,
     ) -> list[tuple[Item, T | Shed]]:
         """Releases the requests that may go, in order; returns all verdicts since the last call.
@@ -179,8 +180,6 @@ class Queue(Generic[T]):
                 endpoint has room. `shorts_wait` is true when other, short requests wait: then an
                 endpoint takes no second long one. Must not call the queue.
             lane: the only lane that can have changed, when the caller knows.
-            near: returns contexts that endpoints with room were sent recently; asked before each
-                request that goes.
             slot_of: the endpoint that a result is about, by its bit in `Item.reach`.
         """
         clock = self._clock(now)
@@ -205,7 +204,7 @@ class Queue(Generic[T]):
                     turns.remove(before)
                     turns.appendleft(name)
                     name = before
-                key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs, near=near)
+                key = lanes[name].pick(clock, long_may_go=name not in closed_to_longs)
                 if key is None:
                     continue
                 turns.append(name)
@@ -311,8 +310,6 @@ class Queue(Generic[T]):
             item.tenant,
             line,
             is_long=item.is_long,
-            context=item.context,
-            servers=item.servers,
         )
         band.crowd.add(item.tenant, item.id)
         band.held_bytes[item.tenant] += item.body_bytes
@@ -373,7 +370,10 @@ class Queue(Generic[T]):
             if entry.alive and expires_s > clock:
                 break
             heappop(expiries)
-            if entry.alive:
+            if entry.alive and entry.reason == LET_IN:
+                self._remove(entry.item, charge=True)
+                self._verdicts.append((entry.item, Shed(0, LET_IN, 0)))
+            elif entry.alive:
                 self._drop(entry.item, 503, entry.reason)
 
     def _drop(self, item: Item, status: int, reason: str) -> None:
@@ -396,7 +396,6 @@ class Queue(Generic[T]):
             item.id,
             item.tenant,
             is_long=item.is_long,
-            context=item.context,
             served_tokens=served,
             turn=self.dispatched + 1,
         )

@@ -26,9 +26,9 @@ class FlowSettings:
     x-gateway-inference-objective. A request's x-slo-ttft-ms takes precedence."""
     objective_base_s: Annotated[float, Ge(0), Le(3600)] = 1.0
     """Objective of a request without one, in seconds: `objective_base_s` plus `objective_factor`
-    times its prefill alone."""
+    times its prefill on an idle engine."""
     objective_factor: Annotated[float, Ge(1), Le(1000)] = 5.0
-    """Factor on the prefill alone in the objective of a request without one (see
+    """Factor on the prefill time in the objective of a request without one (see
     `objective_base_s`). Users wait a second, and a factor of five leaves a long prompt slack to
     yield."""
     long_tokens: Annotated[int, Ge(1), Le(1 << 30)] = 8192

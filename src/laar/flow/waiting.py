@@ -13,19 +13,16 @@ prompt of a million tokens). Tenancy is only as honest as the header it comes fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.flow.slack import RHO_MAX, Line
-from laar.flow.together import MAX_PASSED, Together, spare_s
 
 K = TypeVar("K", bound=Hashable)
 
-Near = Callable[[], Sequence[Sequence[int]]]
-"""Contexts that endpoints with room were sent recently."""
 
 MAX_IDLE_TENANTS = 1024
 """Tenants with nothing waiting whose debt in tokens is remembered, for each lane; the oldest go
@@ -149,58 +146,6 @@ class Crowd(Generic[K]):
             self.largest = after
 
 
-class _Kind(Bag[Hashable]):
-    """One tenant's requests of one kind; by relative slack, where it is to look for company."""
-
-    __slots__ = ("_passed", "_servers", "_spare", "_together")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._together: Together[Hashable] = Together()
-        self._servers = 1
-        self._passed = 0  # in a row, before one that is late
-        self._spare: tuple[float, float] | None = None  # as of when, and how much
-
-    def join(self, key: Hashable, line: Line, context: Sequence[int], servers: int) -> None:
-        """Adds a request."""
-        self.put(key, line)
-        self._together.put(key, context)
-        self._servers, self._spare = servers, None
-
-    def leave(self, key: Hashable, context: Sequence[int]) -> None:
-        """Takes a request out."""
-        self.remove(key)
-        self._together.remove(key, context)
-
-    def company(self, now: float, first: Hashable, near: Near) -> Hashable:
-        """Returns the request that shares most with `near`, if others can afford it, or `first`.
-
-        Heights must be relative slack.
-        """
-        mate = self._together.nearest(near()) if self._together else None
-        if mate is None or mate == first:
-            self._passed = 0
-            return first
-        late = self.line(first).offset_s < now
-        takes_s = 1.0 / (self.line(mate).rate * self._servers)
-        if (late and self._passed >= MAX_PASSED) or not self._afford(takes_s, now):
-            self._passed = 0
-            return first
-        self._passed += late
-        return mate
-
-    def _afford(self, seconds: float, now: float) -> bool:
-        """Whether all that wait can be put off by so much; if so, they are."""
-        if self._spare is not None:
-            then, spare = self._spare
-            spare -= max(0.0, now - then)  # who left meanwhile has only made it more
-        if self._spare is None or spare < seconds:
-            starts_s, rates = self.lines()
-            spare = spare_s(starts_s, 1.0 / rates, now, self._servers)
-        self._spare = now, spare - seconds * (spare >= seconds)
-        return spare >= seconds
-
-
 class _Tenant:
     """One tenant in one lane: tokens served in this busy period, and its requests by kind."""
 
@@ -209,7 +154,7 @@ class _Tenant:
     def __init__(self, served_tokens: float) -> None:
         self.served_tokens = served_tokens
         self.last_turn = 0  # ascending over all lanes
-        self.bags: dict[bool, _Kind] = {}  # by is_long, made when first needed
+        self.bags: dict[bool, Bag[Hashable]] = {}  # by is_long, made when first needed
 
 
 class Lane:
@@ -218,8 +163,7 @@ class Lane:
     Args:
         reach: the endpoints, a bit for each; 0 where they are not known.
         by_slack: heights are relative slack, as in the order `lars` only. Then a long request with
-            more than `RHO_MAX` lets shorts go before it, and requests that share a context go
-            together.
+            more than `RHO_MAX` lets shorts go before it.
     """
 
     __slots__ = ("_by_slack", "_idle", "_rings", "_tenants", "_virtual_tokens", "reach")
@@ -243,8 +187,6 @@ class Lane:
         line: Line,
         *,
         is_long: bool,
-        context: Sequence[int] = (),
-        servers: int = 1,
     ) -> None:
         """Puts a request into the lane."""
         one = self._tenants.get(tenant)
@@ -254,9 +196,9 @@ class Lane:
             one = self._tenants[tenant] = _Tenant(served)
         bag = one.bags.get(is_long)
         if bag is None:
-            bag = one.bags[is_long] = _Kind()
+            bag = one.bags[is_long] = Bag()
             self._rings[is_long].put(tenant, Line(one.served_tokens, 1.0))
-        bag.join(key, line, context, servers)
+        bag.put(key, line)
 
     def remove(
         self,
@@ -264,13 +206,12 @@ class Lane:
         tenant: str,
         *,
         is_long: bool,
-        context: Sequence[int] = (),
         served_tokens: int = 0,
         turn: int = 0,
     ) -> None:
         """Takes a request out; `served_tokens` charges its tenant for it, whose turn it was."""
         one = self._tenants[tenant]
-        one.bags[is_long].leave(key, context)
+        one.bags[is_long].remove(key)
         if not one.bags[is_long]:
             del one.bags[is_long]
             self._rings[is_long].remove(tenant)
@@ -309,21 +250,10 @@ class Lane:
         turn = self._turn(now, long_may_go=long_may_go)
         return None if turn is None else turn[0]
 
-    def pick(self, now: float, *, long_may_go: bool, near: Near = tuple) -> Hashable | None:
-        """Returns the request whose turn it is, and leaves it in; None when nothing may go.
-
-        Args:
-            now: the moment.
-            long_may_go: whether long requests may.
-            near: contexts that requests may leave together with; only for relative slack.
-        """
+    def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
+        """Returns the request whose turn it is, and leaves it in; None when nothing may go."""
         turn = self._turn(now, long_may_go=long_may_go)
-        if turn is None:
-            return None
-        tenant, is_long, key = turn
-        if not self._by_slack:
-            return key
-        return self._tenants[tenant].bags[is_long].company(now, key, near)
+        return None if turn is None else turn[2]
 
     def _turn(self, now: float, *, long_may_go: bool) -> tuple[str, bool, Hashable] | None:
         """Tenant, kind and key of whose turn it is by slack."""

@@ -60,7 +60,7 @@ _FAITH = 2.0  # good outcomes taken on trust
 _JITTER = 0.2
 _HANG_FACTOR = 5.0
 """Factor by which the first trial after a hang comes later: such a trial may cost a client the
-whole of its time-out, one that is refused only a round trip."""
+whole of its timeout, one that is refused only a round trip."""
 _FIRST_SHARE = 0.2  # of its price's weight, at the start of a slow start
 _AGAIN_S = 0.5
 """Seconds after which a trial without a verdict (its client left, or was at fault) is repeated."""

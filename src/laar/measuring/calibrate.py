@@ -75,7 +75,7 @@ def calibrate(wanted: Calibration) -> Fit:
 
 
 async def _ask(wanted: Calibration, console: Console) -> int:
-    """Asks until the time is over; returns how many requests got no answer."""
+    """Ask until the time is over; return how many requests got no answer."""
     targets = await targets_of(wanted.endpoints, wanted.models, wanted.asking.headers)
     failed = 0
     with Bar(*COLUMNS, console=console) as bar:
@@ -111,7 +111,7 @@ _ORDER = ("any model", "laar without an artifact", "best single", "laar", "oracl
 
 
 def show_worth(console: Console, replays: Sequence[Replay], questions: int) -> None:
-    """Prints the result of each way of choosing a model on held-out questions.
+    """Print the result of each way of choosing a model on held-out questions.
 
     Args:
         console: the console to print to.

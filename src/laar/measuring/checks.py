@@ -58,7 +58,7 @@ class CheckSpec(BaseModel):
 
 
 def decide(spec: CheckSpec, answer: str) -> bool:
-    """Decides a check that needs no process."""
+    """Decide a check that needs no process."""
     if spec.contains is not None:
         return spec.contains in answer
     if spec.exact is not None:

@@ -1,7 +1,7 @@
 """Checks that may hang or raise, in a process with a deadline.
 
 A regular expression can back-track for ever while it holds the interpreter, and a user's function
-can do anything, so neither a thread nor a time-out in this process would help. One child decides
+can do anything, so neither a thread nor a timeout in this process would help. One child decides
 one check at a time: a line of JSON in, a line out when its code is loaded, a line with the verdict.
 Past its deadline it is killed, and the next check starts another. This keeps a measurement alive;
 it is no sandbox: a function named in an evaluation set runs with the rights of `laar measure`.
@@ -48,7 +48,7 @@ class Judge:
         await self._end()
 
     async def judge(self, spec: CheckSpec, answer: str) -> Judgement:
-        """The check's verdict on an answer."""
+        """Return the check's verdict on an answer."""
         if not spec.needs_process:
             return Judgement(decide(spec, answer))
         question = {"regex": spec.regex, "python": spec.python, "answer": answer}
@@ -99,7 +99,7 @@ class Judge:
 
 
 def _serve(questions: TextIO, verdicts: TextIO) -> None:
-    """The child: answers each line until its input ends."""
+    """Answer each line until the input ends; runs in the child."""
     for line in questions:
         question = orjson.loads(line)
         correct, error = None, None

@@ -95,7 +95,7 @@ class Summary:
 async def discover(
     base_urls: Sequence[str], *, headers: Mapping[str, str] | None = None
 ) -> list[Target]:
-    """The models that endpoints report to serve, each once: not also by its other names.
+    """Return the models that endpoints serve, each once: not also by its other names.
 
     Raises:
         SettingError: an endpoint does not answer ``/v1/models`` with any model.
@@ -126,7 +126,7 @@ async def discover(
 
 
 def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -> Target:
-    """A target from an entry of ``/v1/models``; an adapter has the window of its base."""
+    """Return a target from an entry of ``/v1/models``; an adapter has the window of its base."""
     base, window = model.get("parent"), model.get("max_model_len")
     base = base if isinstance(base, str) and base and base != model["id"] else None
     windows = [each.window_tokens for each in others if each.model == base]
@@ -148,7 +148,7 @@ async def measure(
     *,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Asks the questions that `out` has no answer for, and appends the outcomes to it.
+    """Ask the questions that `out` has no answer for, and append the outcomes to it.
 
     Args:
         targets: each model is put every question; targets of one model share them.
@@ -204,7 +204,7 @@ async def measure(
 
 
 def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
-    """Cuts a torn last line off, and returns which (query, model) have been answered.
+    """Cut a torn last line off, and return which (query, model) have been answered.
 
     Returns:
         How many bytes were cut, and the answered pairs. A last line that only lacks its newline is
@@ -244,7 +244,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
 
 @asynccontextmanager
 async def _open(out: Path) -> AsyncIterator[BinaryIO]:
-    """The file, open for appending; on the disk when the run ends, however it ends."""
+    """Open the file for appending, and sync it to the disk however the run ends."""
     try:
         with out.open("ab") as file:
             try:
@@ -293,7 +293,7 @@ class _Run:
     async def work(
         self, target: Target, left: Iterator[Question], place: asyncio.Semaphore
     ) -> None:
-        """Asks a target the questions that are left, while there is a place at its endpoint."""
+        """Ask a target the remaining questions, as long as its endpoint has a place."""
         for question in left:
             async with place:
                 messages = question.ask()
@@ -373,7 +373,7 @@ class _Run:
 
 
 def _texts(message: Message) -> Iterator[str]:
-    """The text of a message, in parts or whole."""
+    """Yield the text of a message, in parts or as one string."""
     content = message.get("content")
     if isinstance(content, str):
         yield content

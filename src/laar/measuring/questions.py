@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -47,19 +47,23 @@ class _FileQuestion(BaseModel):
     task: str | None = None
 
 
-def read_questions(path: Path) -> Iterator[Question]:
-    """Reads an evaluation set, a line at a time.
+def read_questions(path: Path) -> list[Question]:
+    """Read an evaluation set.
 
     Raises:
-        SettingError: the file can't be read, or a line breaks the format; both are named.
+        SettingError: the file can't be read or holds no question, or a line breaks the format.
     """
+    found = []
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), 1):
                 if line.strip():
-                    yield _question(line, f"{path}:{number}")
+                    found.append(_question(line, f"{path}:{number}"))
     except OSError as fault:
         raise SettingError(f"{path}: {fault.strerror}") from fault
+    if not found:
+        raise SettingError(f"{path} holds no question")
+    return found
 
 
 def _question(line: bytes, where: str) -> Question:

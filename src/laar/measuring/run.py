@@ -1,8 +1,4 @@
-"""`laar measure`: from endpoints and an evaluation set to a file of outcomes, with a progress bar.
-
-The set is a file of the user's, or `kv-lookup`: the first half of the paper's look-ups, of which
-`laar ttca` asks the second.
-"""
+"""`laar measure`: from endpoints and questions to a file of outcomes, with a progress bar."""
 
 from __future__ import annotations
 
@@ -17,15 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from laar.client.loop import Message
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
-from laar.measuring.checks import CheckSpec
-from laar.measuring.kv_lookup import Query, queries
 from laar.measuring.measure import Progress, Summary, Target, discover, measure
-from laar.measuring.questions import Question, read_questions
+from laar.measuring.questions import Question
 
-KV_LOOKUP = "kv-lookup"
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 INCOMPLETE = 1
@@ -77,7 +69,7 @@ def run_measure(
             summary = asyncio.run(run())
     except KeyboardInterrupt:
         console.print(
-            f"stopped; all outcomes so far are in {out}. Run it again to go on.", markup=False
+            f"stopped; all outcomes so far are in {out}. Run it again to continue.", markup=False
         )
         return INTERRUPTED
     _tell(console, summary, out)
@@ -86,47 +78,10 @@ def run_measure(
     return INCOMPLETE if summary.failed else 0
 
 
-def questions_of(
-    task: str,
-    *,
-    languages: Sequence[str],
-    lengths_tokens: Sequence[int],
-    per_cell: int,
-    seed: int,
-) -> list[Question]:
-    """The questions of a task: the first half of `kv-lookup`, or a file of them.
-
-    Raises:
-        SettingError: there is no such file, or it breaks the format.
-    """
-    if task == KV_LOOKUP:
-        drawn = queries(
-            languages=languages,
-            lengths_tokens=lengths_tokens,
-            per_cell=per_cell,
-            seed=seed,
-            split="fit",
-        )
-        return [kv_question(query) for query in drawn]
-    found = list(read_questions(Path(task)))
-    if not found:
-        raise SettingError(f"{task} holds no question")
-    return found
-
-
-def kv_question(query: Query) -> Question:
-    """A look-up as a question that can be judged."""
-
-    def ask() -> Sequence[Message]:
-        return [{"role": "user", "content": query.prompt}]
-
-    return Question(id=query.id, ask=ask, check=CheckSpec(contains=query.answer), task=KV_LOOKUP)
-
-
 async def targets_of(
     endpoints: Sequence[str], models: Sequence[str], headers: Mapping[str, str]
 ) -> list[Target]:
-    """The models that endpoints serve, or those of them that are named.
+    """Return the models that endpoints serve, or those of them that are named.
 
     Raises:
         SettingError: an endpoint does not answer, or serves no such model.
@@ -140,7 +95,7 @@ async def targets_of(
 
 
 def key_headers(key_variable: str | None) -> Mapping[str, str]:
-    """The header with the API key that an environment variable holds; none without a variable.
+    """Return the header with the API key of an environment variable; none without a variable.
 
     Raises:
         SettingError: the variable is not set.
@@ -160,7 +115,7 @@ def _tell(console: Console, summary: Summary, out: Path) -> None:
         markup=False,
     )
     if summary.mended_bytes:
-        console.print(f"A torn last line of {summary.mended_bytes} bytes was cut off first.")
+        console.print(f"An incomplete last line of {summary.mended_bytes} bytes was removed first.")
     if summary.too_long:
         console.print(f"{summary.too_long} were longer than their engine's window: not sent.")
     if summary.failed:

@@ -10,26 +10,30 @@ fleet's own questions, which `laar measure` takes as a file.
 
 from __future__ import annotations
 
+import json
 import random
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from laar.client.loop import Message
 from laar.errors import SettingError, unknown
 from laar.measuring.checks import CheckSpec
-from laar.measuring.kv_lookup import queries
 from laar.measuring.questions import Question
-from laar.measuring.run import kv_question
 
 LOOKUP_TOKENS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Far enough apart to show the seconds that a token takes. Real tokenizers make two or three times
-as many of such text, so these are 200 to 20,000: the longest that an engine's window has room for
-are among them, whatever it is."""
+"""Of six characters each. Far enough apart to show the seconds that a token takes. Real tokenizers
+make two or three times as many of such text, so these are 200 to 20,000: the longest that an
+engine's window can hold are among them, whatever it is."""
+
+_LOOKUP_CHARS = 6
+_PAIR_CHARS = 80  # of two UUIDs in JSON
 
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "flint", "grove", "heath", "inlet", "jade")
 
 
 def made_questions(sets: Sequence[str], count: int, seed: int = 0) -> list[Question]:
-    """Questions in an order that may be cut anywhere: all sets and levels in turn.
+    """Return questions in an order that may be cut anywhere: all sets and levels in turn.
 
     Args:
         sets: names from `SETS`.
@@ -54,16 +58,28 @@ def _in_turn(streams: Sequence[Iterator[Question]]) -> Iterator[Question]:
 def _lookups(seed: int) -> Iterator[Question]:
     index = 0
     while True:
-        # One at a time and of all lengths in turn; `split` keeps them apart from `laar ttca`'s.
-        drawn = queries(
-            languages=("en",),
-            lengths_tokens=LOOKUP_TOKENS,
-            per_cell=1,
-            seed=_mixed(seed, index),
-            split="fit",
-        )
-        yield from map(kv_question, drawn)
+        yield from (_lookup(f"kv-{seed}-{index}-{tokens}", tokens) for tokens in LOOKUP_TOKENS)
         index += 1
+
+
+def _lookup(name: str, tokens: int) -> Question:
+    key, value = _ids(name, 2)
+
+    def ask() -> Sequence[Message]:
+        rng = random.Random(f"order-{name}")
+        ids = _ids(f"pairs-{name}", 2 * (tokens * _LOOKUP_CHARS // _PAIR_CHARS))
+        pairs = list(zip(ids[::2], ids[1::2], strict=True))
+        pairs.insert(rng.randrange(len(pairs) + 1), (key, value))
+        text = f"JSON data: {json.dumps(dict(pairs))}"
+        asked = f"Key: {key}. State the value stored under this key:"
+        return [{"role": "user", "content": f"{text}\n\n{asked}"}]
+
+    return Question(id=name, ask=ask, check=CheckSpec(contains=value), task="kv-lookup")
+
+
+def _ids(seed: str, count: int) -> list[str]:
+    rng = random.Random(seed)  # str seeds are hashed by SHA-512: stable across processes
+    return [str(uuid.UUID(int=rng.getrandbits(128), version=4)) for _ in range(count)]
 
 
 def _arithmetic(seed: int) -> Iterator[Question]:
@@ -113,10 +129,6 @@ def _formats(seed: int) -> Iterator[Question]:
 
 def _question(name: str, text: str, check: CheckSpec) -> Question:
     return Question(id=name, ask=lambda: [{"role": "user", "content": text}], check=check)
-
-
-def _mixed(seed: int, index: int) -> int:
-    return random.Random(f"lookups-{seed}-{index}").getrandbits(48)
 
 
 SETS: dict[str, Callable[[int], Iterator[Question]]] = {

@@ -26,7 +26,7 @@ class SessionAffinity:
         key = request.session or "".join(request.spans)[:PREFIX_CHARS]
         seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
         draws = [
-            xxhash.xxh3_64_intdigest(view.table.spec(int(slot)).address.encode(), seed)
+            xxhash.xxh3_64_intdigest(view.table.spec(int(slot)).key.encode(), seed)
             for slot in view.slots
         ]
         scores: Floats = np.array(draws, np.float64) / 2.0**64

@@ -1,4 +1,10 @@
-"""GORGO's published score, in token equivalents."""
+"""GORGO's published score: network, prefill and queue in one number of token equivalents.
+
+Section 3 of the paper (arXiv 2602.11688, v3, 2026). The weight of an uncached token is pinned to 1,
+which fixes the unit; ``rtt_weight`` is tokens per millisecond and ``queue_weight`` has none. The
+round trip is in milliseconds: the authors' first version had seconds here, which makes the term a
+thousand times too small and loses to random routing.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,15 @@ import numpy as np
 from laar.core.cost import scores_of_costs
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.gorgo_score import PUBLISHED_WEIGHTS, gorgo_score
+
+PUBLISHED_WEIGHTS = {"rtt_weight": 0.276, "queue_weight": 0.5}
+"""Learned by the authors on 5 April. The second sits on the upper edge of their box [0.05, 0.5]."""
 
 
 class Gorgo:
     """`rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens`, least first.
 
-    Section 3 of the paper (arXiv 2602.11688, v3, 2026), with the weights it learned on its first
-    day as defaults. Ties go to the picker's near-tie rule instead of the first in the list.
+    Ties go to the picker's near-tie rule instead of the first in the list.
 
     Args:
         rtt_weight: tokens for a millisecond of round trip.
@@ -30,7 +37,7 @@ class Gorgo:
         self._weights = {"rtt_weight": rtt_weight, "queue_weight": queue_weight}
 
     def score(self, view: View) -> Floats:
-        """The cheapest scores one."""
+        """Score the cheapest endpoint 1."""
         weights = view.weights or self._weights
         cost = gorgo_score(
             1000.0 * view.rtt_s,
@@ -40,3 +47,22 @@ class Gorgo:
             weights["queue_weight"],
         )
         return scores_of_costs(cost)
+
+
+def gorgo_score(
+    rtt_ms: Floats,
+    uncached_tokens: Floats,
+    queued_tokens: Floats,
+    rtt_weight: float,
+    queue_weight: float,
+) -> Floats:
+    """Return the token equivalents of each endpoint, shape ``(n,)``; the lowest is chosen.
+
+    Args:
+        rtt_ms: smoothed round trip; NaN (unknown) gives NaN, to be decided by the caller.
+        uncached_tokens: prompt tokens that the endpoint probably does not hold.
+        queued_tokens: prompt tokens sent there and not yet finished, without this request.
+        rtt_weight: tokens per millisecond.
+        queue_weight: uncached tokens that one queued token is worth.
+    """
+    return rtt_weight * rtt_ms + uncached_tokens + queue_weight * queued_tokens

@@ -10,13 +10,10 @@ from laar.core.cost import CostWeights
 from laar.core.interfaces import Picker, Scorer
 from laar.core.policy import Policy
 from laar.policies.affinity import SessionAffinity
-from laar.policies.aibrix import LeastRequest, PrefixCache
 from laar.policies.chance import Random, RoundRobin
 from laar.policies.filters import Label
 from laar.policies.gorgo import Gorgo
-from laar.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar.policies.laar.outlook import Outlook
-from laar.policies.laar_paper import LaarPaper
 from laar.policies.llm_d import (
     ActiveRequests,
     FewestTokens,
@@ -28,11 +25,9 @@ from laar.policies.llm_d import (
     TokenLoad,
     llm_d,
 )
-from laar.policies.llm_router import PrefixAware
 from laar.policies.load import LeastLoaded, LoadAware, PowerOfTwo
 from laar.policies.pickers import MaxScore, RandomOrder, ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Factory, Kind
-from laar.policies.sglang import CacheAware, Lmetric, SessionsFirst
 
 
 def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
@@ -107,15 +102,6 @@ _SCORERS: dict[str, Factory] = {
 }
 
 _RULES: dict[str, Callable[..., Scorer]] = {
-    "llm-router": PrefixAware,
-    "aibrix-prefix-cache": PrefixCache,
-    "sglang-cache-aware": CacheAware,
-    "smg": CacheAware,  # SGLang's gateway under its own name: the same rule and thresholds
-    "vllm-router": SessionsFirst,
-    "lmetric": Lmetric,
-    "least-request": LeastRequest,
-    "least-load": LeastLoad,
-    "simple-session-affinity": SimpleSessionAffinity,
     "session-affinity": SessionAffinity,
     "least-loaded": LeastLoaded,
     "p2c": PowerOfTwo,
@@ -132,7 +118,6 @@ def _guide(**given: float) -> Policy:
 
 
 _POLICIES: dict[str, Factory] = {
-    "laar-paper": _alone("laar-paper", LaarPaper, knows_retries=True),
     "gorgo": _alone("gorgo", Gorgo),
     # llm-d's picker breaks ties by chance, and an idle fleet is all ties.
     "load-aware": _alone("load-aware", LoadAware, picker=ShuffledMaxScore),

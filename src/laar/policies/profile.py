@@ -11,7 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Gt, Le, MaxLen
 
-_STRICT: dict[str, Any] = {"extra": "forbid", "use_attribute_docstrings": True}
+from laar.declaring import describe
+
+_STRICT: dict[str, Any] = {"extra": "forbid", "json_schema_extra": describe}
 """For readers of settings files: unknown keys are errors, and the text below a field is its
 description."""
 

@@ -1,7 +1,8 @@
 """Prompts become chains of block hashes, so that "same prefix" is one integer comparison.
 
-The text of the *effective* prompt (as the engine will see it, in order: tools, role markers, texts)
-is cut into blocks, and each block is hashed with the hash of everything before it as the seed.
+The text of the *effective* prompt (as the engine will see it, in order: system prompt, tools, role
+markers, texts) is cut into blocks, and each block is hashed with the hash of everything before it
+as the seed.
 Hence equal hashes at place ``i`` mean equal text up to and including block ``i``, and the longest
 common prefix of two chains can be found by bisection.
 

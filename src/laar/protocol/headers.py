@@ -17,7 +17,14 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from laar.core.request import MAX_OBJECTIVE_S
-from laar.protocol.sessions import AGENT_HEADERS, NAME, SESSION, SESSION_HEADERS, session_of_headers
+from laar.protocol.sessions import (
+    AGENT_HEADERS,
+    NAME,
+    NAMING,
+    SESSION,
+    SESSION_HEADERS,
+    session_of_headers,
+)
 
 DESTINATION = "x-gateway-destination-endpoint"
 SERVED = "x-gateway-destination-endpoint-served"
@@ -31,7 +38,7 @@ POOL = "xds.route_metadata.filter_metadata.laar.pool"
 
 SILENCE = "x-laar-silence-s"
 """Key of the metadata that goes with a destination: one of `SILENCES_S`, by which routes set the
-time-out of a stream that falls silent."""
+timeout of a stream that falls silent."""
 
 SILENCES_S = (60, 120, 300, 600)
 
@@ -83,19 +90,22 @@ PREFILLER = "x-prefiller-host-port"
 PRIORITY = "x-vllm-priority"
 """The request's priority for a vLLM, lower first. It overrides the body's."""
 
+RANK = "x-data-parallel-rank"
+"""The data-parallel rank of a vLLM that takes the request."""
+
 ENGINE_HEADERS = frozenset(
     {
         PREFILLER,
         PRIORITY,
+        RANK,
         "x-data-parallel-host-port",
-        "x-data-parallel-rank",
         "x-encoder-hosts-ports",
     }
 )
 """Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
 Not for clients."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY)
+SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK)
 """Those that the picker sets."""
 
 LLM_D = {
@@ -243,26 +253,23 @@ def attributes_read(tenant_header: str = FAIRNESS) -> list[str]:
 
 @lru_cache(256)  # Envoy's configuration has a few dozen
 def header_of(attribute: str) -> str:
-    """The header that an attribute stands for; empty when it is about something else."""
+    """Return the header that an attribute stands for; the attribute, if it stands for none."""
     if attribute.startswith(_ATTRIBUTE_START):
         return attribute[len(_ATTRIBUTE_START) : -len(_ATTRIBUTE_END)]
-    return _NAMED_ATTRIBUTES.get(attribute, "")
+    return _NAMED_ATTRIBUTES.get(attribute, attribute)
 
 
 def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head:
-    """Reads a request's headers; malformed values count as absent, never as an error."""
+    """Read a request's headers; malformed values count as absent, never as an error."""
     get = headers.get
-
-    def either(name: str) -> str:
-        return get(LLM_D.get(name, ""), "") or get(name, "")
-
-    method = get(":method", "")
+    method, request_id = get(":method", ""), get(REQUEST_ID, "")
+    tenant = get(LLM_D.get(tenant_header, ""), "") or get(tenant_header, "")
     head = Head(
         path=get(":path", ""),
         method=method,
-        id=_request_id(get(REQUEST_ID, "")),
-        session=session_of_headers(headers),
-        tenant=_tenant(either(tenant_header)),
+        id=request_id if _REQUEST_ID.fullmatch(request_id) else "",
+        session="" if NAMING.isdisjoint(headers) else session_of_headers(headers),
+        tenant=tenant and _tenant(tenant),
         upgrade="upgrade" in headers or method == "CONNECT",
         signed=not SIGNATURES.isdisjoint(headers),
         trace_parent=get(TRACE_PARENT, ""),
@@ -270,6 +277,10 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         control=tuple(_REMOVED.intersection(headers)),
     )
     if head.control:  # most requests have none
+
+        def either(name: str) -> str:
+            return get(LLM_D.get(name, ""), "") or get(name, "")
+
         head.tried = get(TRIED, "")
         head.since = get(SINCE, "")
         head.task = _name(get(TASK, ""))
@@ -284,7 +295,7 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
 
 
 def read_subset(value: object) -> frozenset[str] | None:
-    """A subset hint: a list of addresses, or a string of them with commas; None for no hint.
+    """Return a subset hint: a list of addresses, or a string of them with commas; None for none.
 
     Items of a list may hold commas themselves, as the endpoint-picker protocol allows. Anything
     else is no hint.
@@ -300,13 +311,13 @@ def read_subset(value: object) -> frozenset[str] | None:
 
 
 def media_type(content_type: str) -> str:
-    """The type of a body, in lower case; empty where the header gives none or any bytes."""
+    """Return the type of a body, in lower case; empty where the header gives none or any bytes."""
     given = content_type.partition(";")[0].strip().lower()
     return "" if given == "application/octet-stream" else given
 
 
 def retry_after_s(value: str, now: float) -> float | None:
-    """Seconds that a ``retry-after`` asks for, as a number or a date; None where it is neither.
+    """Return the seconds that a ``retry-after`` asks for, as a number or a date; None for neither.
 
     Args:
         value: value of the header.
@@ -322,7 +333,7 @@ def retry_after_s(value: str, now: float) -> float | None:
 
 
 def text_of(raw: bytes) -> str:
-    """A header's value: UTF-8, or else Latin-1, in which different bytes stay different."""
+    """Return a header's value: UTF-8, or else Latin-1, in which different bytes stay different."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -337,16 +348,12 @@ def _name(value: str) -> str:
 
 
 def _tenant(value: str) -> str:
-    """The tenant's name, or a digest of one that is no `_name`: a long token, letters with accents.
+    """Return a tenant's name, or a digest of one that is no `_name`: a long token, accents.
 
     Counted as absent, such tenants would be one: with one turn, and each other's prefixes.
     """
     value = value.strip()
     return _name(value) or (blake2b(value.encode(), digest_size=16).hexdigest() if value else "")
-
-
-def _request_id(value: str) -> str:
-    return value if _REQUEST_ID.fullmatch(value) else ""
 
 
 def _milliseconds(value: str) -> float | None:

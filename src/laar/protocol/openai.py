@@ -18,11 +18,10 @@ the top-level `model` is spliced and every other byte stays as the client sent i
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, unquote
 
 import numpy as np
 import orjson
@@ -32,7 +31,7 @@ from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, deeper_than, member_spans
 from laar.protocol.prompt import Spans, UnknownPromptError, read_prompt
-from laar.protocol.sessions import session_of_body
+from laar.protocol.sessions import SESSION_MEMBERS, session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
     model_span,
@@ -60,21 +59,9 @@ _MAX_DEPTH = 500
 depth of its own, by version: near 1,000 in 3.11."""
 
 _MAX_SCALAR_BYTES = 4096
-_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_READ_AT_LENGTH = ("model", "stream", *_LIMITS, "cache_salt")
-
-SUFFIXES: tuple[tuple[str, Api], ...] = (
-    ("/chat/completions", Api.CHAT),
-    ("/completions", Api.COMPLETIONS),
-    ("/responses", Api.RESPONSES),
-    ("/embeddings", Api.EMBEDDINGS),
-    ("/messages", Api.MESSAGES),
-    (
-        "/invocations",
-        Api.CHAT,
-    ),  # SageMaker's name for any of them; of other forms the length counts
-)
-
+_LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+_LIMITS = frozenset(_LIMITS_IN_ORDER)
+_READ_AT_LENGTH = ("model", "stream", *_LIMITS_IN_ORDER, "cache_salt")
 
 _OPAQUE = Api.OPAQUE
 _MARK_CHARS = 32
@@ -107,58 +94,8 @@ class Body:
     document: dict[str, Any] | None = field(default=None, repr=False, compare=False)
 
 
-def api_of(path: str) -> Api:
-    """The body format that a request path stands for; unknown paths are opaque."""
-    path = _plain(path)
-    for suffix, api in SUFFIXES:
-        if path.endswith(suffix):
-            return api
-    return Api.OPAQUE
-
-
-_ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
-
-
-def encodes(path: str) -> bool:
-    """Whether an unread path asks for vectors, scores or labels, and not for a text."""
-    return _plain(path).endswith(_ENCODE)
-
-
-_MODELS = "/v1/models/"
-
-
-def model_of(path: str) -> str:
-    """The model that a path names, for a request whose body is not read; empty for none."""
-    plain = _plain(path)
-    if plain.startswith(_MODELS):
-        return plain.removeprefix(_MODELS)
-    if plain.endswith("/realtime"):
-        return parse_qs(path.partition("?")[2]).get("model", [""])[0]
-    return ""
-
-
-def _plain(path: str) -> str:
-    """The path as the engine will see it, lest a spelling go round the queue."""
-    path = path.partition("?")[0]
-    if "%" in path:
-        path = unquote(path)
-    return path.rstrip("/")
-
-
-_STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
-
-
-def response_of(method: str, path: str) -> str:
-    """The stored answer that a request names: to get, cancel or delete it; else empty.
-
-    A POST right below the collection (``/render``, ``/input_tokens``) is about no stored one.
-    """
-    found = _STORED.search(path)
-    return found[1] if found and (found[2] or method != "POST") else ""
-
-
 def read_body(api: Api, body: bytes) -> Body:
-    """Reads a body; of an opaque one only the model's name, where there is one.
+    """Read a body; of an opaque one only the model's name, where there is one.
 
     Raises:
         RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. For an
@@ -169,14 +106,20 @@ def read_body(api: Api, body: bytes) -> Body:
         if span is not None:
             return Body(model=_field(body, span), model_span=span)
         return Body(model=_peek(body))
-    document, is_whole, is_plain = _document(body)
+    document = None
+    is_complete = is_plain = True
+    if len(body) <= _FEW_PARTS_BYTES:
+        with suppress(orjson.JSONDecodeError):
+            document = orjson.loads(body)
+    if not isinstance(document, dict):
+        document, is_complete, is_plain = _document(body)
     model = document.get("model")
     if model is None:
         model = ""
     if not isinstance(model, str):
         raise _bad("`model` must be a string")
     spans, chars = _UNREAD, len(body)
-    if is_whole:
+    if is_complete:
         try:
             spans = read_prompt(api, document, body)
             chars = sum(map(len, spans.texts))
@@ -193,10 +136,10 @@ def read_body(api: Api, body: bytes) -> Body:
         chars=chars,
         tokens=spans.tokens,
         stream=document.get("stream") is True,
-        max_tokens=_limit(document),
+        max_tokens=None if _LIMITS.isdisjoint(document) else _limit(document),
         salt=salt if isinstance(salt, str) else "",
         model_span=model_span(body) if model and len(body) > ASIDE_BYTES else None,
-        session=session_of_body(document),
+        session="" if SESSION_MEMBERS.isdisjoint(document) else session_of_body(document),
         previous=previous if isinstance(previous, str) else "",
         document=document if is_plain else None,
     )
@@ -208,9 +151,9 @@ def read_body(api: Api, body: bytes) -> Body:
 
 
 def _limit(document: Mapping[str, Any]) -> int | None:
-    """The first limit on the answer that is set; null is none, as for the engines."""
+    """Return the first limit on the answer that is set; null is none, as for the engines."""
     limit = None
-    for name in _LIMITS:
+    for name in _LIMITS_IN_ORDER:
         if (limit := document.get(name)) is not None:
             break
     if not isinstance(limit, int) or isinstance(limit, bool) or limit <= 0:
@@ -219,7 +162,7 @@ def _limit(document: Mapping[str, Any]) -> int | None:
 
 
 def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str, ...]:
-    """The shape of a request in a few words: its route, tools, the format it wants, its turns."""
+    """Return the shape of a request in a few words: route, tools, the format it wants, turns."""
     marks = [_API_MARKS[api], f"turns={min(messages, _MANY_TURNS).bit_length()}"]
     if document.get("tools"):
         marks.append("tools")
@@ -230,7 +173,7 @@ def marks_of(api: Api, document: Mapping[str, Any], messages: int) -> tuple[str,
 
 
 def try_read(api: Api, body: bytes) -> Body | RequestError:
-    """The same as `read_body`, with the error as a value."""
+    """Return the result of `read_body`, with the error as a value."""
     try:
         return read_body(api, body)
     except RequestError as error:
@@ -238,7 +181,7 @@ def try_read(api: Api, body: bytes) -> Body | RequestError:
 
 
 def _field(body: bytes, span: Span) -> str:
-    """A form's value; empty for one that is no name."""
+    """Return a form's value; empty for one that is no name."""
     value = body[span[0] : min(span[1], span[0] + _MAX_SCALAR_BYTES)]
     try:
         return value.decode()
@@ -257,7 +200,7 @@ def _peek(body: bytes) -> str:
 
 
 def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
-    """The body as an object, whether that is all of it, and whether `orjson` reads it so.
+    """Return the body as an object, whether that is all of it, and whether `orjson` reads it so.
 
     Raises:
         RequestError: it is no JSON object.
@@ -283,7 +226,7 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
 
 
 def _has_many_parts(body: bytes) -> bool:
-    """Whether building the body's values would take longer than others can wait.
+    """Return whether building the body's values would take longer than others can wait.
 
     Signs in its texts count as well; their share is that of prose.
     """
@@ -298,7 +241,7 @@ def _has_many_parts(body: bytes) -> bool:
 
 
 def _scalars(body: bytes) -> dict[str, Any]:
-    """Reads the members with options of the answer that are no lists or objects.
+    """Read the members with options of the answer that are no lists or objects.
 
     Raises:
         RequestError: the body is no object.
@@ -321,7 +264,7 @@ def _scalars(body: bytes) -> dict[str, Any]:
 
 
 def _text(text: str) -> str:
-    """The text, fit for UTF-8: lone surrogates, which JSON can spell, become question marks."""
+    """Return the text fit for UTF-8; lone surrogates, which JSON can spell, become `?`."""
     if text.isascii():
         return text
     try:
@@ -336,5 +279,5 @@ def _bad(message: str) -> RequestError:
 
 
 def _without_content(error: orjson.JSONDecodeError) -> str:
-    """The parser's complaint and place; never the text around it."""
+    """Return the parser's complaint and place; never the text around it."""
     return f"{error.msg.partition(':')[0]} (character {error.pos})"

@@ -1,17 +1,35 @@
-"""Paths of engines that are for operators, not for clients.
+"""Paths of requests: the format of their bodies, and those that are for an engine's operators.
 
-vLLM and SGLang serve them on the port that answers requests, many without a key: they put an engine
-to sleep, load weights, empty caches, call any method of a worker. A gateway that forwards every
-path would hand them to strangers.
+vLLM and SGLang serve the latter on the port that answers requests, many without a key: they put an
+engine to sleep, load weights, empty caches, call any method of a worker. A gateway that forwards
+every path would hand them to strangers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from urllib.parse import unquote
+from typing import NamedTuple
+from urllib.parse import parse_qs, unquote
 
+from laar.core.request import Api
 from laar.errors import RequestError
+
+SUFFIXES: tuple[tuple[str, Api], ...] = (
+    ("/chat/completions", Api.CHAT),
+    ("/completions", Api.COMPLETIONS),
+    ("/responses", Api.RESPONSES),
+    ("/embeddings", Api.EMBEDDINGS),
+    ("/messages", Api.MESSAGES),
+    (
+        "/invocations",
+        Api.CHAT,
+    ),  # SageMaker's name for any of them; of other forms the length counts
+)
+
+_ENCODE = ("/rerank", "/score", "/pooling", "/classify", "/embed")
+_MODELS = "/v1/models/"
+_STORED = re.compile(r"/responses/([^/?]{1,256})(/[a-z_]+)?/?(?:\?|$)")
 
 DENIED_PATHS = (
     # vLLM
@@ -83,12 +101,12 @@ DENIED_PATHS = (
 
 _MAX_UNQUOTED = 3
 """Rounds of %25 that servers in a row may take off."""
-_PLAIN = re.compile(r"[A-Za-z0-9_/-]*")
+_USUAL = re.compile(r"[A-Za-z0-9_/-]*")
 _SEPARATORS = re.compile(r"[/\\]+")
 
 
 class DeniedPaths:
-    """Recognises denied paths, however they are written.
+    """Recognise denied paths, however they are written.
 
     A path is denied when its end is: engines may be mounted below another path.
 
@@ -108,7 +126,7 @@ class DeniedPaths:
         return hash(self._paths)
 
     def __contains__(self, path: str) -> bool:
-        if _PLAIN.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
+        if _USUAL.fullmatch(path) and path.rstrip("/").rpartition("/")[2] not in self._last:
             return False  # nearly every request
         plain = path.partition("?")[0].partition("#")[0]
         for _ in range(_MAX_UNQUOTED):
@@ -130,6 +148,88 @@ class DeniedPaths:
         return any(tuple(segments[-length:]) in self._paths for length in self._lengths)
 
 
+class PathFacts(NamedTuple):
+    """What a path says of its requests.
+
+    Args:
+        api: format of their bodies; opaque for unknown paths.
+        encodes: they ask for vectors, scores or labels, and not for a text.
+        unread: the settings leave their bodies unread.
+        denied: they are refused.
+    """
+
+    api: Api
+    encodes: bool
+    unread: bool
+    denied: bool
+
+
+MAX_PATHS, MAX_PATH_CHARS = 256, 128
+"""Paths whose facts are kept, and their length; clients send a handful of short ones."""
+
+
+class Paths(dict[str, PathFacts]):
+    """The facts of each path, worked out once.
+
+    Args:
+        denied: the paths that are for operators.
+        opaque: beginnings of paths whose bodies are never read.
+    """
+
+    def __init__(self, denied: DeniedPaths, opaque: tuple[str, ...]) -> None:
+        super().__init__()
+        self._denied = denied
+        self._opaque = opaque
+
+    def __missing__(self, path: str) -> PathFacts:
+        """Work the facts of a path out, and keep them."""
+        plain = _plain(path)
+        facts = PathFacts(
+            api_of(path),
+            plain.endswith(_ENCODE),
+            path.startswith(self._opaque),
+            path in self._denied,
+        )
+        if len(path) <= MAX_PATH_CHARS:
+            if len(self) >= MAX_PATHS:
+                self.clear()
+            self[path] = facts
+        return facts
+
+
+def api_of(path: str) -> Api:
+    """Return the body format that a path stands for; unknown paths are opaque."""
+    path = _plain(path)
+    return next((api for suffix, api in SUFFIXES if path.endswith(suffix)), Api.OPAQUE)
+
+
+def model_of(path: str) -> str:
+    """Return the model that a path names, where the body is not read; empty for none."""
+    plain = _plain(path)
+    if plain.startswith(_MODELS):
+        return plain.removeprefix(_MODELS)
+    if plain.endswith("/realtime"):
+        return parse_qs(path.partition("?")[2]).get("model", [""])[0]
+    return ""
+
+
+def response_of(method: str, path: str) -> str:
+    """Return the stored answer that a request gets, cancels or deletes; else empty.
+
+    A POST right below the collection (``/render``, ``/input_tokens``) is about no stored one.
+    """
+    found = _STORED.search(path)
+    return found[1] if found and (found[2] or method != "POST") else ""
+
+
+def _plain(path: str) -> str:
+    """Return the path as the engine will see it, lest a spelling go round the queue."""
+    path = path.partition("?")[0]
+    if "%" in path:
+        path = unquote(path)
+    return path.rstrip("/")
+
+
 def denied_path_error() -> RequestError:
-    """The refusal of a request for an operators' path of an engine."""
+    """Return the refusal of a request for an operators' path of an engine."""
     return RequestError(403, "denied-path", "this path is for the engine's operators")

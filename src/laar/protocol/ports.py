@@ -6,6 +6,7 @@ one lets the request go on without the picker.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Protocol
 
 from laar.core.request import Api
@@ -28,27 +29,34 @@ class IsEnforced(Protocol):
 class GatewayRules(Protocol):
     """Priorities of objectives and other names for models; looked up for each request."""
 
+    @property
+    def rewrites(self) -> Container[str]:
+        """The pools in which `rewrite` may have another name, empty for requests without one."""
+        ...
+
     def priority(self, objective: str, pool: str) -> int:
-        """The priority of a pool's objective by name; 0 for an unknown one and for none.
+        """Return the priority of a pool's objective by name; 0 for an unknown one and for none.
 
         Where no pool is named, the objectives of all of them count. So do the rewrites.
         """
         ...
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """The name to use for a model that a client asked for in a pool; None leaves it."""
+        """Return the name to use for a model that a client asked for; None leaves it."""
         ...
 
 
 class NoRules:
     """The rules of a picker without a cluster: one priority, and each name stays."""
 
+    rewrites: Container[str] = ()
+
     def priority(self, objective: str, pool: str) -> int:
-        """Every request is as important as any other."""
+        """Return 0: every request is as important as any other."""
         return 0
 
     def rewrite(self, model: str, pool: str) -> str | None:
-        """Leaves every name."""
+        """Return None: every name stays."""
         return None
 
 
@@ -66,15 +74,15 @@ class Rework(Protocol):
         ...
 
     def asked(self, request: str, now: float) -> None:
-        """The request is on its way; `accepted` or `refused` follows."""
+        """Note that the request is on its way; `accepted` or `refused` follows."""
         ...
 
     def refused(self) -> None:
-        """Notes that no endpoint took the request."""
+        """Note that no endpoint took the request."""
         ...
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """An endpoint answers with a 2xx status.
+        """Note that an endpoint answers with a 2xx status.
 
         Args:
             endpoint: its address, empty where it is not known.
@@ -85,10 +93,10 @@ class Rework(Protocol):
         ...
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """An accepted answer passed to its end; its first byte came `ttft_s` after the decision.
+        """Note that an accepted answer passed to its end.
 
         Args:
-            ttft_s: None where the answer was not read.
+            ttft_s: from the decision to its first byte; None where the answer was not read.
             usage: empty where the answer was not read.
         """
         ...
@@ -102,7 +110,7 @@ class BodyHook(Protocol):
     """
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Whether this request's answer is wanted for measuring, if its body turns out fit."""
+        """Return whether the answer is wanted for measuring, if the body turns out fit."""
         ...
 
     def apply(
@@ -116,7 +124,7 @@ class BodyHook(Protocol):
         now: float,
         document: dict[str, Any] | None = None,
     ) -> Rework | None:
-        """Looks at a body that was read without fault; None when there is nothing to do with it.
+        """Look at a body that was read without fault; return None when there is nothing to do.
 
         Args:
             body: the whole body, as received.

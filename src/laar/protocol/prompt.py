@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -25,6 +26,8 @@ MAX_NESTED = 4
 _EMBEDDING_CHARS = 8192 * 4 // 3
 """A token's embedding in base64: 4,096 numbers of 16 bits, as an 8B model has them."""
 
+_SYSTEM = ("system", "developer")
+
 _SYSTEM_CHARS = 200  # kept of a system prompt, to detect tasks by
 
 
@@ -32,34 +35,39 @@ class UnknownPromptError(Exception):
     """The prompt has a form, or a number of parts, that is not looked into."""
 
 
+@dataclass(slots=True)
 class Spans:
     """A prompt's texts as they are collected, and which of them was the user's last.
+
+    Args:
+        body: the body that they are read from.
 
     Raises:
         UnknownPromptError: there are more than `MAX_SPANS`.
     """
 
-    def __init__(self, body: bytes) -> None:
-        self.texts: list[str] = []
-        self.question = ""
-        self.system = ""
-        self.messages = 0
-        self.tokens = 0
-        self._body = body
+    body: bytes
+    texts: list[str] = field(default_factory=list)
+    question: str = ""
+    system: str = ""
+    messages: int = 0
+    tokens: int = 0
 
     def add(self, texts: list[str]) -> None:
-        """Texts as they stand."""
+        """Add texts as they stand."""
         self.texts += texts
         if len(self.texts) > MAX_SPANS:
             raise UnknownPromptError
 
     def message(self, role: object, content: object) -> None:
-        """A message: its role as a marker, then its texts."""
+        """Add a message: its role as a marker, then its texts."""
         texts = [content] if isinstance(content, str) else list(self._texts(content))
         self.texts.append(f"{MESSAGE}{role if isinstance(role, str) else ''}\x1f")
-        self.add(texts)
+        self.texts += texts
+        if len(self.texts) > MAX_SPANS:
+            raise UnknownPromptError
         self.messages += 1
-        if texts and role in ("system", "developer") and not self.system:
+        if texts and role in _SYSTEM and not self.system:
             self.system = texts[0][:_SYSTEM_CHARS]
         if role in ("user", None):
             for text in reversed(texts):
@@ -68,18 +76,17 @@ class Spans:
                     break
 
     def embeddings(self, data: str) -> None:
-        """Embeddings in place of a text: their digest, as long as a text of as many tokens."""
+        """Add embeddings in place of a text: their digest, as long as a text of as many tokens."""
         digest = f"{DIGEST}{xxhash.xxh3_128_hexdigest(data.encode('utf-8', 'replace'))}"
         times = 1 + 4 * len(data) // _EMBEDDING_CHARS // len(digest)
         self.add([digest * times])
 
     def json(self, value: object) -> None:
-        """Anything structured that engines render into the prompt, such as tools."""
-        if value:
-            self.add([self._rendered(value).decode()])
+        """Add anything structured that engines render into the prompt, such as tools."""
+        self.add([self._rendered(value).decode()])
 
     def _texts(self, content: object, level: int = 0) -> Iterator[str]:
-        """Texts of a message's content: a string, or parts; other parts stand as their digest."""
+        """Yield the texts of a message's content; parts that are no text stand as their digest."""
         if isinstance(content, str):
             yield content
         elif isinstance(content, list):
@@ -110,23 +117,31 @@ class Spans:
         try:
             return json.dumps(value).encode()
         except RecursionError:  # stands for itself: no other prompt is like it
-            return xxhash.xxh3_128_hexdigest(self._body).encode()
+            return xxhash.xxh3_128_hexdigest(self.body).encode()
 
 
 def _chat(document: dict[str, Any], spans: Spans) -> None:
     messages = document.get("messages")
     if not isinstance(messages, list) or not messages:
         raise UnknownPromptError
-    spans.json(document.get("tools"))
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
         spans.message("system", _without_attribution(system))
+    # Templates render tools behind the system prompt (Qwen, Llama, Hermes, gpt-oss), so two users
+    # of one agent whose system prompts differ at their top share nothing, however long its tools.
+    tools = document.get("tools")
     for message in messages:
         if not isinstance(message, dict):
             raise UnknownPromptError
-        spans.message(message.get("role"), message.get("content"))
+        role = message.get("role")
+        if tools and role not in _SYSTEM:
+            spans.json(tools)
+            tools = None
+        spans.message(role, message.get("content"))
         if calls := message.get("tool_calls"):
             spans.json(calls)
+    if tools:
+        spans.json(tools)
 
 
 _ATTRIBUTION = "x-anthropic-billing-header:"
@@ -195,10 +210,11 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
     given = document.get("input")
     if not isinstance(given, str | list):
         raise UnknownPromptError
-    spans.json(document.get("tools"))
     instructions = document.get("instructions")
     if isinstance(instructions, str):
         spans.message("system", instructions)
+    if tools := document.get("tools"):
+        spans.json(tools)
     if isinstance(given, str):
         spans.message("user", given)
         return
@@ -213,7 +229,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
         elif isinstance(item, dict) and isinstance(item.get("output"), list | dict):
             output = item["output"]  # of a tool: texts, images, a screenshot
             spans.message(kind, output if isinstance(output, list) else [output])
-        else:
+        elif item:
             spans.json(item)
 
 
@@ -227,7 +243,7 @@ _READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
 
 
 def read_prompt(api: Api, document: dict[str, Any], body: bytes) -> Spans:
-    """The texts of a body.
+    """Return the texts of a body.
 
     Args:
         api: its format; not opaque.

@@ -22,11 +22,17 @@ SESSION_HEADERS = (
     "session_id",
     "x-session-affinity",
     "x-session-id",
+    "x-dynamo-session-id",
+    "x-switchyard-session-id",
+    "x-smg-routing-key",
+    "thread-id",
 )
-"""Headers of Claude Code, Codex (both spellings) and OpenCode, and a common one; the first that is
-present counts. They are left in place, since engines may read them too."""
+"""Headers of Claude Code, Codex (both spellings) and OpenCode, a common one, and those that clients
+of Dynamo, Switchyard and SMG send, and of agents with threads; the first that is present counts.
+They are left in place, since engines may read them too."""
 
-_NAMING = frozenset({SESSION, *SESSION_HEADERS})
+NAMING = frozenset({SESSION, *SESSION_HEADERS})
+"""All headers that name a session; most requests have none of them."""
 
 AGENT_HEADERS = ("x-claude-code-agent-id",)
 """Names a sub-agent within the session."""
@@ -40,10 +46,12 @@ NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
+SESSION_MEMBERS = frozenset(("prompt_cache_key", "metadata"))
+"""Members of a body that may name a session."""
+
+
 def session_of_headers(headers: Mapping[str, str]) -> str:
-    """The session that a request's headers name; empty when they name none."""
-    if _NAMING.isdisjoint(headers):  # most requests
-        return ""
+    """Return the session that a request's headers name; empty when they name none."""
     get = headers.get
     own = get(SESSION)
     if own and (own := _checked(own)):
@@ -59,7 +67,7 @@ def session_of_headers(headers: Mapping[str, str]) -> str:
 
 
 def session_of_body(document: Mapping[str, Any]) -> str:
-    """The session that a body names; empty when it names none."""
+    """Return the session that a body names; empty when it names none."""
     key = document.get("prompt_cache_key")
     if isinstance(key, str) and (key := _checked(key)):
         return key
@@ -69,7 +77,7 @@ def session_of_body(document: Mapping[str, Any]) -> str:
 
 
 def _session_of_user(user: str) -> str:
-    """The session inside a user id, else the user: better than none, for one user's chats."""
+    """Return the session in a user id, else the user: better than none, for one user's chats."""
     if len(user) > 4 * MAX_SESSION_CHARS:
         return ""
     found = _SESSION_IN_USER.search(user)

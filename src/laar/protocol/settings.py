@@ -9,7 +9,7 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 
 from laar.declaring import Applies, Matches
 from laar.protocol.headers import FAIRNESS, Answers
-from laar.protocol.paths import DENIED_PATHS, DeniedPaths
+from laar.protocol.paths import DENIED_PATHS, DeniedPaths, Paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class StreamSettings:
     """Limits and choices of a stream; in the file they are spread over several sections.
 
     Attributes:
-        denied: `denied_paths`, ready to be asked.
+        paths: the facts of paths by these settings.
     """
 
     applies: ClassVar = Applies.AT_ONCE
@@ -36,8 +36,8 @@ class StreamSettings:
         str, Applies.AFTER_RESTART, MinLen(1), MaxLen(128), Matches(r"^[a-z0-9-]+$")
     ] = FAIRNESS
     """Request header, in lower case, whose value names the tenant. Turns between tenants are
-    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it. An
-    Envoy of laar's has to be rendered for it (`laar envoy --tenant-header`)."""
+    counted in tokens. A client that sets it chooses its tenant, so let the gateway write it. Render
+    laar's own Envoys for it (`laar envoy --tenant-header`)."""
     answers: Answers = Answers.AUTO
     """Which x-laar-* headers an answer has. `all`: every one. `ids`: all but x-laar-cost-ms,
     x-laar-endpoint and x-laar-overhead-us. `none`: then clients can neither name the models that
@@ -57,8 +57,9 @@ class StreamSettings:
     """Whether the header test-epp-endpoint-selection restricts a request to the endpoints it names,
     and answers name the endpoints selected and served. For the conformance tests of the Gateway API
     Inference Extension; any client could choose an endpoint with it."""
-    denied: DeniedPaths = field(init=False, repr=False, compare=False)
+    paths: Paths = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Reads the denied paths once for all streams."""
-        object.__setattr__(self, "denied", DeniedPaths(self.denied_paths))
+        """Make the table of paths, once for all streams."""
+        paths = Paths(DeniedPaths(self.denied_paths), self.opaque_paths)
+        object.__setattr__(self, "paths", paths)

@@ -161,7 +161,7 @@ def utf8_of(body: bytes) -> bytes:
     """The body in UTF-8, without a byte order mark; as Python's JSON would take it.
 
     Raises:
-        RequestError: it is no text.
+        RequestError: it is not text.
     """
     encoding = json.detect_encoding(body)
     if encoding == "utf-8":
@@ -170,5 +170,5 @@ def utf8_of(body: bytes) -> bytes:
         return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise RequestError(
-            400, "bad-request", "the body is not valid JSON: it is no text"
+            400, "bad-request", "the body is not valid JSON: it is not text"
         ) from None

@@ -59,7 +59,7 @@ class BrowserGuard:
             return RequestError(
                 403,
                 "unknown-host",
-                "the admin port is not known by this host name: see listen.admin_hosts",
+                "this host name is not allowed on the admin port: see listen.admin_hosts",
             )
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
@@ -100,7 +100,7 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
                     413, "body-too-large", f"the body is longer than {max_bytes} bytes"
                 )
     except ClientDisconnect:
-        raise RequestError(400, "bad-request", "the body breaks off") from None
+        raise RequestError(400, "bad-request", "the body is incomplete") from None
     return bytes(body)
 
 

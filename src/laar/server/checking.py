@@ -124,8 +124,8 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
     above = next(path for path in eds.parents if path.exists())
     if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
         yield SettingError(
-            f"{eds} can't be written, so Envoy would get no endpoint: {above} is no directory "
-            f"that this user may write to; mkdir -p {eds.parent}, and make this user its owner",
+            f"{eds} can't be written, so Envoy would get no endpoint: {above} is not a directory "
+            f"that this user can write to; mkdir -p {eds.parent}, and make this user its owner",
             setting="envoy.eds_file",
         )
 

@@ -34,7 +34,8 @@ class ClusterRules:
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
         self._of: dict[str, _Rules] = {}  # by source
-        self._rewrites: dict[str, tuple[Rewrite, ...]] = {}  # by pool, empty for none
+        self.rewrites: dict[str, tuple[Rewrite, ...]] = {}
+        """Rewrites by pool, empty for requests without one."""
 
     def priority(self, objective: str, pool: str = "") -> int:
         """The priority of a pool's objective by name; 0 for an unknown one and for none."""
@@ -45,23 +46,22 @@ class ClusterRules:
 
     def rewrite(self, model: str, pool: str = "") -> str | None:
         """The name to use for a model that a client asked for in a pool; None leaves it."""
-        rewrites = self._rewrites.get(pool)
-        if not rewrites:
+        if not (rewrites := self.rewrites.get(pool)):
             return None
         from laar.datalayer.kubernetes.objects import rewrite_target  # where there is a cluster
 
         return rewrite_target(rewrites, model, self._rng)
 
     def replace_priorities(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Takes all objectives of a pool."""
+        """Replace the objectives of a pool."""
         self._of.setdefault(source, _Rules(pool)).priorities = dict(priorities)
 
     def replace_rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Takes all rewrites of a pool, in their order of precedence."""
+        """Replace the rewrites of a pool, in their order of precedence."""
         self._of.setdefault(source, _Rules(pool)).rewrites = tuple(rewrites)
         for name in ("", pool):
             every = self._in(name)
-            self._rewrites[name] = tuple(
+            self.rewrites[name] = tuple(
                 rule for of in every for rule in of.rewrites if rule.models or len(every) == 1
             )
 

@@ -48,15 +48,17 @@ class Collectors:
         self._file: EndpointsFile | None = None
         self._clusters: list[tuple[KubernetesSource, ApiAccess]] = []
         self._listed_by: set[str] = set()
+        self._known: Sequence[EndpointSpec] = ()
+        self._visited: Sequence[EndpointSpec] = ()
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
-        """Takes the endpoints that are written into the settings themselves."""
+        """Use the endpoints listed in the settings."""
         specs = [endpoint.spec() for endpoint in settings.endpoints]
         self.resolver.replace("settings", specs)
 
     def prepare(self) -> None:
-        """Takes the endpoints that are written down, and finds the clusters.
+        """Read the endpoints that are written down, and find the clusters.
 
         Raises:
             SettingError: the endpoints file cannot be used, or this is no pod of a cluster.
@@ -74,27 +76,27 @@ class Collectors:
                 raise SettingError(str(fault), setting=f"kubernetes.{index}") from None
 
     def start(self, tasks: Tasks) -> None:
-        """Starts them all, once they are prepared."""
+        """Start them all, once they are prepared."""
         settings = self._picker.settings
         tasks.spawn("resolve", self.resolver.run)
-        if find_spec("zmq"):  # the extra `kv-events`: few fleets publish
-            from laar.datalayer.kv_events import KvEvents
-
-            tasks.spawn("kv-events", KvEvents(self._targets, self._fleet).run)
-        else:
-            tasks.spawn("kv-events", self._without_kv_events)
+        tasks.spawn("kv-events", self._read_kv_events)
         if self._file is not None:
             tasks.spawn("endpoints file", self._file.run)
-        self._start_clusters(tasks)
+        if self._clusters:
+            self._start_clusters(tasks)
         self._start_visits(settings, tasks)
         self._picker.health.questions.are_asked = True
         tasks.spawn("ask", Asker(self._to_ask, self._asked, clock=self._clock).run)
 
-    async def _without_kv_events(self) -> None:
-        """Reports endpoints that publish KV events while the package to read them is missing."""
+    async def _read_kv_events(self) -> None:
+        """Read KV events once an endpoint publishes them; report where the package is missing."""
         reported = False
         while True:
             labelled = [spec.address for spec in self._targets() if EVENTS_LABEL in spec.labels]
+            if labelled and find_spec("zmq"):  # the extra `kv-events`: few fleets publish
+                from laar.datalayer.kv_events import KvEvents
+
+                await KvEvents(self._picker.table.specs, self._fleet).run()
             if reported is not bool(labelled):
                 reported = bool(labelled)
                 self._fleet.problem("kv-events", _no_kv_events(labelled) if labelled else None)
@@ -166,7 +168,12 @@ class Collectors:
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        return self._picker.table.specs()
+        """One endpoint for each address: data-parallel ranks share their pages and connections."""
+        specs = self._picker.table.specs()
+        if specs is not self._known:
+            self._known = specs
+            self._visited = tuple(spec for spec in specs if not spec.rank)
+        return self._visited
 
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
@@ -199,7 +206,7 @@ def _no_kv_events(labelled: Sequence[str]) -> str:
 
 
 def must_exist(endpoints_file: Path) -> None:
-    """Refuses an endpoints file that is not there.
+    """Refuse an endpoints file that is not there.
 
     Raises:
         SettingError: names the setting and the remedy.

@@ -91,7 +91,7 @@ class _Reworked:
         return self._result.context
 
     def asked(self, request: str, now: float) -> None:
-        """Remembers the order, so that a burst shares one."""
+        """Remember the order, so that a burst shares one."""
         self._hooks.guarded(self._note, request, now)
 
     def _note(self, request: str, now: float) -> None:
@@ -99,12 +99,12 @@ class _Reworked:
         self._noted = request
 
     def refused(self) -> None:
-        """Takes the order back."""
+        """Undo `asked`."""
         if self._noted:
             self._hooks.guarded(self._ordering.hook.retract, self._noted)
 
     def accepted(self, endpoint: str, request: str, now: float, *, decision: str = "") -> None:
-        """Remembers that `endpoint` got the body."""
+        """Remember that `endpoint` got the body."""
         self._hooks.guarded(self._committed, endpoint, request, now)
         receipt = self._result.receipt
         if decision and receipt is not None and receipt.orders:
@@ -116,7 +116,7 @@ class _Reworked:
         hook.commit(receipt, now, endpoint=endpoint, request=request, noted=noted)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
-        """Records the measured time and cached tokens."""
+        """Record the measured time and cached tokens."""
         self._hooks.guarded(self._measured, ttft_s, usage)
 
     def _measured(self, ttft_s: float | None, usage: Usage) -> None:
@@ -161,7 +161,7 @@ class ContextHooks:
         self.apply_settings(settings)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Applies new routes.
+        """Apply new routes.
 
         A route whose hook settings are unchanged keeps its hook, with memory and guard. A body in
         flight is finished by the hook that began it.
@@ -221,7 +221,7 @@ class ContextHooks:
         now: float,
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
-        """Reads a body; None when no route matches it, or nothing is to be remembered."""
+        """Read a body; None when no route matches it, or nothing is to be remembered."""
         for ordering in self._orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
@@ -256,7 +256,7 @@ class ContextHooks:
             mode=mode,
             document=document,
         )
-        tally.added.observe(self._clock() - began)
+        tally.added_s.observe(self._clock() - began)
         tally.reasons[result.reason.value] += 1
         tally.shapes.update(shape for shape, _ in result.shapes)
         if result.reason is Reason.ERROR:
@@ -302,13 +302,16 @@ class ContextHooks:
         )
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:
-        """Keeps the receipt that an outcome of this decision will judge."""
-        self._answered[decision] = ordering, replace(receipt, orders=(), memos=())
+        """Keep the receipt that an outcome of this decision will judge."""
+        self._answered[decision] = (
+            ordering,
+            replace(receipt, orders=(), memos=(), received=(), seen=[]),
+        )
         if len(self._answered) > MAX_ANSWERED:
             self._answered.popitem(last=False)
 
     def reported(self, decision: str, correct: bool) -> None:
-        """Takes the outcome of a decision, once for each."""
+        """Record the outcome of a decision, once for each."""
         known = self._answered.pop(decision, None)
         if known is not None:
             ordering, receipt = known
@@ -318,12 +321,12 @@ class ContextHooks:
     # -- caches of the engines -----------------------------------------------------------------
 
     def forget(self, endpoint: str) -> None:
-        """Forgets the orders sent to an endpoint whose cache is empty now, or that left."""
+        """Forget the orders sent to an endpoint whose cache is empty now, or that left."""
         for ordering in self._orderings:
             ordering.hook.forget(endpoint=endpoint)
 
     def holds_since(self, endpoint: str, at: float) -> None:
-        """Forgets the orders that an endpoint got before all that its cache still holds.
+        """Forget the orders that an endpoint got before all that its cache still holds.
 
         Args:
             endpoint: address of the endpoint.
@@ -333,19 +336,19 @@ class ContextHooks:
             ordering.hook.forget(endpoint=endpoint, before=at)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Takes the total size of the endpoints' caches; None when unknown."""
+        """Set the total size of the endpoints' caches; None when unknown."""
         for ordering in self._orderings:
             ordering.hook.set_capacity(cache_bytes)
 
     def evict(self, request: str) -> bool:
-        """Forgets a request that an engine no longer holds; False where none is known by the id."""
+        """Forget a request that an engine no longer holds; False where none is known by the id."""
         hooks = [ordering.hook for ordering in self._orderings]
         return sum(hook.forget(request=one) for hook in hooks for one in _ids(request)) > 0
 
     # -- the guard -----------------------------------------------------------------------------
 
     def reset(self, ordering: Ordering) -> None:
-        """Forgets the measurements of a route and switches it on again."""
+        """Forget the measurements of a route and switch it on again."""
         ordering.hook.reset_guard(ordering.rule.name)
         ordering.tally.forget_groups()
         ordering.reported_off = False

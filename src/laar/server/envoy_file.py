@@ -35,7 +35,7 @@ class EnvoyFile:
         directory be mounted late."""
 
     async def write(self, wanted: Mapping[str, EndpointSpec]) -> bool:
-        """Writes the endpoints, by address, and waits until Envoy knows them; whether it does."""
+        """Write the endpoints, by address, and return whether Envoy knows them."""
         known = self.known
         self.known &= wanted.keys()  # one that leaves and is back meanwhile is a newcomer
         # Thousands of endpoints are tens of milliseconds of writing.
@@ -54,7 +54,7 @@ class EnvoyFile:
 
 
 def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | None:
-    """Writes the file; returns the text of the problem, if any.
+    """Write the file; return the text of the problem, if any.
 
     A picker that starts has no endpoint until the first list of its cluster, or the first answer of
     its DNS. Envoy goes on without it by the file of the picker before: that one stays until then.

@@ -70,7 +70,7 @@ class FleetState:
         self._gathering: asyncio.TimerHandle | None = None
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Takes the full set of endpoints that `source` knows now.
+        """Replace the endpoints of `source` by those that it knows now.
 
         A newcomer counts once Envoy knows it: asked for an address that it does not know, Envoy
         sends the request to any endpoint, of whatever model. One without a model counts once it
@@ -87,7 +87,7 @@ class FleetState:
 
     def nameless(self) -> list[EndpointSpec]:
         """Endpoints to ask for their models, since nothing else names them."""
-        return [spec for spec in self._own.nameless() if self._table.slot(spec.address) < 0]
+        return [spec for spec in self._own.nameless() if not self._table.named(spec.address)]
 
     def _wait_no_longer(self, source: str) -> None:
         if self._own.waits(source):
@@ -105,34 +105,48 @@ class FleetState:
             self._changed.set()
 
     def _use(self, source: str) -> bool:
-        """Puts what may be used of a source into the table; whether that changed anything."""
+        """Put a source's usable endpoints into the table; return whether that changed it."""
         specs = self._wanted[source]
         if self._file is not None:
             specs = [spec for spec in specs if spec.address in self._file.known]
-        before = {spec.address for spec in self._table.specs()}
-        version = self._table.version
+        before, version = self._table.specs(), self._table.version
         self._table.replace(source, specs)
         changed = self._table.version != version
         if changed:
+            known = {spec.address for spec in before}
             own = self._own.reports(source).items()
-            self._table.served_all({a: served for a, served in own if a not in before})
-            for address in before.difference(spec.address for spec in self._table.specs()):
-                self._reports.pop(address, None)
-                self._on_empty(address)
-                self._lose(self._table.slot_counted(address))
+            self._table.served_all({a: served for a, served in own if a not in known})
+            self._forget_who_left(before)
             _LOG.info("%d endpoints, after a change from %s", len(self._table), source)
         return changed
 
+    def _forget_who_left(self, before: Sequence[EndpointSpec]) -> None:
+        stayed = {spec.key for spec in self._table.specs()}
+        for spec in before:
+            if spec.key not in stayed:
+                self._reports.pop(spec.address, None)
+                self._on_empty(spec.address)
+                self._lose(self._table.slot_counted(spec.key))
+
+    def ranked(self, address: str, ranks: int) -> None:
+        """Take the number of data-parallel ranks behind an address, each an endpoint from now."""
+        before, version = self._table.specs(), self._table.version
+        self._table.ranked(address, ranks)
+        if self._table.version != version:
+            self._forget_who_left(before)
+            self._changed.set()
+            _LOG.info("%s: %d data-parallel ranks", address, ranks)
+
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Takes all objectives of a pool."""
+        """Replace the objectives of a pool."""
         self._rules.replace_priorities(source, pool, priorities)
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Takes all model rewrites of a pool."""
+        """Replace the model rewrites of a pool."""
         self._rules.replace_rewrites(source, pool, rewrites)
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
-        """Blocks entered the endpoint's cache."""
+        """Record blocks that entered the endpoint's cache."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
@@ -140,23 +154,23 @@ class FleetState:
     def removed(
         self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
     ) -> None:
-        """Blocks left the endpoint's cache, or its host's memory."""
+        """Record blocks that left the endpoint's cache, or its host's memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.removed(slot, block_hashes, host=host)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """Forgets the content of the endpoint's cache: it is empty, or was in the past."""
+        """Forget the content of the endpoint's cache: it is empty, or was in the past."""
         slot = self._table.slot(address)
         if slot >= 0:
             if self._beliefs is not None:
                 model = self._table.spec(slot).models[0]
                 self._beliefs.emptied(slot, model, past=past, at_s=at_s)
             if not past:
-                self._on_empty(address)
+                self._on_empty(self._table.spec(slot).address)
 
     def lost(self, address: str) -> None:
-        """Forgets the blocks that the endpoint's events have reported: some events were lost."""
+        """Forget the blocks that the endpoint's events have reported: some events were lost."""
         self._lose(self._table.slot(address))
 
     def _lose(self, slot: int) -> None:
@@ -164,7 +178,7 @@ class FleetState:
             self._beliefs.lost(slot)
 
     async def run(self) -> None:
-        """Publishes every change until cancelled."""
+        """Publish every change until cancelled."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._file.again_s if self._file else None):
@@ -172,7 +186,7 @@ class FleetState:
             await self.publish()
 
     async def publish(self) -> None:
-        """Writes the endpoints into Envoy's file, then reports the change."""
+        """Write the endpoints into Envoy's file, then report the change."""
         self._changed.clear()
         if self._file is not None:
             wanted: dict[str, EndpointSpec] = {}
@@ -184,21 +198,21 @@ class FleetState:
                     self._use(source)
         self._on_change()
 
-    def reading(self, address: str, reading: Reading, now: float) -> None:
-        """Takes one metrics page's numbers."""
-        slot = self._table.read(address, reading, now)
+    def reading(self, key: str, reading: Reading, now: float) -> None:
+        """Take one metrics page's numbers, or those of one rank."""
+        slot = self._table.read(key, reading, now)
         if slot >= 0:
             if self._beliefs is not None:
                 if reading.restarted:
                     self._beliefs.restarted(slot, reading.started_s)
                 self._beliefs.set_capacity(slot, reading.capacity_tokens)
             if reading.restarted:
-                self._on_empty(address)
-            self._on_reading(address, reading)
+                self._on_empty(self._table.spec(slot).address)
+            self._on_reading(key, reading)
 
     def served(self, address: str, served: Served) -> None:
-        """Takes the model names that an endpoint lists: at once, or soon with those of others."""
-        if self._table.slot(address) < 0 and not self._own.is_nameless(address):
+        """Record the model names that an endpoint lists: at once, or soon with those of others."""
+        if not self._table.named(address) and not self._own.is_nameless(address):
             return
         if self._own.is_held(address):  # costs no change of the fleet, but for the last
             self._take_names({address: served})
@@ -221,5 +235,5 @@ class FleetState:
                 self._take(source)
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Takes one raw round trip, or None for a probe that failed."""
+        """Record one round trip, or None for a probe that failed."""
         self._table.round_trip(address, rtt_s, now)

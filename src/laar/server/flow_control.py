@@ -79,15 +79,15 @@ class FlowControl:
         self._opening: asyncio.TimerHandle | None = None
         self._called = False
 
-    def ask(self, request: Request) -> Decision | Waiting:
-        """The decision, or the wait for it where the request has to wait.
+    def ask(self, request: Request, now: float) -> Decision | Waiting:
+        """Return the decision, or the wait for it where the request has to wait.
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
             Exception: deciding failed by an internal error.
         """
         try:
-            answer = self._admission.ask(request, self._clock())
+            answer = self._admission.ask(request, now)
         except RequestError:
             self._call()  # its arrival may have shown that others will expire
             raise
@@ -104,7 +104,7 @@ class FlowControl:
 
     def ended(self, decision: Decision) -> None:
         """The request is over."""
-        self._admission.ended(decision)
+        self._admission.ended(decision, self._clock())
         self._call()
 
     def moved(self, decision: Decision) -> None:
@@ -112,7 +112,7 @@ class FlowControl:
         self._admission.moved(decision, self._clock())
 
     def endpoints_changed(self, *, known: bool) -> None:
-        """Takes whether any endpoint is known, once Envoy's file is written."""
+        """Note whether any endpoint is known, once Envoy's file is written."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -137,7 +137,7 @@ class FlowControl:
         self._dispatch()
 
     def _call(self) -> None:
-        """Dispatches soon, once for all that happens in this turn of the loop."""
+        """Dispatch soon, once for all that happens in this turn of the loop."""
         if self._waiting and not self._called:
             self._called = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -164,7 +164,7 @@ class FlowControl:
             future.set_result(outcome)
 
     def _forget(self, ticket: Hashable, future: asyncio.Future[Outcome]) -> None:
-        """Forgets a request whose client is gone; its outcome may just have come."""
+        """Forget a request whose client is gone; its outcome may just have come."""
         self._waiting.pop(ticket, None)
         self._admission.cancel(ticket)
         if future.done() and not future.cancelled():

@@ -26,17 +26,18 @@ _MEMORY = Path("/proc/self/statm")
 
 
 def keep_young() -> None:
-    """Has only young objects collected from now on; permanent ones not even by `collect_at_rest`.
+    """Collect only young objects from now on, and those that exist already never.
 
-    Called once the process has started.
+    Called once the process has started, which may be with the collector off.
     """
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _NEVER)
 
 
 async def collect_at_rest(is_at_rest: Callable[[], bool]) -> None:
-    """Collects everything now and then, until cancelled."""
+    """Collect everything now and then, until cancelled."""
     last, memory = time.monotonic(), _memory_bytes()
     while True:
         await asyncio.sleep(_LOOK_S)

@@ -48,7 +48,7 @@ class HealthService:
         self.leave()
 
     def leave(self) -> None:
-        """Reports not ready from now on, for new streams too."""
+        """Report not ready from now on, for new streams too."""
         self._statuses[PICKING_SERVICE] = HealthCheckResponse.NOT_SERVING
         self.set_ready(False)
 

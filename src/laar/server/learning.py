@@ -30,7 +30,6 @@ from laar.errors import SettingError
 from laar.prefix.lengths import DIGEST
 from laar.server.state_file import StateFile
 from laar.settings import Accuracy
-from laar.telemetry.learning import LearningMetrics
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
@@ -90,12 +89,9 @@ class Learning:
         self.reports = OutcomeReports(self.assessor.success)
         self.seen: Callable[[], Mapping[str, Seen]] = dict
         """c(m) of models as serving has it; from any thread."""
-        self.metrics = LearningMetrics(
-            self.reports, self.online, self.speeds, self.assessor.task_names
-        )
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replaces the artifact; reported outcomes stay."""
+        """Replace the artifact; reported outcomes stay."""
         self.assessor.use(capability)
         if self.online is not None:
             self.online.new_prior()
@@ -103,7 +99,7 @@ class Learning:
     # -- from the director ---------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
-        """Remembers a decision, so that an outcome can be reported for it."""
+        """Remember a decision, so that an outcome can be reported for it."""
         cell = decision.view.cell if decision.view is not None else None
         # In shadow, and when nothing could be looked up, no model is known to have answered.
         if self.online is None or decision.request.shadow or not isinstance(cell, Features):
@@ -123,7 +119,7 @@ class Learning:
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Learns from how the request ended."""
+        """Learn from how the request ended."""
         flight = decision.flight
         self.reports.moved(decision.id, flight.model)
         if end.ok:
@@ -201,7 +197,7 @@ class Learning:
     # -- across restarts -----------------------------------------------------------------------
 
     def restore(self) -> None:
-        """Restores the saved state, if there is one; blocks, so call it before serving."""
+        """Restore the saved state, if there is one. Blocks, so call it before serving."""
         path = self._settings.state_file
         if path is None:
             return
@@ -216,7 +212,7 @@ class Learning:
             return
         if not isinstance(state, dict) or state.get("schema") != STATE_SCHEMA:
             _LOG.warning(
-                "accuracy.state_file %s is no state of this version (%d); starting without",
+                "accuracy.state_file %s is not a state file of this version (%d); starting without",
                 path,
                 STATE_SCHEMA,
             )
@@ -229,7 +225,7 @@ class Learning:
         if self.online is not None:
             cells = self.online.restore(state.get("outcomes"), now, away_s=away_s)
         ratios = self.assessor.tokens.restore(state.get("tokens"))
-        _LOG.info("took up %d cells of outcomes and %d token ratios", cells, ratios)
+        _LOG.info("restored %d cells of outcomes and %d token ratios", cells, ratios)
 
     def _state(self) -> bytes:
         return orjson.dumps(

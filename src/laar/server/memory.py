@@ -21,7 +21,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # as in glibc's malloc.h
 
 
 def keep_freed() -> None:
-    """Keeps freed memory for later requests; does nothing where the allocator is not glibc's."""
+    """Keep freed memory for later requests; do nothing where the allocator is not glibc's."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):

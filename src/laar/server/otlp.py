@@ -84,14 +84,14 @@ class Exports:
         self._problems.report(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
 
     def settled(self, record: DecisionRecord) -> None:
-        """Takes a decision whose request has ended."""
+        """Record a decision whose request has ended."""
         if self._records is not None:
             self._records.settled(record)  # names the span, which is gone once it has ended
         if self.spans is not None:
             self.spans.settled(record)
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """Begins to send; returns the tasks that have to run beside serving, by name.
+        """Begin to send; return the tasks that have to run beside serving, by name.
 
         Raises:
             SettingError: the environment's ``OTEL_BSP_*`` or ``OTEL_BLRP_*`` can't be used.
@@ -107,7 +107,7 @@ class Exports:
         return [(f"otlp {signal}", sender.run) for signal, sender in self.senders.items()]
 
     def rehearse(self) -> None:
-        """Begins and ends at once, to find what would stop a start; needs a running loop.
+        """Begin and end at once, to find what would stop a start. Needs a running loop.
 
         Raises:
             SettingError: as `tasks`.

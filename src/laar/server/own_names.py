@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from laar.core.membership import EndpointSpec, Served
 
 WAIT_S = 10.0
-"""Twice the time-out of one question."""
+"""Twice the timeout of one question."""
 MAX_KEPT = 20_000
 """Pods whose names are kept: as many as one selector may match."""
 
@@ -54,7 +54,7 @@ class OwnNames:
         self._silent: set[_Pod] = set()  # asked, without a name to report
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Takes all that a source knows."""
+        """Replace the endpoints of a source."""
         before = self._sources.get(source)
         nameless = {spec.address: spec for spec in specs if not spec.models}
         in_use = before is not None and before.in_use and bool(nameless)
@@ -80,7 +80,7 @@ class OwnNames:
         return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
-        """Uses those that have answered."""
+        """Use those that have answered."""
         self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
@@ -108,7 +108,7 @@ class OwnNames:
         return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
 
     def take(self, reports: Mapping[str, Served]) -> set[str]:
-        """Takes the names that endpoints list, none included; returns the sources that changed."""
+        """Record the names that endpoints list, if any; return the sources that changed."""
         changed: set[str] = set()
         for address, served in reports.items():
             holders = {
@@ -125,7 +125,7 @@ class OwnNames:
         return changed
 
     def _keep(self, pod: _Pod, served: Served) -> bool:
-        """Keeps a pod's report; returns whether its names are new."""
+        """Keep a pod's report; return whether its names are new."""
         before = self._served.get(pod)
         if not served.weights:
             news = before is None and pod not in self._silent

@@ -10,14 +10,11 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
 from typing import TYPE_CHECKING
-
-from prometheus_client.core import Metric
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.decision import Completion, Decision
@@ -25,7 +22,6 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.interfaces import Fault
 from laar.core.policy import Policy
-from laar.core.shadow import EnforcedShare
 from laar.health import Health
 from laar.policies import build_policies
 from laar.policies.guarding import BrokenPromiseError
@@ -40,18 +36,14 @@ from laar.settings import Settings
 from laar.settings.routing import Routing
 from laar.settings.section import part
 from laar.sharing.settings import SharingSettings
-from laar.telemetry.context import context_families
-from laar.telemetry.flow import FlowMetrics
-from laar.telemetry.health import health_families
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.pools import PoolMetrics
-from laar.telemetry.prefix import prefix_families
 from laar.telemetry.problems import Problems
-from laar.telemetry.tuner import tuner_families
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
     from laar.server.admin.tuner import TunerKeeper
+    from laar.server.reload import SettingsReloader
     from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
     from laar.server.tokenized import TokenizedPrompts
@@ -108,24 +100,24 @@ class Picker:
         self.sharer = self._sharer(hub)
         self.rules = ClusterRules(rng)
         self.held = HeldBytes(settings.bodies.max_held_bytes)
-        self.metrics = Metrics(
-            self.director, held_body_bytes=lambda: self.held.now_bytes, problems=self.problems
-        )
+        self.metrics = Metrics()
         self.pools = PoolMetrics(
             self.director, settings.flow.admission, admission=self.admission, clock=clock
         )
-        self.flow_metrics = FlowMetrics(self.admission) if self.admission is not None else None
         self.observability = self._observability()
+        if self.admission is not None:
+            self.observability.explainer.places = self.admission.explained
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
-        self.enforced = EnforcedShare(settings.routing.enforcement.share)
+        self.enforced = settings.routing.enforcement.draw
+        """Draws the requests whose decisions count; None for all."""
         self.sampler = Sampler(
             settings.bodies.sample_answers, every_s=settings.bodies.sample_every_s, rng=rng
         )
         self._apply_bodies(settings)
-        for collect in self._collectors():
-            self.metrics.add(collect)
+        self.reloader: SettingsReloader | None = None
+        """Follows the settings files of a picker that serves."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
         """The record of the decision on a request as it would fall now; reserves nothing.
@@ -145,7 +137,7 @@ class Picker:
         capability: CapabilityModel | None = None,
         policies: Mapping[str, Policy] | None = None,
     ) -> None:
-        """Applies new settings. Synchronous: no request sees a partial change.
+        """Apply new settings. Synchronous: no request sees a partial change.
 
         Args:
             settings: the new settings; those that need a restart are unchanged.
@@ -168,7 +160,7 @@ class Picker:
             self.director.engines.reassess(capability.speed)
             self.check_artifact()
         self.health.settings = settings.health.breaker
-        self.enforced.share = settings.routing.enforcement.share
+        self.enforced = settings.routing.enforcement.draw
         self._apply_bodies(settings)
         self.pools.settings = settings.flow.admission
         if self.admission is not None:
@@ -176,19 +168,18 @@ class Picker:
         self.observability.apply(settings)
 
     def check_artifact(self) -> None:
-        """Reports an artifact that knows none of the models that are served, nor an adapter."""
+        """Report an artifact that knows none of the models that are served, nor an adapter."""
         adapters = (spec.adapters for spec in self.table.specs())
         served = [*self.table.models, *sorted(set().union(*adapters))]
         self.problems.report("accuracy.capability", self.learning.fault_of_artifact(served))
 
     def waited(self, outcome: Outcome) -> None:
-        """Counts a request whose wait in flow control is over."""
-        if self.flow_metrics is not None:
-            self.flow_metrics.waited(outcome)
+        """Count a request whose wait in flow control is over."""
+        self.metrics.held_s.observe(outcome.waited_s)
         self.pools.waited(outcome)
 
     def reading(self, address: str, reading: Reading) -> None:
-        """Takes the numbers of an endpoint's metrics page, once the table has them."""
+        """Record the numbers of an endpoint's metrics page, once the table has them."""
         self.observability.hit_rates.read(address, reading)
         slot = self.table.slot(address)
         if reading.restarted and slot >= 0:
@@ -265,7 +256,7 @@ class Picker:
         return Admission(self.director, flow.admission)
 
     def _sharer(self, hub: Path | None) -> Sharer | None:
-        """Reports to others where there is a way, or keeps a snapshot; None for neither."""
+        """Report to others where there is a way, or keeps a snapshot; None for neither."""
         share = self.settings.share
         if share.url is None and hub is None and share.snapshot_file is None:
             return None
@@ -312,24 +303,6 @@ class Picker:
             sharing=lambda: self.sharer.shown() if self.sharer else None,
         )
 
-    def _collectors(self) -> Iterator[Callable[[], Iterable[Metric]]]:
-        """The parts with metrics of their own, in the order of the page."""
-        yield partial(prefix_families, self.prefixes.index.stats if self.prefixes else None)
-        if self.tokenized is not None:
-            yield self.tokenized.collect
-        yield partial(tuner_families, self.tuner.shown if self.tuner else None)
-        yield self.pools.collect
-        if self.sharer is not None:
-            from laar.server.sharing.metrics import sharing_families
-
-            yield partial(sharing_families, self.sharer)
-        yield partial(health_families, self.health, self.table, self.clock)
-        yield self.learning.metrics.collect
-        yield self.observability.collect
-        if self.flow_metrics is not None:
-            yield self.flow_metrics.collect
-        yield partial(context_families, self.context.tallies)
-
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
         """Fresh policies, but for those that are set as before."""
         known, new = self.director.policies, self.settings.routing
@@ -360,7 +333,7 @@ class Picker:
         self.observability.decided(decision)
 
     def _settled(self, decision: Decision, end: Completion) -> None:
-        self.metrics.settled(decision, end)
+        self.metrics.settled(end)
         if end.status == HTTPStatus.NOT_FOUND and decision.flight.slot in self.table.active:
             self.doubt_names(self.table.spec(decision.flight.slot).address)
             if self.table.weights(decision.request.model):  # an adapter may have moved

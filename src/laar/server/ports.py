@@ -1,22 +1,22 @@
-"""The gRPC servers and their ports: options, binding, credentials."""
+"""The servers of ext_proc and of health, and their ports: options, binding, certificates."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from laar.datalayer import split_address
-from laar.errors import SettingError, install
+from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
-from laar.server.extproc.over_h2 import ProcessCall
+from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import H2Server
 from laar.server.listener import listener
 
 if TYPE_CHECKING:
-    from laar.server.grpc_server import GrpcServer
     from laar.server.tls import ServerTls
     from laar.settings import Listen
 
@@ -44,62 +44,32 @@ class Ports:
     admin: int = 0
 
 
-def require_transport(transport: str) -> None:
-    """Looks for the packages of a transport.
-
-    Raises:
-        SettingError: they are not installed.
-    """
-    if transport == "grpc":
-        try:
-            import grpc  # noqa: F401
-        except ModuleNotFoundError:
-            raise SettingError(
-                f"`grpc` needs the package grpcio; {install('grpc')}, or leave this setting out "
-                "for laar's own server",
-                setting="listen.transport",
-            ) from None
-
-
 def picking_server(
-    processor: ExternalProcessor,
-    transport: str,
-    max_body_bytes: int,
-    *,
-    together: bool = False,
-) -> GrpcServer | H2Server:
+    processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
+) -> H2Server:
     """The server that Envoys ask, not bound yet.
 
     Args:
         processor: serves the streams.
-        transport: `listen.transport`; its packages are installed (`require_transport`).
         max_body_bytes: longest request body; longer messages than it needs are refused.
         together: other processes listen on the same port.
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
-    if transport == "grpc":
-        from laar.server.grpc_server import GrpcServer
-
-        # No limit of streams: gRPC refuses those above, and an Envoy then takes it for broken.
-        return GrpcServer(processor, longest_bytes=longest, together=together)
     streams = _STREAMS if together else None
     own = H2Server(longest_bytes=longest, told_streams=streams, together=together)
-    own.add_method(SERVICE, "Process", lambda call: ProcessCall(processor, call))
+    own.add_method(SERVICE, "Process", partial(Exchange, processor))
     return own
 
 
-async def bind_picking(server: GrpcServer | H2Server, address: str, tls: ServerTls | None) -> int:
-    """Binds the server that Envoys ask; returns the port.
+async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) -> int:
+    """Bind the server that Envoys ask; return the port.
 
     Raises:
         SettingError: the address cannot be listened on.
     """
     if tls is not None:
-        if isinstance(server, H2Server):
-            tls.on_change = server.use_tls
-            await server.use_tls(tls.shown.context())
-        else:
-            server.follow_tls(tls)
+        tls.on_change = server.use_tls
+        await server.use_tls(tls.shown.context())
     return bind(server, "ext_proc", address)
 
 
@@ -113,8 +83,8 @@ def probed_server(*, together: bool = False) -> H2Server:
     )
 
 
-def bind(server: GrpcServer | H2Server, name: str, address: str) -> int:
-    """Binds a server to an address; returns the port.
+def bind(server: H2Server, name: str, address: str) -> int:
+    """Bind a server to an address; return the port.
 
     Args:
         server: not started yet.

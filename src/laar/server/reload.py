@@ -16,12 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from prometheus_client.core import Metric
 
 from laar.accuracy.capability import CapabilityModel
 from laar.core.policy import Policy
@@ -31,7 +29,6 @@ from laar.errors import SettingError
 from laar.policies import build_policies
 from laar.server.learning import artifact_of
 from laar.settings import Change, Loaded, Settings, change, load
-from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
 _LOG = logging.getLogger(__name__)
@@ -80,6 +77,9 @@ class SettingsReloader:
 
     Attributes:
         poll_s: seconds between two looks; may be changed.
+        pending: paths of settings that wait for a restart.
+        is_refused: whether the files can't be used.
+        applied: number of settings changed at once.
     """
 
     def __init__(self, loaded: Loaded, *, problems: Problems) -> None:
@@ -89,22 +89,22 @@ class SettingsReloader:
         self._origins = loaded.origins
         self._artifact = _artifact(loaded)
         self._wanted = loaded
-        self._pending: tuple[str, ...] = ()
+        self.pending: tuple[str, ...] = ()
         self._problems = problems
         self.poll_s = POLL_S
         self._asked = asyncio.Event()
-        self._refused = False
+        self.is_refused = False
         self._unread = False
-        self._applied = 0
+        self.applied = 0
 
     # -- following -----------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Reads the files again soon, changed or not."""
+        """Read the files again soon, changed or not."""
         self._asked.set()
 
     async def follow(self, apply: Apply) -> None:
-        """Follows the files until cancelled."""
+        """Follow the files until cancelled."""
         if self._path is None:
             return
         loop = asyncio.get_running_loop()
@@ -127,16 +127,16 @@ class SettingsReloader:
         try:
             read = await asyncio.to_thread(self._read, path)
         except SettingError as error:
-            self._refused = True
+            self.is_refused = True
             self._problems.report(_SOURCE, f"all settings stay as they were: {error}")
             return
-        self._refused = False
+        self.is_refused = False
         self._problems.report(_SOURCE, None)
         self._take(read, apply)
         self._unread = False
 
     def _read(self, path: Path) -> _Read:
-        """Reads all files again; in a thread.
+        """Read all files again; in a thread.
 
         Raises:
             SettingError: something can't be used.
@@ -157,14 +157,14 @@ class SettingsReloader:
         loaded, found = read.loaded, read.change
         if read.applied:
             apply(found.settings, read.capability, read.policies)
-            self._applied += 1
-            _LOG.info("in effect from now on: %s", ", ".join(read.applied))
+            self.applied += 1
+            _LOG.info("now in effect: %s", ", ".join(read.applied))
         if read.capability is not None:
             self._artifact = _artifact(loaded)
         kept = {path: self._origins[path] for path in found.pending}
         self.settings = found.settings
         self._origins = {**loaded.origins, **kept}
-        self._wanted, self._pending, self._stamps = loaded, found.pending, loaded.stamps
+        self._wanted, self.pending, self._stamps = loaded, found.pending, loaded.stamps
         self._problems.report(RESTART, self._remedy(found) if found.pending else None)
 
     def _remedy(self, found: Change) -> str:
@@ -184,32 +184,16 @@ class SettingsReloader:
     def shown(self) -> dict[str, Any]:
         """The settings in effect, the origin of each, and the changes that wait for a restart."""
         running = self.settings.model_dump(mode="json")
-        wanted = self._wanted.settings.model_dump(mode="json") if self._pending else {}
+        wanted = self._wanted.settings.model_dump(mode="json") if self.pending else {}
         pending = {
             path: {
                 "in_effect": _at(running, path),
                 "in_file": _at(wanted, path),
                 "origin": self._wanted.origins[path],
             }
-            for path in self._pending
+            for path in self.pending
         }
         return {**running, "origins": self._origins, "pending_restart": pending}
-
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        yield gauge(
-            "laar_settings_pending_restart",
-            "Changed settings that need a restart to apply; /config lists them.",
-            len(self._pending),
-        )
-        yield gauge(
-            "laar_settings_refused",
-            "1 while the settings files cannot be used and the old settings stay in effect.",
-            float(self._refused),
-        )
-        yield counter(
-            "laar_settings_changes", "Changes of settings applied at once.", self._applied
-        )
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:

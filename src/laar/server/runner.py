@@ -29,7 +29,6 @@ from laar.server.ports import (
     bind_picking,
     picking_server,
     probed_server,
-    require_transport,
 )
 from laar.server.reload import Policies, SettingsReloader
 from laar.server.tasks import Tasks
@@ -37,7 +36,6 @@ from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.grpc_server import GrpcServer
     from laar.server.h2 import H2Server, Service
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
@@ -49,6 +47,8 @@ _LISTS_S = 0.8
 """Seconds that a snapshot, which is about endpoints, waits for the lists of further clusters."""
 _NOTICED_S = 0.3
 """Seconds in which every Envoy of laar's asks for the picker's health."""
+_QUIET_S = 0.1
+"""Seconds without a new stream, after which no Envoy sends any."""
 _LET_GO_EVERY_S = 0.05
 
 
@@ -77,7 +77,7 @@ class Runner:
         hub = worker.hub if worker else None
         self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
         self.reloader = SettingsReloader(loaded, problems=problems)
-        self.picker.metrics.add(self.reloader.collect)
+        self.picker.reloader = self.reloader
         self.health = HealthService()
         self.ports = Ports()
         self.admin = AdminPort(self.picker, self.health, self.reloader.shown)
@@ -113,13 +113,12 @@ class Runner:
     # -- life ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Reads all files that the settings name, and opens no port; `run` begins with it.
+        """Read all files that the settings name; open no port. `run` begins with it.
 
         Raises:
             SettingError: one of them cannot be used.
         """
         settings = self.picker.settings
-        require_transport(settings.listen.transport)
         if settings.listen.tls is not None:
             from laar.server.tls import ServerTls
 
@@ -127,7 +126,7 @@ class Runner:
         self.collectors.prepare()
 
     async def run(self, *, started: asyncio.Event | None = None) -> None:
-        """Serves until `stop` is called, then drains.
+        """Serve until `stop` is called, then drain.
 
         Raises:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
@@ -137,12 +136,7 @@ class Runner:
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)
         together = self._worker is not None
-        picking = picking_server(
-            self.processor,
-            settings.listen.transport,
-            settings.stream.max_body_bytes,
-            together=together,
-        )
+        picking = picking_server(self.processor, settings.stream.max_body_bytes, together=together)
         probed = probed_server(together=together)
         for server in (picking, probed):
             server.add_service(self.health.service)
@@ -176,7 +170,7 @@ class Runner:
             await probed.stop(0)
 
     def stop(self) -> None:
-        """Begins the drain; a second call changes nothing."""
+        """Begin the drain; a second call changes nothing."""
         self._stopping.set()
 
     def stop_undrained(self) -> None:
@@ -203,10 +197,10 @@ class Runner:
             tasks.spawn(name, part)
         tasks.spawn("settings", lambda: self.reloader.follow(self.apply))
 
-    async def _drain(self, server: GrpcServer | H2Server) -> None:
+    async def _drain(self, server: H2Server) -> None:
         shutdown = self.picker.settings.shutdown
         self.health.leave()
-        _LOG.info("not ready any more; serving on for %g s at most", shutdown.drain_s)
+        _LOG.info("no longer ready; serving for at most %g s more", shutdown.drain_s)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(shutdown.drain_s):
                 await self._left_alone()
@@ -220,12 +214,12 @@ class Runner:
         await stopping
 
     async def _left_alone(self) -> None:
-        """Returns once laar's own Envoys have noticed the drain, and no others send new streams."""
+        """Return once laar's own Envoys have noticed the drain, and no others send new streams."""
         await asyncio.sleep(_NOTICED_S)
         begun = -1
         while not self._undrained and (not self.health.laars_ask or begun != self.processor.begun):
             begun = self.processor.begun
-            await asyncio.sleep(_NOTICED_S)
+            await asyncio.sleep(_QUIET_S)
 
     async def _save(self) -> None:
         if self.picker.sharer is not None:
@@ -250,10 +244,12 @@ class Runner:
         capability: CapabilityModel | None,
         policies: Policies | None,
     ) -> None:
-        """Applies new settings. Synchronous: no request sees a partial change."""
+        """Apply new settings. Synchronous: no request sees a partial change."""
         before = self.picker.settings
         self.picker.apply(settings, capability, policies)
-        self.processor.apply(settings.stream, hook=self.picker.context.in_use)
+        self.processor.apply(
+            settings.stream, hook=self.picker.context.in_use, enforced=self.picker.enforced
+        )
         if settings.endpoints != before.endpoints:
             self.collectors.declare(settings)
 
@@ -265,7 +261,7 @@ class Runner:
                 known.set()
             elif not known.is_set():
                 asyncio.get_running_loop().call_later(_LISTS_S, known.set)
-        self.picker.observability.hit_rates.keep(spec.address for spec in table.specs())
+        self.picker.observability.hit_rates.keep(spec.key for spec in table.specs())
         if self.collectors.have_listed():
             self.picker.check_artifact()
         if self._flow is not None:

@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 def serve(
     settings: Loaded, *, envoy: EnvoyProcess | None = None, worker: Worker | None = None
 ) -> None:
-    """Runs a picker until SIGTERM or SIGINT; SIGHUP reads the settings again; blocks.
+    """Run a picker until SIGTERM or SIGINT; SIGHUP reads the settings again. Blocks.
 
     Args:
         settings: as loaded.
@@ -34,7 +34,7 @@ def serve(
         worker: its place among several processes; None for one alone.
 
     Raises:
-        LaarError: the picker or Envoy cannot start, or Envoy ended by itself.
+        LaarError: the picker or Envoy cannot start, or Envoy exited unexpectedly.
     """
     import uvloop
 
@@ -72,7 +72,7 @@ async def _run_envoy(
     started: asyncio.Event,
     stop: asyncio.Event,
 ) -> None:
-    """Keeps Envoy running while the picker runs and no stop is asked for; drains it then."""
+    """Keep Envoy running until a stop is requested or the picker ends; then drain it."""
     starting = asyncio.create_task(started.wait())
     await asyncio.wait([starting, running], return_when=asyncio.FIRST_COMPLETED)
     if running.done():
@@ -86,7 +86,7 @@ async def _run_envoy(
         try:
             await asyncio.wait([ended, stopping, running], return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
-                raise LaarError(f"Envoy ended by itself:\n{envoy.log_tail()}")
+                raise LaarError(f"Envoy exited unexpectedly:\n{envoy.log_tail()}")
             await envoy.drain(picker.settings.shutdown.grace_s)
         finally:
             await cancel([ended, stopping, logging_on])

@@ -40,13 +40,13 @@ class StateFile:
         self._problems = problems
 
     async def keep_saving(self) -> None:
-        """Saves every `INTERVAL_S`; ends at once where there is no file."""
+        """Save every `INTERVAL_S`; end at once where there is no file."""
         while self._file is not None:
             await asyncio.sleep(INTERVAL_S)
             await self.save()
 
     async def save(self) -> None:
-        """Writes the state, if there is a file for it; a failure is only reported."""
+        """Write the state, if there is a file for it; a failure is only reported."""
         if self._file is None:
             return
         try:

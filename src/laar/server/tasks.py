@@ -33,13 +33,13 @@ class Tasks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def spawn(self, name: str, part: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """Starts a part; it runs until it returns or is cancelled."""
+        """Start a part; it runs until it returns or is cancelled."""
         task = asyncio.create_task(self._guard(name, part), name=name)
         self._tasks.append(task)
         return task
 
     async def cancel(self) -> None:
-        """Cancels all parts and waits for their end."""
+        """Cancel all parts and wait for their end."""
         await cancel(self._tasks)
 
     async def _guard(self, name: str, part: Callable[[], Awaitable[None]]) -> None:
@@ -55,7 +55,7 @@ class Tasks:
 
 
 async def cancel(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels tasks and waits for their end. Their errors are dropped; it may be cancelled, too.
+    """Cancel tasks and wait for their end. Their errors are dropped; it may be cancelled, too.
 
     A task that goes on is cancelled again: `asyncio.wait_for` of Python 3.11, which libraries use,
     drops a cancellation that comes with the end of its wait.

@@ -110,7 +110,7 @@ class ServerTls:
 
 
 def check_tls(settings: Tls) -> None:
-    """Checks the certificate before it is served with.
+    """Check the certificate before it is served with.
 
     Raises:
         SettingError: files that can't be used, or a certificate that expired.
@@ -129,7 +129,7 @@ def _expired(tls: Tls, found: Identity) -> str:
 
 
 def _load(tls: Tls, known: Identity | None) -> Identity:
-    """Reads the files; `known` is returned when they are as they were."""
+    """Read the files; `known` is returned when they are as they were."""
     client_ca = _bytes(tls, "client_ca")
     if not tls.self_signed:
         certificate, key = _bytes(tls, "certificate") or b"", _bytes(tls, "key") or b""
@@ -157,7 +157,7 @@ def _bytes(tls: Tls, name: str) -> bytes | None:
 
 
 def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) -> Identity:
-    """Refuses files on which a server would fail later: at a handshake, or when it takes them."""
+    """Refuse files on which a server would fail later: at a handshake, or when it takes them."""
     try:
         from cryptography import x509
         from cryptography.exceptions import UnsupportedAlgorithm
@@ -174,12 +174,12 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
             x509.load_pem_x509_certificates(client_ca)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SettingError(
-            f"{getattr(tls, name)} is no PEM file that can be used ({error})",
+            f"{getattr(tls, name)} is not a usable PEM file ({error})",
             setting=f"listen.tls.{name}",
         ) from None
     if private.public_key() != leaf.public_key():
         raise SettingError(
-            f"{tls.key} is not the key of {tls.certificate}; give the two of one pair",
+            f"{tls.key} is not the key of {tls.certificate}; give a matching pair",
             setting="listen.tls",
         )
     found = Identity(

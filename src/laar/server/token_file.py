@@ -13,7 +13,7 @@ _MIN_CHARS, _MAX_CHARS = 8, 4096
 
 
 def read_token_file(path: Path | None, setting: str) -> str | None:
-    """Reads a token; None where no file is set.
+    """Read a token; None where no file is set.
 
     Args:
         path: path of the file.
@@ -45,7 +45,7 @@ class ReporterTokens:
         self._names = [(token.encode(), name) for token, name in names.items()]
 
     def take(self, others: ReporterTokens) -> None:
-        """Replaces the tokens by others."""
+        """Replace the tokens by others."""
         self._names = others._names
 
     def reporter(self, authorization: str) -> str | None:
@@ -59,7 +59,7 @@ class ReporterTokens:
 
 
 def read_reporter_tokens(path: Path | None, setting: str) -> ReporterTokens | None:
-    """Reads the tokens of reporters: one alone, or a line with name and token for each.
+    """Read the tokens of reporters: one alone, or a line with name and token for each.
 
     Args:
         path: path of the file; None for no tokens.

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any
 
 import aiohttp
 import orjson
-from prometheus_client.core import Metric
 
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
@@ -33,7 +32,6 @@ from laar.errors import SettingError
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds, hash_blocks, root
-from laar.telemetry.families import counter, gauge
 from laar.telemetry.problems import Problems
 
 MAX_WAITING = 256
@@ -105,13 +103,13 @@ class TokenizedPrompts:
         self._answered: deque[_Prompt] = deque(maxlen=MAX_OPEN)
         self._came = asyncio.Event()
         self._mistakes: Counter[str] = Counter()
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(known=0, unlike=0, failed=0, skipped=0)
         """Prompts by outcome: `known`, `unlike`, `failed`, `skipped`."""
 
     # -- of requests ---------------------------------------------------------------------------
 
     def decided(self, decision: Decision) -> None:
-        """Notes a request at its decision."""
+        """Note a request at its decision."""
         request, chain, model = decision.request, decision.chain, decision.model
         body = request.body
         if not body or chain is None or not len(chain) or request.shadow:
@@ -148,7 +146,7 @@ class TokenizedPrompts:
         self._came.set()
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Notes a request's end: only the prompt of an answered request is in a cache."""
+        """Note a request's end: only the prompt of an answered request is in a cache."""
         prompt = self._open.pop(decision.id, None)
         flight = decision.flight
         if prompt is None or not end.ok or end.cause != "complete" or flight.model != prompt.model:
@@ -160,7 +158,7 @@ class TokenizedPrompts:
     # -- beside them ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tokenizes and checks until cancelled."""
+        """Tokenize and checks until cancelled."""
         timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
         with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as thread:
             async with visiting_session(
@@ -209,7 +207,7 @@ class TokenizedPrompts:
             prompt.body = b""
 
     def _check(self) -> None:
-        """Learns the prompts whose endpoints hold them."""
+        """Learn the prompts whose endpoints hold them."""
         now = self._clock()
         while self._answered and self._answered[0].due <= now:
             if self._answered[0].body:  # its turn at the tokenizer comes
@@ -232,21 +230,10 @@ class TokenizedPrompts:
                         "engines' own tokenizer and chat template (prefix.tokenizers)",
                     )
 
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        yield counter(
-            "laar_tokenized_prompts",
-            "Prompts tokenized in parallel to their requests, by result: known; unlike "
-            "(other blocks than the endpoint then held); failed; skipped (too many were "
-            "waiting).",
-            ((result, self.counts[result]) for result in ("known", "unlike", "failed", "skipped")),
-            ("result",),
-        )
-        yield gauge(
-            "laar_kv_event_blocks",
-            "KV blocks that endpoints hold, according to their KV events.",
-            self._blocks.blocks,
-        )
+    @property
+    def known_blocks(self) -> int:
+        """Return the number of KV blocks that endpoints hold, by their KV events."""
+        return self._blocks.blocks
 
 
 def read_tokenizers(paths: Mapping[str, Path]) -> dict[str, LocalTokenizer]:

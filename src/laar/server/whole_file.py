@@ -22,7 +22,7 @@ class WholeFile:
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
-        """Makes the content and replaces the file by it.
+        """Make the content and replace the file by it.
 
         Raises:
             OSError: it can't be written; the old content stays.

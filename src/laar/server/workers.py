@@ -61,7 +61,7 @@ class Worker:
         return path if path.exists() else None
 
     async def keep_beating(self) -> None:
-        """Shows the parent that it has started, and that its loop runs, until cancelled."""
+        """Show the parent that it has started, and that its loop runs, until cancelled."""
         while True:
             _beat(self.home, self.index).touch()
             await asyncio.sleep(_BEAT_S)
@@ -100,7 +100,7 @@ def _hub_of(share: Share, path: Path) -> Hub:
 
 
 def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
-    """Runs workers until SIGTERM or SIGINT; blocks.
+    """Run workers until SIGTERM or SIGINT. Blocks.
 
     Args:
         loaded: the settings; each worker reads them again.
@@ -151,7 +151,7 @@ class _Parent:
                 await hub.stop()
 
     async def _keep(self, index: int) -> None:
-        """Keeps one worker running."""
+        """Keep one worker running."""
         loop = asyncio.get_running_loop()
         pause_s, most_s = _AGAIN_S
         has_started = False  # then no fault of the settings ended it
@@ -175,7 +175,7 @@ class _Parent:
                     await self._stopping.wait()
 
     async def _run_one(self, index: int) -> int:
-        """Runs a worker until it ends; returns its status.
+        """Run a worker until it ends; return its status.
 
         Raises:
             OSError: there can be no process now.
@@ -199,7 +199,7 @@ class _Parent:
             await cancel([watching])
 
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
-        """Kills a worker that hangs.
+        """Kill a worker that hangs.
 
         The kernel goes on giving it connections, and an Envoy whose health check is on one of them
         passes the others by as well.
@@ -216,7 +216,7 @@ class _Parent:
                 return
 
     def _reload(self) -> None:
-        """Passes SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
+        """Pas SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
         for index, process in self._processes.items():
             if process.returncode is None and _beat(self._home, index).exists():
                 with contextlib.suppress(ProcessLookupError):
@@ -240,7 +240,7 @@ class _Parent:
         return running.shutdown
 
     def _end_stuck(self) -> None:
-        _LOG.error("a worker hangs in its stop and is killed")
+        _LOG.error("a worker did not stop in time and is killed")
         self._pass_on(signal.SIGKILL)
 
     def _pass_on(self, number: int) -> None:

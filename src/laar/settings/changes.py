@@ -37,7 +37,7 @@ class Change:
 
 
 def change(running: Settings, wanted: Settings) -> Change:
-    """Takes those of the wanted settings that a running picker can take.
+    """Return the settings in effect after a change, and what has to wait for a restart.
 
     Both are valid, yet a mixture of the two may not be: endpoints that move into a file have left
     before the file is read. Then everything waits.

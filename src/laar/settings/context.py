@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from laar.context.settings import ContextSettings, Mode
 from laar.declaring import Applies
@@ -31,6 +31,12 @@ class ContextRoute(Section):
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.1
     """Share of the route's answers that are read for the comparison, in addition to those of
     `bodies.sample_answers`. Reading costs about 50 us a chunk."""
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _mode_of_truth(cls, mode: object) -> object:
+        """Read `on` and `off` as YAML does where they stand without quotes."""
+        return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
 
     @property
     def hook(self) -> ContextSettings:

@@ -186,7 +186,7 @@ class PickerConfig(BaseModel):
 
 
 def _configs(document: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    """Each EndpointPickerConfig in a document, as part of it or as text, with its place."""
+    """Yield each EndpointPickerConfig in a document, with its place."""
     if isinstance(document, str) and _KIND in document:
         try:
             inner = parse_yaml(document)
@@ -221,7 +221,7 @@ class Moved:
 
 
 def move(config: PickerConfig, pool: str) -> Moved:
-    """Settings with the meaning of the configuration.
+    """Translate a configuration into settings.
 
     Args:
         config: configuration of llm-d's picker.
@@ -268,7 +268,7 @@ def move(config: PickerConfig, pool: str) -> Moved:
 def _policy(
     profile: _Profile, plugins: Mapping[str, _Plugin], moved: Moved
 ) -> dict[str, Any] | None:
-    """A scheduling profile as a composed policy; None where it has no scorer that laar has."""
+    """Return a scheduling profile as a composed policy; None where laar has none of its scorers."""
     filters: list[dict[str, Any]] = []
     scorers: list[dict[str, Any]] = []
     picker = "shuffled-max-score"
@@ -301,7 +301,7 @@ def _policy(
 
 
 def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
-    """The parameters of a filter or scorer, by laar's names."""
+    """Return the parameters of a filter or scorer, by laar's names."""
     known = {}
     for name, value in (plugin.parameters or {}).items():
         if name in _PARAMETERS:
@@ -312,7 +312,7 @@ def _given(plugin: _Plugin, moved: Moved) -> dict[str, Any]:
 
 
 def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
-    """The one label of a selector; None where it has more than laar's filter takes."""
+    """Return the one label of a selector; None where it has more than laar's filter takes."""
     given = plugin.parameters or {}
     labels, expressions = given.get("matchLabels"), given.get("matchExpressions")
     wanted: list[tuple[Any, Any]] = []  # a label, and its values where they are listed
@@ -338,7 +338,7 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
 
 
 def _as_name(text: str) -> str:
-    """A profile's name as part of a policy's."""
+    """Return a profile's name as part of a policy's."""
     return re.sub("[^a-z0-9._-]+", "-", text.lower()[:40]).strip("-")
 
 
@@ -358,7 +358,7 @@ def _plugin(plugin: _Plugin, moved: Moved) -> None:
 
 
 def _apart(plugin: _Plugin) -> str:
-    """The rule of a plugin that splits prefill and decode, as settings; empty where it has none."""
+    """Return the rule of a plugin that splits prefill and decode, as settings; else empty."""
     kind = plugin.type
     if kind == "always-disagg-pd-decider":
         return "{apart: always}"
@@ -373,7 +373,7 @@ def _apart(plugin: _Plugin) -> str:
 
 
 def _detector(plugin: _Plugin, moved: Moved) -> None:
-    """The limits of a detector of saturation."""
+    """Return the limits of a detector of saturation."""
     kind, given = plugin.type, plugin.parameters or {}
     taken = _DETECTORS[kind]
     if kind == "utilization-detector":
@@ -421,7 +421,7 @@ def _flow(config: PickerConfig, moved: Moved) -> None:
         flow["min_hold_s"] = min(seconds, 5.0)
         moved.taken.append(
             "flowControl.defaultRequestTTL: Envoy has to wait for the picker as long, by `laar "
-            f"envoy --longest-hold {flow['max_hold_s']:g}` or the gateway's message time-out"
+            f"envoy --longest-hold {flow['max_hold_s']:g}` or the gateway's message timeout"
         )
     if given.priorityBands or given.defaultPriorityBand:
         moved.absent.append(
@@ -441,22 +441,22 @@ def _number(name: str, value: object) -> float:
         or not isinstance(value, int | float)
         or (isinstance(value, float) and not isfinite(value))
     ):
-        raise SettingError(f"{name}: {value!r} is no number")
+        raise SettingError(f"{name}: {value!r} is not a number")
     return value
 
 
 def _quantity(name: str, value: str | int) -> int:
-    """A quantity as Kubernetes writes it, such as 1Gi or 500M."""
+    """Return a quantity as Kubernetes writes it, such as 1Gi or 500M."""
     match = re.fullmatch(r"(\d{1,15})(\.\d{1,9})?([A-Za-z]{0,2})", str(value))
     unit: Mapping[str, int] = _BINARY | _DECIMAL
     if match is None or match[3] not in unit:
-        raise SettingError(f"{name}: {str(value)[:40]!r} is no quantity such as 5000 or 1Gi")
+        raise SettingError(f"{name}: {str(value)[:40]!r} is not a quantity such as 5000 or 1Gi")
     return int(float(match[1] + (match[2] or "")) * unit[match[3]])
 
 
 def _seconds(name: str, value: str) -> float:
-    """A duration as Go writes it, such as 1m30s."""
+    """Return a duration as Go writes it, such as 1m30s."""
     parts = re.findall(r"(\d{1,12}(?:\.\d{1,9})?)(ms|us|ns|h|m|s)", value)
     if not parts or "".join(number + unit for number, unit in parts) != value:
-        raise SettingError(f"{name}: {value[:40]!r} is no duration such as 30s")
+        raise SettingError(f"{name}: {value[:40]!r} is not a duration such as 30s")
     return float(sum(float(number) * _UNIT_S[unit] for number, unit in parts))

@@ -51,7 +51,7 @@ _ALWAYS = "flow.tenant_header"  # streams read it, too
 
 
 def remarks(loaded: Loaded) -> Iterator[str]:
-    """One line for each setting that serving ignores, with file, line, key and remedy."""
+    """Yield a line for each setting that serving ignores: file, line, key and remedy."""
     settings = loaded.settings
     for name, origin in loaded.origins.items():
         if origin == "default":
@@ -79,7 +79,7 @@ def remarks(loaded: Loaded) -> Iterator[str]:
 
 
 def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
-    """Endpoints that the settings and their file name, each with its source; no network.
+    """Yield the endpoints that the settings and their file name, each with its source.
 
     A file that cannot be used gives none.
     """

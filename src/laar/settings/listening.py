@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
 from pydantic import AfterValidator, model_validator
@@ -23,7 +23,7 @@ Address = Annotated[str, AfterValidator(_listen_address)]
 
 
 def dialled(address: str) -> str:
-    """The address at which a process on this machine reaches a listener on another address.
+    """Return the address at which a process on this machine reaches a listener on another address.
 
     A listener on every address (0.0.0.0, ::) is reached by loopback: the wildcard is no
     destination.
@@ -79,11 +79,6 @@ class Listen(Section):
     """Host names, without port, by which browsers and tools may reach the admin port, such as a
     Service's. `localhost` and IP addresses are always allowed. Under any other name, which a
     hostile page can point here, the port serves only metrics and health."""
-    transport: Literal["h2", "grpc"] = "h2"
-    """Server of the ext_proc port: laar's own over HTTP/2, which spends less on each message, or
-    gRPC's, which needs the extra `grpc`. docs/performance.md compares both. With `--workers`, each
-    thread of Envoy keeps to one worker of gRPC's server, which cannot ask for more connections
-    without refusing streams. The health port always uses laar's own server."""
     tls: Tls | None = None
     """TLS on the ext_proc port. None by default, since on loopback it only costs time. Health and
     admin ports are always plain."""
@@ -105,10 +100,10 @@ class Shutdown(Section):
     applies: ClassVar = Applies.AT_ONCE
 
     drain_s: Annotated[float, Ge(0), Le(600)] = 5.0
-    """Seconds after SIGTERM for which laar serves on but reports that it is not ready, so that no
-    Envoy sends new streams to a stopping picker. Where laar's own Envoys ask for its health, they
-    know at once: then it ends as soon as no stream has come for 0.3 s."""
+    """Seconds after SIGTERM for which laar keeps serving but reports that it is not ready, so that
+    no Envoy sends new streams to a stopping picker. laar's own Envoys check its health and know at
+    once: with them it ends as soon as no stream has come for 0.3 s."""
     grace_s: Annotated[float, Ge(0), Le(3600)] = 30.0
-    """Seconds that open streams then have to finish before they are cut. Where laar's own Envoys
-    ask, answers go on without the picker, and it waits for none. In full duplex they pass through
-    it and would end, so allow for the longest answer."""
+    """Seconds that open streams then have to finish before they are cut. With laar's own Envoys
+    answers go on without the picker, so it waits for none. In full duplex answers pass through it
+    and would be cut, so allow for the longest answer."""

@@ -33,9 +33,9 @@ Where = Annotated[str, AfterValidator(_where)]
 
 
 class Otlp(Section):
-    """OpenTelemetry over OTLP/HTTP, each signal by itself; needs the extra `otel`.
+    """OpenTelemetry over OTLP/HTTP, each signal separately; needs the extra `otel`.
 
-    The usual environment variables set the rest: headers, time-outs, queues, the resource.
+    The usual environment variables set the rest: headers, timeouts, queues, the resource.
     """
 
     applies: ClassVar = Applies.AFTER_RESTART

@@ -21,11 +21,11 @@ class Readings(Section):
 
     scrape_interval_s: Annotated[float, Ge(0.05), Le(60)] = scrape.INTERVAL_S
     """Seconds between two scrapes of an endpoint's metrics. laar counts its own requests, so a
-    scrape only corrects; a shorter interval gains nothing. While nothing is in flight, and has not
-    been for 10 s, five times as long, and never so long that readings become stale."""
+    scrape only corrects; a shorter interval gains nothing. After 10 s
+    without requests in flight it is five times as long, but readings never become stale."""
     probe_interval_s: Annotated[float, Ge(0.1), Le(600)] = probe.INTERVAL_S
-    """Seconds between two round-trip probes of an endpoint. More with over 250 endpoints, fifty
-    being probed in a second at most, and five times as many at rest."""
+    """Seconds between two round-trip probes of an endpoint. Longer with over 250 endpoints, since
+    at most fifty are probed in a second, and five times as long while idle."""
 
 
 @declared(StreamSettings, "max_body_bytes", "opaque_paths", "denied_paths")
@@ -36,16 +36,16 @@ class Bodies(Section):
 
     max_held_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = 512 << 20
     """Bytes of all request bodies that are incomplete (gateway shape) or wait to be read (over
-    1 MB); 503 beyond. Without a limit, many slow uploads could take all memory. At the limit those
-    that come at less than 16 KiB/s give way to others."""
+    1 MB); 503 beyond. Without a limit, many slow uploads could take all memory. At the limit
+    uploads slower than 16 KiB/s give way to others."""
     sample_answers: Annotated[float, Ge(0), Le(1)] = 0.01
     """Share of answers that are read as they pass (native shape), for the time to first token,
     usage and the pace of prefills (`flow`). Reading costs about 50 us a chunk, hence 1 in 100. 0
     reads none."""
     sample_every_s: Annotated[float, Gt(0), Le(3600)] = 0.25
     """Seconds after which an answer is read regardless of `sample_answers`, so that laar learns
-    from sparse traffic too, and soon distinguishes devices of different speed. Not while those that
-    are read come to more than 1,000 chunks a second, which take 4 to 10 % of a core."""
+    from sparse traffic too, and soon distinguishes devices of different speed. Not while the
+    answers being read exceed 1,000 chunks a second, which take 4 to 10 % of a core."""
 
 
 @declared(StreamSettings, "answers")

@@ -46,10 +46,10 @@ class Routing(Section):
     """Policies composed of filters, weighted scorers and a picker, by name. The guide on scorers
     shows how."""
     baselines: Mapping[str, Mapping[str, object]] = Field(default={})
-    """Parameters of the policies that come from elsewhere, by policy and by name, such as
-    `sglang-cache-aware: {balance_abs_threshold: 8}`. The defaults are those that the authors
-    published; the page on concepts lists them. x-laar-policy may choose a policy of an installed
-    package only if it is named here or in `policy`."""
+    """Parameters of other projects' policies, by policy and by name, such as
+    `llm-d: {prefix_weight: 5}`. The defaults are those that the authors published; the page on
+    concepts lists them. x-laar-policy may choose a policy of an installed package only if it is
+    named here or in `policy`."""
 
     @field_validator("policies")
     @classmethod
@@ -127,7 +127,7 @@ class Accuracy(Section):
     reports dominate within an hour; a burst of false ones cannot."""
     tasks: Annotated[tuple[str, ...], MaxLen(1000)] = ()
     """Tasks that clients may name in x-laar-task, besides the artifact's. Each tenant may use 32
-    other names, since all tenants share the table's room; further names are ignored."""
+    other names, since all tenants share the table; further names are ignored."""
     outcomes_token_file: Path | None = None
     """File with the bearer token that reports of outcomes must carry, or with a line for each
     reporter: its name and its token. It is a file because /config shows the settings. Without one,

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Self, TypeVar, cast, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
-from pydantic.config import JsonDict
 from pydantic.fields import FieldInfo
 
-from laar.declaring import FIXED, Applies, Matches, hints_of
+from laar.declaring import FIXED, Applies, Matches, describe, hints_of
 from laar.errors import SettingError
 
 Declared = TypeVar("Declared")
 Made = TypeVar("Made", bound="Section")
-
-
-def _unwrapped(schema: JsonDict) -> None:
-    """Descriptions as one line each, for editors."""
-    for told in cast(dict[str, JsonDict], schema.get("properties", {})).values():
-        if "description" in told:
-            told["description"] = " ".join(str(told["description"]).split())
 
 
 class Section(BaseModel):
@@ -34,14 +22,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
-        json_schema_extra=_unwrapped,
+        json_schema_extra=describe,
+        defer_build=True,  # of 40 sections only the whole is ever read
     )
 
     applies: ClassVar[Applies | None] = None
     """When a change applies, for fields without a mark; None if every field has one."""
     parts: ClassVar[tuple[type[Any], ...]] = ()
     """Dataclasses of features that have all their settings here."""
+    described_by: ClassVar[tuple[type[Any], ...]] = ()
+    """Dataclasses that lend fields, whose texts `laar.declaring.field_texts` reads."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -55,7 +45,7 @@ class Section(BaseModel):
 
 
 def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Made]]:
-    """Gives a section the settings that a feature's dataclass declares, `laar.declaring` says how.
+    """Add to a section the settings that a feature's dataclass declares (`laar.declaring`).
 
     Dataclasses within it lend their fields as well: nested fields in the code are flat in the file.
     A field that the section has itself, by the same name, is the section's.
@@ -78,6 +68,7 @@ def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Mad
             __module__=section.__module__,
             **taken,
         )
+        made.described_by = (*section.described_by, *_sources(feature))
         made.parts = section.parts if names else (*section.parts, feature)
         return made
 
@@ -85,7 +76,7 @@ def declared(feature: type[Any], *names: str) -> Callable[[type[Made]], type[Mad
 
 
 def part(feature: type[Declared], *sections: Section) -> Declared:
-    """A feature's dataclass with the values of those sections that have them."""
+    """Return a feature's dataclass with the values of those sections that have them."""
     values: dict[str, Any] = {}
     for name, hint in hints_of(feature).items():
         if isinstance(hint, type) and is_dataclass(hint):
@@ -102,12 +93,12 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
 
 
 def _plain(value: Any) -> Any:
-    """An item of a list as the feature knows it."""
+    """Return an item of a list as the feature knows it."""
     return part(value.parts[0], value) if isinstance(value, Section) else value
 
 
 def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applies | None]]:
-    """Every setting by its path, as ``routing.policy``, and when it applies.
+    """Yield every setting by its path, such as ``routing.policy``, and when it applies.
 
     A list or a map is one setting, whatever is in it, and so is a section that may be left out.
     """
@@ -120,7 +111,7 @@ def leaves(section: type[Section], path: str = "") -> Iterator[tuple[str, Applie
 
 
 def value_at(settings: Section, path: str) -> Any:
-    """The value of a setting."""
+    """Return the value of a setting."""
     value: Any = settings
     for name in path.split("."):
         value = getattr(value, name)
@@ -133,8 +124,8 @@ def _applies(section: type[Section], field: FieldInfo) -> Applies | None:
 
 
 def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
-    """The fields of a dataclass as pydantic takes them."""
-    texts, hints = field_texts(feature), hints_of(feature)
+    """Yield the fields of a dataclass as pydantic takes them."""
+    hints = hints_of(feature)
     for field in fields(feature):
         hint = hints.get(field.name)
         if hint is None:
@@ -154,27 +145,18 @@ def _settings(feature: type[Any]) -> Iterator[tuple[str, Any]]:
         bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
         if get_origin(bare) is tuple and is_dataclass(get_args(bare)[0]):
             bare = tuple[_section_of(get_args(bare)[0]), ...]  # type: ignore[misc]
-        told = Field(... if default is MISSING else default, description=texts.get(field.name))
-        yield field.name, (Annotated[(bare, *marks)], told)
+        yield field.name, (Annotated[(bare, *marks)], ... if default is MISSING else default)
+
+
+def _sources(feature: type[Any]) -> Iterator[type[Any]]:
+    """Yield a dataclass and those within it."""
+    for hint in hints_of(feature).values():
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from _sources(hint)
+    yield feature
 
 
 def _section_of(feature: Any) -> type[Section]:
-    """The items of a list of dataclasses."""
+    """Return the items of a list of dataclasses."""
     members = {"__doc__": feature.__doc__, "__module__": feature.__module__}
     return declared(feature)(type(feature.__name__, (Section,), members))
-
-
-def field_texts(feature: type[Any]) -> dict[str, str]:
-    """The text below each field; none where the source is not at hand."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(feature)))
-    except OSError:
-        return {}
-    return {
-        above.target.id: " ".join(str(below.value.value).split())
-        for above, below in pairwise(tree.body[0].body)  # type: ignore[attr-defined]
-        if isinstance(above, ast.AnnAssign)
-        and isinstance(above.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
-    }

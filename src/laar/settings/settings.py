@@ -148,7 +148,7 @@ class Loaded:
 
     @contextmanager
     def located(self) -> Iterator[None]:
-        """Adds file and line to errors that name a setting."""
+        """Add file and line to errors that name a setting."""
         try:
             yield
         except SettingError as error:
@@ -159,7 +159,7 @@ class Loaded:
 
 
 def load(path: Path) -> Loaded:
-    """Reads the settings; relative paths in them are relative to the directory `path` names.
+    """Read the settings; relative paths in them are relative to the directory of `path`.
 
     To that directory, not to the one behind a symbolic link: in a ConfigMap mount the file is a
     link, and its target has another name after each update.
@@ -206,7 +206,7 @@ def load(path: Path) -> Loaded:
 
 
 def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Settings whose file, or the directory to write it to, is not there; and the remedy."""
+    """Yield settings whose file, or the directory to write it to, is missing; and the remedy."""
     state = settings.accuracy.state_file
     if state is not None and not state.parent.is_dir():
         yield (

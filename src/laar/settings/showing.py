@@ -12,7 +12,7 @@ from laar.settings.settings import Loaded
 
 
 def as_yaml(loaded: Loaded) -> str:
-    """Every setting with its origin as a comment; `load` takes the result as it takes the file."""
+    """Return every setting, its origin as a comment, in a form that `load` reads."""
     parts = []
     for name, value in loaded.settings.model_dump(mode="json").items():
         origin = loaded.origins.get(name)

@@ -221,7 +221,7 @@ class Outbox:
         self._version = table.version
         self._addresses += [""] * (table.capacity - len(self._addresses))
         for slot in table.active.tolist():
-            self._addresses[slot] = table.spec(slot).address
+            self._addresses[slot] = table.spec(slot).key
         gone = [each for each in self._told if table.slot_counted(each) < 0]
         self._told.difference_update(gone)
         return gone

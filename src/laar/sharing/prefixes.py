@@ -61,7 +61,7 @@ class SharedPrefixes:
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
             known, anchor, tail = self.chains.pack(chain.hashes)
-            address = self._table.spec(slot).address
+            address = self._table.spec(slot).key
             size = chain.total_bytes
             self._add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
@@ -75,7 +75,7 @@ class SharedPrefixes:
         """Sends that a cache is empty, unless another picker has just seen the same."""
         if not self._is_first(slot):
             return False
-        self._add(Cleared(self._table.spec(slot).address))
+        self._add(Cleared(self._table.spec(slot).key))
         return True
 
     def heard_clear(self, slot: int) -> bool:
@@ -89,7 +89,7 @@ class SharedPrefixes:
         recent = {
             address: at for address, at in self._cleared_at.items() if self.now - at < CLEAR_ONCE_S
         }
-        self._cleared_at, address = recent, self._table.spec(slot).address
+        self._cleared_at, address = recent, self._table.spec(slot).key
         if address in recent:
             return False
         recent[address] = self.now

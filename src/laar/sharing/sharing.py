@@ -328,7 +328,7 @@ class Sharing:
     def _said(self, slot: int, word: Word) -> None:
         table = self.director.table
         if slot in table.active:
-            self._add(Heard(table.spec(slot).address, word))
+            self._add(Heard(table.spec(slot).key, word))
 
     def _sampled(self, slot: int, sample: Sample) -> None:
         passed_s = max(0.0, self.now - self._samples_at)
@@ -337,7 +337,7 @@ class Sharing:
         table = self.director.table
         if self._samples >= 1.0 and slot in table.active:
             self._samples -= 1.0
-            self._add(Learned(table.spec(slot).address, sample))
+            self._add(Learned(table.spec(slot).key, sample))
 
     def _reported(self, outcome: Taken) -> None:
         self._add(Reported(outcome))

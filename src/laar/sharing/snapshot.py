@@ -72,7 +72,7 @@ def snapshot(
     """
     director = sharing.director
     table = director.table
-    addresses = {slot: table.spec(slot).address for slot in table.active.tolist()}
+    addresses = {slot: table.spec(slot).key for slot in table.active.tolist()}
     uses: list[Kept] = []
     sizes: _Sizes | None = None
     if sharing.prefixes is not None:

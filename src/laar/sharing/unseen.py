@@ -58,7 +58,7 @@ class Unseen:
         """1 for the endpoints that another picker owns, by slot."""
         names = np.zeros(self._table.capacity, np.uint64)
         for slot in self._table.active.tolist():
-            names[slot] = xxhash.xxh3_64_intdigest(self._table.spec(slot).address.encode())
+            names[slot] = xxhash.xxh3_64_intdigest(self._table.spec(slot).key.encode())
         theirs = np.maximum.reduce([_draws(names, other) for other in others])
         owned: Floats = (theirs > _draws(names, self._origin)).astype(float)
         return owned

@@ -9,21 +9,15 @@ of answers that were read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import Metric
-
-from laar.telemetry.families import Histogram, counter, gauge, histogram
+from laar.telemetry.metrics import Histogram
 
 if TYPE_CHECKING:
     from laar.context.hook import ContextHook, HookResult
 
 GROUPS = ("hook", "control", "observed")
-
-_MEMORIES = ("index_documents", "index_orders", "index_capacity", "index_scopes", "memo_entries")
-_CAUSES = ("capacity", "ttl", "told")
 
 _ADDED_BOUNDS_S = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4, 7.5e-4, 1e-3, 2e-3, 5e-3)
 
@@ -37,11 +31,11 @@ class Mean:
 
     @property
     def mean(self) -> float:
-        """The mean."""
+        """Return the mean."""
         return self.total / self.n if self.n else 0.0
 
     def add(self, value: float) -> None:
-        """Takes in one value."""
+        """Add a value."""
         self.n += 1
         self.total += value
 
@@ -72,16 +66,16 @@ class Group:
 
     @property
     def ttft_seconds(self) -> float:
-        """Sum of the measured times to first token."""
+        """Return the sum of the measured times to first token."""
         return self.ttft_s.total
 
     @property
     def ttft_samples(self) -> int:
-        """Number of measured times to first token."""
+        """Return the number of measured times to first token."""
         return self.ttft_s.n
 
     def decided(self, result: HookResult) -> None:
-        """Counts a request."""
+        """Count a request."""
         self.eligible += 1
         self.document_bytes += result.document_bytes
         self.expected_bytes += result.predicted_hit_bytes
@@ -90,7 +84,7 @@ class Group:
     def measured(
         self, ttft_s: float | None, prompt_tokens: int | None, cached_tokens: int | None
     ) -> None:
-        """Counts an answer that was read; None for a figure that it did not show."""
+        """Count an answer that was read; None for a figure that it did not show."""
         if ttft_s is not None:
             self.ttft_s.add(ttft_s)
         if prompt_tokens and cached_tokens is not None:
@@ -110,7 +104,7 @@ class RouteTally:
     def __init__(self, name: str, hook: ContextHook) -> None:
         self.name = name
         self.hook = hook
-        self.added = Histogram(_ADDED_BOUNDS_S)
+        self.added_s = Histogram(_ADDED_BOUNDS_S)
         self.reasons: Counter[str] = Counter()
         self.shapes: Counter[str] = Counter()
         self.groups = {group: Group() for group in GROUPS}
@@ -122,71 +116,5 @@ class RouteTally:
         return gain is not None and gain.off
 
     def forget_groups(self) -> None:
-        """Starts the comparison afresh."""
+        """Start the comparison afresh."""
         self.groups = {group: Group() for group in GROUPS}
-
-
-def context_families(routes: Callable[[], Sequence[RouteTally]]) -> Iterator[Metric]:
-    """Reads the counters of the routes, whose names come from the settings, at each scrape."""
-    tallies = routes()
-    stats = [(route.name, route.hook.stats()) for route in tallies]
-    yield counter(
-        "laar_context_requests",
-        "Request bodies that the context hook examined, by outcome.",
-        (((route.name, reason), n) for route in tallies for reason, n in route.reasons.items()),
-        ("route", "reason"),
-    )
-    yield counter(
-        "laar_context_lists",
-        "Lists of documents found, by shape; unknown_* if documents were announced "
-        "but their shape is unknown.",
-        (((route.name, shape), n) for route in tallies for shape, n in route.shapes.items()),
-        ("route", "shape"),
-    )
-    yield gauge(
-        "laar_context_off",
-        "1 if the context hook switched itself off on the route, else 0.",
-        ((route.name, float(route.is_off)) for route in tallies),
-        ("route",),
-    )
-    yield gauge(
-        "laar_context_entries",
-        "Entries in the memories of the context hook, by memory.",
-        (((name, memory), of[memory]) for name, of in stats for memory in _MEMORIES),
-        ("route", "memory"),
-    )
-    yield counter(
-        "laar_context_evicted",
-        "Remembered orders that were dropped, by cause.",
-        (((name, why), of[f"index_evicted_{why}"]) for name, of in stats for why in _CAUSES),
-        ("route", "cause"),
-    )
-    yield histogram(
-        "laar_context_added_seconds",
-        "Seconds that the context hook added to a request.",
-        {route.name: route.added for route in tallies},
-        ("route",),
-    )
-    groups = [
-        ((route.name, name), group) for route in tallies for name, group in route.groups.items()
-    ]
-    for name, text in _GROUP_FIGURES.items():
-        yield counter(
-            f"laar_context_{name}",
-            text,
-            ((key, float(getattr(group, name))) for key, group in groups),
-            ("route", "group"),
-        )
-
-
-_GROUP_FIGURES = {
-    "eligible": "Requests with documents that could be ordered.",
-    "document_bytes": "Bytes of documents that could be ordered.",
-    "expected_bytes": "Document bytes expected in the cache with the hook's order.",
-    "received_bytes": "Document bytes expected in the cache with the order as received.",
-    "prompt_tokens": "Prompt tokens of requests with documents whose usage was read.",
-    "cached_tokens": "Prompt tokens of requests with documents, found in the engines' caches.",
-    "ttft_seconds": "Sum of the seconds from decision to first byte, of answers that were read.",
-    "ttft_samples": "Requests whose time to first token laar_context_ttft_seconds_total includes.",
-}
-"""Help texts by attribute of `Group`."""

@@ -65,7 +65,7 @@ class DecisionMemory:
         self.decided_total = 0
 
     def decided(self, decision: Decision) -> None:
-        """Remembers a decision; the oldest makes room."""
+        """Remember a decision; drop the oldest if there are too many."""
         record = self.record(decision)
         self.decided_total += 1
         self._records[record.id] = self._open[record.id] = record
@@ -75,7 +75,7 @@ class DecisionMemory:
             self._bytes -= _size(oldest)
 
     def record(self, decision: Decision) -> DecisionRecord:
-        """The record of a decision, without remembering it."""
+        """Return the record of a decision, without remembering it."""
         table = self._table
         if self._specs_version != table.version:
             self._specs_version = table.version
@@ -83,7 +83,7 @@ class DecisionMemory:
         return record_of(decision, self._specs, table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Notes how a decision's request ended, be it remembered still or not."""
+        """Note how a decision's request ended, whether or not it is still remembered."""
         record, flight = self._open.pop(decision.id, None), decision.flight
         if record is not None:
             record.end = end
@@ -93,15 +93,15 @@ class DecisionMemory:
             self._on_settled(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
-        """The record with this id, while it is remembered."""
+        """Return the record with this id, while it is remembered."""
         return self._records.get(decision_id)
 
     def latest(self, count: int) -> Iterator[DecisionRecord]:
-        """The last `count`, newest first."""
+        """Return the last `count` records, newest first."""
         return islice(reversed(self._records.values()), count)
 
     def explained(self, record: DecisionRecord) -> dict[str, object]:
-        """The record for a reader."""
+        """Return the record for a reader."""
         shown = explained(record)
         correct = self.reports.outcome_of(record.id) if self.reports is not None else None
         return shown if correct is None else shown | {"correct": correct}

@@ -66,11 +66,11 @@ class History:
         self._ring = [_Bin() for _ in range(BINS)]
 
     def decided(self, now: float) -> None:
-        """Counts a decision."""
+        """Count a decision."""
         self._at(now).decisions += 1
 
     def settled(self, record: DecisionRecord, now: float) -> None:
-        """Counts the end of a request."""
+        """Count the end of a request."""
         end = record.end
         if end is None:
             return
@@ -84,12 +84,12 @@ class History:
             current.prompt_tokens += end.prompt_tokens
 
     def answered(self, answered: Answered, now: float) -> None:
-        """Takes a judged answer; what counts is the time to a correct one."""
+        """Count a judged answer by its time, if it is correct."""
         if answered.correct and answered.seconds is not None:
             self._at(now).ttca_s.add(answered.seconds, self._rng)
 
     def curves(self, now: float) -> dict[str, object]:
-        """The hour up to now, oldest first; None where a bin has no value.
+        """Return the last hour, oldest first; None where a bin has no value.
 
         `rate` is in decisions a second, `hits` a share of the prompt tokens, `failed` a share of
         the requests that ended, the times are medians in seconds. The bin under way is left out.

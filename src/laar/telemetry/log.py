@@ -63,11 +63,11 @@ class DecisionLog:
         self.dropped = 0
 
     def add(self, record: DecisionRecord) -> None:
-        """Queues a settled decision, if there is room."""
+        """Queue a settled decision, unless the queue is full."""
         self._append(record)
 
     def judged(self, decision_id: str, correct: bool) -> None:
-        """Queues the outcome of a decision: it comes when the decision's line is long written."""
+        """Queue the outcome of a decision, whose own line was written long before."""
         told = {"decision_id": decision_id, "correct": correct}
         self._append(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
 
@@ -78,7 +78,7 @@ class DecisionLog:
         self._queue.append(entry)
 
     async def run(self) -> None:
-        """Writes until cancelled, then the rest of the queue."""
+        """Write until cancelled, then the rest of the queue."""
         try:
             while True:
                 await asyncio.sleep(_INTERVAL_S)
@@ -90,7 +90,7 @@ class DecisionLog:
                 self._note(len(lines), self._write(b"".join(lines)))
 
     async def flush(self) -> None:
-        """Writes all lines that are queued now."""
+        """Write all lines that are queued now."""
         for _ in range(len(self._queue)):
             self._lines.append(self._line(self._queue.popleft()))
             if len(self._lines) % _SLICE == 0:
@@ -131,7 +131,7 @@ class DecisionLog:
         return None
 
     def _rotate(self) -> None:
-        """Begins a new file when it is time. Workers write one log: one of them moves it."""
+        """Begin a new file when it is time. Workers write one log: one of them moves it."""
         with contextlib.suppress(FileNotFoundError):  # there is none, or another has moved it
             if self._path.stat().st_size < self._max_bytes:
                 return

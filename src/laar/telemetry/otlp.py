@@ -52,7 +52,7 @@ class Sender:
         self.failed = 0
 
     def export(self, batch: Sequence[Any]) -> object:
-        """Sends a batch; the SDK's thread calls this."""
+        """Send a batch; the SDK's thread calls this."""
         self._session.took = False
         result: object = self._exporter.export(batch)
         if self._session.took:
@@ -62,11 +62,11 @@ class Sender:
         return result
 
     def shutdown(self) -> None:
-        """Ends retries; a batch that is offered from now on has failed."""
+        """End retries; batches offered from now on fail."""
         self._exporter.shutdown()
 
     def begin(self, processor: Callable[[Any], Any]) -> Any:
-        """Starts the thread; returns what puts records into its queue.
+        """Start the thread; return the processor that fills its queue.
 
         Args:
             processor: makes that, of this exporter.
@@ -79,12 +79,12 @@ class Sender:
         return self._processor
 
     def end(self) -> None:
-        """Ends what `begin` started, when nothing was offered yet."""
+        """End what `begin` started, when nothing was offered yet."""
         if self._processor is not None:
             self._processor.shutdown()
 
     async def run(self) -> None:
-        """Waits until cancelled, then a second at most for unsent batches."""
+        """Wait until cancelled, then a second at most for unsent batches."""
         try:
             await asyncio.Event().wait()
         finally:
@@ -130,7 +130,7 @@ class _Session(requests.Session):
 
 
 def _why(error: BaseException) -> str:
-    """The reason, in the same words each time: a problem that changes is logged again."""
+    """Return the reason, always in the same words: a problem that changes is logged again."""
     if isinstance(error, requests.Timeout):
         return "timed out"
     while below := error.__cause__ or error.__context__:
@@ -139,7 +139,7 @@ def _why(error: BaseException) -> str:
 
 
 def resource(service_name: str | None, version: str) -> Resource:
-    """The sender's resource; its name is the setting's, else the environment's, else laar's."""
+    """Return the sender's resource, named by the settings, the environment or laar."""
     ours = {
         "service.name": "laar",
         "service.version": version,
@@ -150,5 +150,5 @@ def resource(service_name: str | None, version: str) -> Resource:
 
 
 def quiet() -> None:
-    """Stops the SDK's lines for each batch and for each header that a client got wrong."""
+    """Silence the SDK's lines for each batch and for each wrong header of a client."""
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)

@@ -18,7 +18,7 @@ from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
-from laar.telemetry.metrics import Metrics
+from laar.telemetry.problems import Problems
 
 MAX_FLEET = 200
 """Endpoints shown; of more, the ones in trouble and the busiest."""
@@ -43,7 +43,7 @@ class HitRates:
         self._rates: dict[str, float] = {}
 
     def read(self, address: str, reading: Reading) -> None:
-        """Takes one scrape; a rate needs two."""
+        """Read one scrape; a rate needs two."""
         queries, hits = reading.prefix_queries_tokens, reading.prefix_hits_tokens
         before = self._counters.get(address)
         self._counters[address] = (queries, hits)
@@ -54,14 +54,14 @@ class HitRates:
         self._rates[address] = old + self._WEIGHT * (rate - old)
 
     def keep(self, addresses: Iterable[str]) -> None:
-        """Forgets every other endpoint."""
+        """Forget every other endpoint."""
         wanted = set(addresses)
         for known in (self._counters, self._rates):
             for address in known.keys() - wanted:
                 del known[address]
 
     def of(self, address: str) -> float:
-        """The rate in 0..1; NaN while it is not known."""
+        """Return the rate in 0..1; NaN while it is not known."""
         return self._rates.get(address, math.nan)
 
 
@@ -71,7 +71,7 @@ class PageModel:
     Args:
         director: its endpoints and its filters.
         memory: the last decisions.
-        metrics: problems of collectors.
+        problems: the open problems.
         hit_rates: hit rates of the engines' caches.
         about: version, mode, policy; the owner may change it.
     """
@@ -80,30 +80,30 @@ class PageModel:
         self,
         director: Director,
         memory: DecisionMemory,
-        metrics: Metrics,
+        problems: Problems,
         hit_rates: HitRates,
         about: dict[str, object],
     ) -> None:
         self._director = director
         self._table = director.table
         self._memory = memory
-        self._metrics = metrics
+        self._problems = problems
         self._hit_rates = hit_rates
         self._about = about
         self._last = (math.nan, 0)
 
     def fleet(self, now: float) -> dict[str, object]:
-        """The endpoints and the problems, without the decisions."""
+        """Return the endpoints and the problems, without the decisions."""
         records = list(self._memory.latest(_RECENT))
         return {
             "about": self._about,
             "fleet": self._fleet(now, records),
             "fleet_total": len(self._table),
-            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
+            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
         }
 
     def health(self, now: float) -> Counter[str]:
-        """The number of endpoints in each state."""
+        """Return the number of endpoints in each state."""
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
@@ -131,7 +131,7 @@ class PageModel:
             "predicted": _predicted(records),
             "retries": _retries(records, memory),
             "shadow": _shadow(records),
-            "problems": dict(islice(self._metrics.problems.items(), _PROBLEMS)),
+            "problems": dict(islice(self._problems.items(), _PROBLEMS)),
         }
 
     def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
@@ -148,7 +148,7 @@ class PageModel:
             spec = table.spec(slot)
             rows.append(
                 {
-                    "endpoint": spec.address,
+                    "endpoint": spec.key,
                     "model": spec.models[0],
                     "region": spec.region,
                     "health": health[slot],
@@ -160,7 +160,7 @@ class PageModel:
                     "waiting": float(table.waiting[slot]),
                     "running": float(table.running[slot]),
                     "kv_usage": float(table.kv_usage[slot]),
-                    "hit_rate": self._hit_rates.of(spec.address),
+                    "hit_rate": self._hit_rates.of(spec.key),
                     "probability": float(probability[slot]),
                     "answers": 1.0 if learned is None else learned.answers(slot, now),
                     "read_age_s": now - float(table.read_at[slot]),
@@ -170,7 +170,7 @@ class PageModel:
         return rows
 
     def _probability(self, records: Sequence[DecisionRecord]) -> Floats:
-        """The mean P(correct) that the last requests gave each endpoint; NaN without one."""
+        """Return the mean P(correct) that the last requests gave each endpoint; NaN without one."""
         total, count = np.zeros(self._table.capacity), np.zeros(self._table.capacity)
         for record in records[:_RECENT]:
             if record.view is not None:
@@ -197,7 +197,7 @@ class PageModel:
 
 
 def _failures(records: Sequence[DecisionRecord]) -> list[dict[str, object]]:
-    """The failures by model, endpoint and status, the most frequent first."""
+    """Return the failures by model, endpoint and status, the most frequent first."""
     counts = Counter(
         (a.answered or a.model, a.served or a.picked, a.end.status)
         for a in records
@@ -245,7 +245,7 @@ def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
 
 
 def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[str, object]:
-    """Attempts by number, and the time to a correct answer of the chains that are known whole."""
+    """Return attempts by number, and the time to a correct answer of complete chains."""
     attempts: dict[int, list[int]] = {}
     times = []
     for record in records:
@@ -268,7 +268,7 @@ def _retries(records: Sequence[DecisionRecord], memory: DecisionMemory) -> dict[
 
 
 def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None:
-    """The time of a chain's first decision; None when a link is not remembered."""
+    """Return the time of a chain's first decision; None when a link is not remembered."""
     for _ in range(len(record.tried)):
         previous = memory.reports.previous_of(record.id) if memory.reports else None
         found = memory.get(previous) if previous is not None else None
@@ -279,7 +279,7 @@ def _chain_began(record: DecisionRecord, memory: DecisionMemory) -> float | None
 
 
 def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
-    """How often the serving picker chose as laar would have, and the gain of laar's choice.
+    """Return how often the serving picker agreed with laar, and the gain of laar's choice.
 
     `saved_s` and `more_correct` are means over the requests whose served endpoint was a candidate:
     expected seconds to a correct answer, and P(correct), by laar's own estimate.

@@ -17,19 +17,16 @@ that have left stay known: what is held for them is the sign to start one again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from prometheus_client.core import Metric
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.membership import POOL_LABEL
-from laar.core.traffic import seconds_ahead
+from laar.core.membership import POOL_LABEL, key_of
 from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
-from laar.telemetry.families import counter, gauge
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
@@ -70,7 +67,7 @@ class PoolMetrics:
         self._seen: set[_Pool] = set()
 
     def decided(self, decision: Decision) -> None:
-        """Counts a decision."""
+        """Count a decision."""
         expected = self._expected(decision)
         if expected is None or decision.request.shadow:
             return
@@ -80,49 +77,33 @@ class PoolMetrics:
             self._count(decision, self._late)
 
     def waited(self, outcome: Outcome) -> None:
-        """Counts a request that was held: its decision counted it without that time."""
+        """Count a request that was held: its decision counted it without that time."""
         decision = outcome.verdict
         if isinstance(decision, Decision):
             expected = self._expected(decision)
             if expected is not None and expected[0] <= expected[1] < expected[0] + outcome.waited_s:
                 self._count(decision, self._late)
 
-    def collect(self) -> Iterator[Metric]:
-        """Makes the metric families; called for each scrape."""
-        labels = ("pool", "model")
-        shed, requests = self._shed(), self._requests.copy()
-        requests.update(shed)
-        yield gauge(
-            "laar_pool_work_seconds",
-            "Seconds of engine time that the waiting prompts need: at endpoints and in "
-            "flow control.",
-            self._work().items(),
-            labels,
-        )
-        yield counter(
-            "laar_pool_requests",
-            "Requests with an expected time to first token, and requests shed; shed "
-            "requests have an empty `model`.",
-            requests.items(),
-            labels,
-        )
-        yield counter(
-            "laar_pool_expected_late",
-            "Requests whose first token is expected after their objective; shed requests "
-            "have an empty `model`.",
-            ((pool, self._late[pool] + shed[pool]) for pool in requests),
-            labels,
-        )
+    def requests(self) -> Counter[_Pool]:
+        """Return the requests with an expected time to first token, and those shed."""
+        found = self._requests.copy()
+        found.update(self._shed())
+        return found
+
+    def expected_late(self) -> dict[_Pool, int]:
+        """Return the requests whose first token is expected too late, and those shed."""
+        late, shed = self._late, self._shed()
+        return {pool: late[pool] + shed[pool] for pool in self.requests()}
 
     def _shed(self) -> Counter[_Pool]:
-        """Requests of clients that still asked, refused at once or after a wait."""
+        """Return the requests of clients that still asked, refused at once or after a wait."""
         if self.admission is None:
             return Counter()
         sheds = self.admission.queue.sheds.items()
         return Counter({("", ""): sum(n for why, n in sheds if why not in _CLIENTS_OR_OURS)})
 
     def _expected(self, decision: Decision) -> tuple[float, float] | None:
-        """Seconds to the first token, expected and wanted."""
+        """Return the seconds to the first token, expected and wanted."""
         view, at = decision.view, decision.position
         if view is None or view.terms is None or view.terms.ttft_s is None:
             return None
@@ -131,21 +112,22 @@ class PoolMetrics:
         return view.terms.ttft_s.item(at), self.settings.objective_of(decision.request, alone_s)
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
-        slot = self._director.table.slot(decision.address)
+        slot = self._director.table.slot(key_of(decision.address, decision.rank))
         if slot < 0:
             return
         pool = self._director.table.spec(slot).labels.get(POOL_LABEL, ""), decision.model
         if pool in self._requests or len(self._requests) < MAX_POOLS:
             counts[pool] += 1
 
-    def _work(self) -> dict[_Pool, float]:
+    def work_s(self) -> dict[_Pool, float]:
+        """Return the seconds of engine time that waiting prompts need."""
         table, engines, now = self._director.table, self._director.engines, self._clock()
         slots = table.active.copy()
         found: dict[_Pool, float] = {}
         if len(slots):
             read = engines.reads(slots)
-            (ahead_s, since, free_at, *_), _ = engines.traffic.asked(slots, now)
-            seconds = read * seconds_ahead(np.maximum, ahead_s, since, free_at, now, read)
+            asked, _ = engines.traffic.asked(slots, now)
+            seconds = read * asked.seconds_ahead(now, read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]

@@ -27,7 +27,7 @@ class Problems(Mapping[str, str]):
         """Reports since the start, by kind."""
 
     def report(self, source: str, message: str | None) -> None:
-        """Notes that `source` has a problem, again at each failure.
+        """Note that `source` has a problem, again at each failure.
 
         None ends it; an empty message as well, since the source is no longer watched.
         """

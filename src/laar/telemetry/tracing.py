@@ -61,11 +61,11 @@ class Spans:
         self._tracer = self._provider.get_tracer("laar")
 
     def begin(self) -> None:
-        """Starts to send."""
+        """Start to send."""
         self._provider.add_span_processor(self._sender.begin(BatchSpanProcessor))
 
     def join(self, caller: Metadata, parent: str, state: str) -> Trace | None:
-        """The trace that a decision asked for now is seen in; None when it is seen in none.
+        """Return the trace of a decision that is asked for now; None if it is in none.
 
         Args:
             caller: metadata of the call. A proxy that traces names its own span of the call there,
@@ -88,13 +88,13 @@ class Spans:
         return Trace(trace_id=format_trace_id(span.get_span_context().trace_id), span=span)
 
     def settled(self, record: DecisionRecord) -> None:
-        """Ends the span of a decision whose request has ended, where it has one."""
+        """End the span of a decision whose request has ended, if it has one."""
         if record.trace is not None:
             told = attributes(shown(record, ranked=True))
             self._end(record.trace, told, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
-        """Ends the span of a request that got no endpoint, where it has one."""
+        """End the span of a request that got no endpoint, if it has one."""
         if request.trace is not None:
             request.trace.span.set_status(StatusCode.ERROR)
             told = {
@@ -126,11 +126,11 @@ class LogRecords:
         self._logger = self._provider.get_logger("laar")
 
     def begin(self) -> None:
-        """Starts to send."""
+        """Start to send."""
         self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
 
     def settled(self, record: DecisionRecord) -> None:
-        """Makes a record of a decision whose request has ended."""
+        """Send a record of a decision whose request has ended."""
         line, trace = shown(record), record.trace
         self._logger.emit(
             timestamp=round(record.time_s * 1e9),
@@ -144,7 +144,7 @@ class LogRecords:
 
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
-    """A span's attributes, from a ranked record; `laar.chosen.*` and arrays `laar.runners_up.*`."""
+    """Return a span's attributes from a record: `laar.chosen.*`, arrays `laar.runners_up.*`."""
     told = _renamed(of, fields.ATTRIBUTES)
     chosen, *others = of["candidates"][: 1 + RUNNERS_UP]
     for name, value in chosen.items():
@@ -165,7 +165,7 @@ def _renamed(of: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, objec
 
 
 def _said(told: Mapping[str, object]) -> dict[str, Any]:
-    """Drops values without content: None, empty, NaN."""
+    """Drop values without content: None, empty, NaN."""
     return {
         name: value
         for name, value in told.items()

@@ -28,7 +28,7 @@ from laar.protocol.events import (
     Shape,
     WholeRequest,
 )
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST"}
 
@@ -51,7 +51,7 @@ class Driven:
         self.director = Director(
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
-        self.stream = Stream(StreamSettings(), new_id=lambda: "id")
+        self.stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
         event = WholeRequest(HEADERS, "", sent or body(), None, attempts)
         (ask,) = self.stream.receive(event, 1.0)
         assert type(ask) is Ask
@@ -168,14 +168,14 @@ def test_where_others_can_answer_the_head_is_expected_sooner(latency_s, fields, 
 
 
 def test_a_filter_in_front_that_answers_first_tells_the_shape():
-    stream = Stream(StreamSettings(), new_id=lambda: "id")
+    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
     stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0)
     (echoed,) = stream.receive(ResponseBody(b"no", True), 2.0)
     assert (echoed.data, echoed.end, echoed.direction) == (b"no", True, Direction.RESPONSE)
 
 
 def test_a_gateway_that_does_not_say_how_often_it_tries_gets_each_endpoint_once():
-    stream = Stream(StreamSettings(), new_id=lambda: "id")
+    stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
     stream.receive(RequestHeaders(HEADERS, False, Shape.GATEWAY), 1.0)
     (ask,) = stream.receive(RequestBody(body(), True), 1.0)
     driven = Driven(1, 0)

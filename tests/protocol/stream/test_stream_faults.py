@@ -27,7 +27,7 @@ from laar.protocol.events import (
     RequestTrailers,
     Shape,
 )
-from laar.protocol.stream import PIECE_BYTES, Stream, StreamSettings
+from laar.protocol.stream import PIECE_BYTES, Environment, Stream, StreamSettings
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps(
@@ -36,7 +36,7 @@ BODY = orjson.dumps(
 
 
 def stream():
-    return Stream(StreamSettings(), new_id=lambda: "made")
+    return Stream(Environment(settings=StreamSettings(), new_id=lambda: "made"))
 
 
 def feed(machine, event):

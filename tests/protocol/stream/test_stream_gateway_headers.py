@@ -6,14 +6,14 @@ from test_stream_machine import BODY, Driver
 
 from laar.core.request import Api
 from laar.protocol.events import Ask, RequestBody, RequestHeaders, ResponseHeaders, Shape
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 
 REWRITTEN = {":path": "/team/blue", ":method": "POST"}
 
 
 def asked(headers, body=BODY, **settings):
     """The request that a stream with these settings asks about."""
-    stream = Stream(StreamSettings(**settings), new_id=lambda: "made")
+    stream = Stream(Environment(settings=StreamSettings(**settings), new_id=lambda: "made"))
     list(stream.receive(RequestHeaders(headers, False, Shape.GATEWAY), 0.0))
     (ask,) = stream.receive(RequestBody(body, True), 0.0)
     assert isinstance(ask, Ask)

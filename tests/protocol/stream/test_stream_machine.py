@@ -44,8 +44,9 @@ from laar.protocol.events import (
     WholeRequest,
 )
 from laar.protocol.openai import ASIDE_BYTES, try_read
-from laar.protocol.stream import PIECE_BYTES, HeldBytes, Stream, StreamSettings
+from laar.protocol.stream import PIECE_BYTES, Environment, HeldBytes, Stream, StreamSettings
 from laar.protocol.stream.phases import RequestPhase
+from support.exploring import examples
 
 HEADERS = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
@@ -67,10 +68,12 @@ class Driver:
             table, build_policies(CostWeights()), DirectorSettings(), rng=random.Random(1)
         )
         self.stream = Stream(
-            StreamSettings(**{"max_body_bytes": 1 << 20, **settings}),
-            sampled=lambda _now: read_answer,
-            new_id=lambda: "made-id",
-            held=held,
+            Environment(
+                settings=StreamSettings(**{"max_body_bytes": 1 << 20, **settings}),
+                sampled=lambda _now: read_answer,
+                new_id=lambda: "made-id",
+                held=held,
+            )
         )
         self.now = 0.0
         self.log = []
@@ -194,7 +197,7 @@ def test_the_first_byte_of_a_refusal_is_told_from_that_of_an_answer(status, ok):
 # -- gateway -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     cuts=st.lists(st.integers(0, 200_000), max_size=6),
     size=st.sampled_from([0, 10, PIECE_BYTES, 2 * PIECE_BYTES + 1, 150_000]),
@@ -520,7 +523,7 @@ EVENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(EVENTS, max_size=12), st.booleans())
 def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):
     held = HeldBytes(1 << 20)

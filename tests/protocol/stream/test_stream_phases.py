@@ -15,7 +15,7 @@ from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
 from laar.protocol.openai import try_read
-from laar.protocol.stream import Stream, StreamSettings, request_half
+from laar.protocol.stream import Environment, Stream, StreamSettings, request_half
 from laar.protocol.stream.phases import TRANSITIONS, RequestPhase, ResponsePhase
 
 SHORT = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hello"}]})
@@ -72,6 +72,8 @@ class Faulty:
     def priority(self, objective, pool):
         return 0
 
+    rewrites = ("",)
+
     def rewrite(self, model, pool):
         if self.rng.random() < 0.1:
             raise OSError
@@ -81,10 +83,12 @@ def walk(director, rng):
     """One stream, driven as the server drives it; yields each move of each half."""
     faulty = Faulty(rng)
     stream = Stream(
-        StreamSettings(max_body_bytes=1500),
-        new_id=lambda: "id",
-        enforced=faulty,
-        rules=faulty,
+        Environment(
+            settings=StreamSettings(max_body_bytes=1500),
+            new_id=lambda: "id",
+            enforced=faulty,
+            rules=faulty,
+        )
     )
     pending = [event(rng) for _ in range(8)]
     while pending:

@@ -18,32 +18,37 @@ from laar.core.shadow import EnforcedShare
 from laar.errors import RequestError
 from laar.policies import build_policies
 from laar.protocol import events as ev
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
+from support.exploring import examples
 
 CHAT = {":path": "/v1/chat/completions", ":method": "POST", "x-request-id": "r1"}
 BODY = orjson.dumps({"model": "auto", "messages": [{"role": "user", "content": "hello"}]})
 BAD = (b"{", b'{"model":"nobody","messages":[]}', b"x" * 200)
 
 
+def a_director(assessor=None):
+    table = EndpointTable()
+    specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=(f"m{i}",)) for i in (1, 2)]
+    table.replace("test", specs)
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(1),
+        assessor=assessor,
+    )
+
+
 class Driven:
     """A shadowed stream with a director behind it."""
 
-    def __init__(self, *, enforce_share=0.0, max_body_bytes=1 << 20, assessor=None):
-        table = EndpointTable()
-        specs = [EndpointSpec(address=f"10.0.0.{i}:80", models=(f"m{i}",)) for i in (1, 2)]
-        table.replace("test", specs)
-        self.director = Director(
-            table,
-            build_policies(CostWeights()),
-            DirectorSettings(),
-            rng=random.Random(1),
-            assessor=assessor,
-        )
+    def __init__(self, *, enforce_share=0.0, max_body_bytes=1 << 20, assessor=None, director=None):
+        self.director = director or a_director(assessor)
         limits = StreamSettings(max_body_bytes=max_body_bytes)
         self.stream = Stream(
-            limits,
-            new_id=lambda: "made",
-            enforced=EnforcedShare(enforce_share),
+            Environment(
+                settings=limits, new_id=lambda: "made", enforced=EnforcedShare(enforce_share)
+            )
         )
         self.decision = None
         self.end = None
@@ -101,7 +106,7 @@ def test_a_native_request_goes_on_as_it_came(body):
     assert (driven.decision is not None) == (body == BODY)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     body=st.one_of(st.sampled_from((BODY, *BAD)), st.binary(max_size=300)),
     cuts=st.lists(st.integers(0, 300), max_size=4),
@@ -180,8 +185,10 @@ def test_nothing_is_learned_of_an_endpoint_that_nobody_named(served):
 
 
 def test_a_share_is_enforced_by_session_so_that_none_flaps():
+    director = a_director()
+
     def enforced(session, share):
-        driven = Driven(enforce_share=share)
+        driven = Driven(enforce_share=share, director=director)
         headers = {**CHAT, "x-request-id": str(random.random()), "x-laar-session": session}
         driven.feed(ev.RequestHeaders(headers, end=False, shape=ev.Shape.NATIVE))
         (answer,) = driven.feed(ev.RequestBody(BODY, end=True))

@@ -34,20 +34,14 @@ def plan(
             min=1, help="Documents that the cache holds, to estimate hits. Default: no limit."
         ),
     ] = None,
-    min_docs: Annotated[
-        int, typer.Option(min=2, help="Leave shorter lists of documents as they are.")
-    ] = 3,
+    min_docs: Annotated[int, typer.Option(min=2, help="Ignore lists with fewer documents.")] = 3,
     annotate: Annotated[
         bool,
         typer.Option(help="After documents that were moved, add a note with their received order."),
     ] = True,
     relabel: Annotated[
-        bool | None,
-        typer.Option(
-            help="Move texts below numbered labels, which keep their places. Default: only "
-            "where the prompt makes no use of the numbers."
-        ),
-    ] = None,
+        bool, typer.Option(help="Move texts below numbered labels, which keep their places.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Order a batch's documents and requests so that prefixes repeat, and estimate the hits.
@@ -60,9 +54,7 @@ def plan(
     from laar_lab.offline import plan_file
 
     out = out or requests.with_suffix(".planned.jsonl")
-    settings = ContextSettings(
-        min_docs=min_docs, annotate=annotate, relabel="auto" if relabel is None else relabel
-    )
+    settings = ContextSettings(min_docs=min_docs, annotate=annotate, relabel=relabel)
     with report_errors():
         if out.resolve() == requests.resolve():
             raise SettingError(f"--out {out} is the input; name another file")

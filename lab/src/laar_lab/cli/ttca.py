@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.lookups import Languages, Lengths
 from laar.cli.terminal import JsonFile, report_errors
+from laar_lab.cli.lab.lookups import Languages, Lengths
 
 
 def ttca(
@@ -17,7 +17,10 @@ def ttca(
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="Policy to measure; repeatable. The first is compared with the others."),
+        typer.Option(
+            help="Policy to measure; repeatable. The first is compared with the others. "
+            "With --url, the picker's settings must name the policies of plug-ins."
+        ),
     ] = None,
     per_cell: Annotated[
         int, typer.Option(help="Number of held-out look-ups for each language and length.", min=1)
@@ -55,7 +58,7 @@ def ttca(
 ) -> None:
     """Ask held-out questions, with retries, and report each policy's time to correct answer."""
     with report_errors():
-        from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
+        from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries
         from laar_lab.live.ttca import Ttca, run_ttca
 
         wanted = Ttca(

@@ -75,9 +75,9 @@ def tune(
     with report_errors():
         import asyncio
 
-        from laar.cli.remote import follow
         from laar.core.cost import TUNABLE
         from laar.tuning.settings import TunerSettings
+        from laar_lab.live.tuner import follow
 
         if live:
             on_window = _show_window if wait else None
@@ -149,8 +149,8 @@ def _show(
 ) -> None:
     from rich.console import Console
 
-    from laar.datalayer.weights_file import write_weights
     from laar_lab.figure import draw
+    from laar_lab.live.tuner import write_weights
     from laar_lab.report import dump, show
     from laar_lab.tuning import tuning_report
 

@@ -87,7 +87,7 @@ CLAIMS = (
     Claim(
         name="every-depth",
         says=f"With 3 to 15 documents a prompt, prefill is {FASTER} times as fast",
-        metric="prompts a second with the hook, by as received",
+        metric="prompts a second with the hook / as received",
         effect="ratio",
         direction="above",
         bound=FASTER,

@@ -81,8 +81,8 @@ def run_way(way: str, requests: int, seed: int) -> dict[str, float]:
 CLAIMS = (
     Claim(
         name="throughout",
-        says=f"In every fifth of the run {MORE:g} times as much of the prompts is found cached",
-        metric="share found cached with the hook, by as received",
+        says=f"In every fifth of the run {MORE:g} times as much of the prompts is cached",
+        metric="share found cached with the hook / as received",
         effect="ratio",
         direction="above",
         bound=MORE,
@@ -92,8 +92,8 @@ CLAIMS = (
     ),
     Claim(
         name="no-decay",
-        says="With the hook, the last fifth finds at least nine tenths of what the second finds",
-        metric="share found cached in the last fifth, by the second",
+        says="With the hook, the last fifth has at least nine tenths of the second's cached share",
+        metric="share found cached in the last fifth / the second",
         effect="ratio",
         direction="above",
         bound=KEPT,

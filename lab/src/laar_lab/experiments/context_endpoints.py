@@ -89,8 +89,8 @@ def _evidence(runs: _Runs, fleets: tuple[tuple[int, int], ...]) -> Evidence:
 CLAIMS = (
     Claim(
         name="round-robin-loses",
-        says="With the hook, round-robin finds less cached than routing by prefix does",
-        metric="documents found cached by round-robin, by what routing finds",
+        says="With the hook, round-robin finds less cached than routing by prefix",
+        metric="documents found cached by round-robin / what routing finds",
         effect="ratio",
         direction="below",
         bound=1.0,
@@ -98,7 +98,7 @@ CLAIMS = (
     ),
     Claim(
         name="balanced",
-        says="Routing by prefix piles nothing up",
+        says="Routing by prefix overloads no endpoint",
         metric="requests of the busiest endpoint by the mean",
         effect="every",
         direction="below",

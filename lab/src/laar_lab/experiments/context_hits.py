@@ -183,7 +183,7 @@ CLAIMS = (
     ),
     Claim(
         name="balanced",
-        says="The hook piles nothing up on one endpoint",
+        says="The hook overloads no endpoint",
         metric="requests of the busiest endpoint by the mean",
         effect="every",
         direction="below",
@@ -193,8 +193,8 @@ CLAIMS = (
     *(
         Claim(
             name=f"planned-{_named(load)}",
-            says=f"{load}: a batch known beforehand finds {times:g} times as much cached",
-            metric="documents found cached as planned, by as received",
+            says=f"{load}: a batch planned in advance finds {times:g} times as much cached",
+            metric="documents found cached as planned / as received",
             effect="ratio",
             direction="above",
             bound=times,

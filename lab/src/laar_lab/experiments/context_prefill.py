@@ -172,7 +172,7 @@ CLAIMS = (
     Claim(
         name="prefill",
         says=f"With most documents shared, prefill is at least {FASTER} times as fast",
-        metric="prompt tokens a second with the hook, by without",
+        metric="prompt tokens a second with the hook / without",
         effect="ratio",
         direction="above",
         bound=FASTER,
@@ -183,7 +183,7 @@ CLAIMS = (
     Claim(
         name="ttft",
         says="Where documents are shared, the mean TTFT is at least 20 % lower",
-        metric="mean TTFT with the hook, by without",
+        metric="mean TTFT with the hook / without",
         effect="ratio",
         direction="below",
         bound=0.8,
@@ -192,7 +192,7 @@ CLAIMS = (
     Claim(
         name="no-overlap",
         says="Where none are shared, the hook costs at most 2 % of the throughput",
-        metric="prompt tokens a second with the hook, by without",
+        metric="prompt tokens a second with the hook / without",
         effect="ratio",
         direction="above",
         bound=0.98,

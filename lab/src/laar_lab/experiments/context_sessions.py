@@ -108,7 +108,7 @@ CLAIMS = tuple(
     Claim(
         name=f"sessions-{at_once}",
         says=f"With {at_once} sessions at once the mean TTFT is {times} times as fast",
-        metric="mean TTFT as received, by with order and notes",
+        metric="mean TTFT as received / with order and notes",
         effect="ratio",
         direction="above",
         bound=times,

@@ -84,7 +84,8 @@ def turn_messages() -> Callable[[Turn], _Messages]:
     history: dict[int, _Messages] = {}
 
     def messages(turn: Turn) -> _Messages:
-        listed = "\n\n".join(document(doc, DOC_TOKENS) for doc in turn.docs)
+        texts = (document(doc, DOC_TOKENS) for doc in turn.docs)
+        listed = "\n".join(f"<document>{text}</document>" for text in texts)
         said = history.setdefault(
             turn.conversation, [{"role": "system", "content": "Answer from the documents."}]
         )
@@ -110,7 +111,8 @@ def run_questions(way: str, k: int, questions: int, seed: int) -> dict[str, floa
     load = memories(seed, users=12, questions=questions, k=k, pool=2 * k, every_s=k / 400)
 
     def messages(turn: Turn) -> _Messages:
-        listed = "\n".join(f"- {document(doc, MEMORY_TOKENS)}" for doc in turn.docs)
+        texts = (document(doc, MEMORY_TOKENS) for doc in turn.docs)
+        listed = "\n".join(f"<memory>{text}</memory>" for text in texts)
         return [
             {
                 "role": "system",
@@ -177,7 +179,7 @@ TURNS = (
     Claim(
         name="ttft",
         says="Over five turns with 40 % repeats the hook halves the mean TTFT",
-        metric="mean TTFT as received, by with order and notes",
+        metric="mean TTFT as received / with order and notes",
         effect="ratio",
         direction="above",
         bound=TURNS_FASTER,
@@ -192,7 +194,7 @@ MEMORIES = tuple(
     Claim(
         name=f"memories-{k}",
         says=f"{k} memories, in the order sent before, make the mean TTFT {times} times as fast",
-        metric="mean TTFT as received, by with order",
+        metric="mean TTFT as received / with order",
         effect="ratio",
         direction="above",
         bound=times,

@@ -323,48 +323,48 @@ CLAIMS = (
     _claim(
         "ttft-p95",
         "A day of operation: p95 TTFT is below every rival's",
-        "p95 TTFT, laar by the rival's",
+        "p95 TTFT, laar / the rival's",
         1.0,
     ),
     _claim(
         "e2e-p95",
         "p95 end to end is at most 3 % above any rival's",
-        "p95 end to end, laar by the rival's",
+        "p95 end to end, laar / the rival's",
         1.03,
     ),
     _claim(
         "ttft-p50",
         "p50 TTFT is at most 10 % above any rival's",
-        "p50 TTFT, laar by the rival's",
+        "p50 TTFT, laar / the rival's",
         1.1,
     ),
     _claim(
         "hit-rate",
         "The hit rate is at most 2 % below any rival's",
-        "hit rate, laar by the rival's",
+        "hit rate, laar / the rival's",
         0.98,
         direction="above",
     ),
     _claim(
         "failed",
         "At most one request in a thousand more fails than under any rival",
-        "share that fails, laar's less the rival's",
+        "share that fails, laar's minus the rival's",
         0.001,
         effect="difference",
     ),
     _claim(
         "engine-seconds",
         "Engines are busy for at most 3 % longer than under any rival",
-        "seconds in which engines run something, laar by the rival's",
+        "seconds in which engines run something, laar / the rival's",
         1.03,
         why="laar spreads requests while engines have room: answers are quicker in smaller "
-        "batches, and more engines run something at a time. Rules that fill fewer engines have "
+        "batches, and more engines run something at a time. Policies that fill fewer engines have "
         "longer answers.",
     ),
     _claim(
         "endpoints",
         "The busiest hour needs no more endpoints than under any rival, half of one at most",
-        f"endpoints that keep p95 TTFT at {OBJECTIVE_S} s, laar's less the rival's",
+        f"endpoints that keep p95 TTFT at {OBJECTIVE_S} s, laar's minus the rival's",
         0.5,
         effect="difference",
     ),

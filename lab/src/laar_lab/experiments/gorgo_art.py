@@ -108,7 +108,7 @@ CLAIMS = (
     Claim(
         name="affinity",
         says="ART-like prompts: GORGO's p95 TTFT is below simple affinity's at every load",
-        metric="p95 TTFT, published weights by simple-session-affinity",
+        metric="p95 TTFT, published weights / simple-session-affinity",
         effect="ratio",
         direction="below",
         bound=1.0,
@@ -119,7 +119,7 @@ CLAIMS = (
     Claim(
         name="tuned",
         says="Weights tuned at a load are at most 3 % behind the published ones at it",
-        metric="p95 TTFT, tuned by published",
+        metric="p95 TTFT, tuned / published",
         effect="ratio",
         direction="below",
         bound=1.03,
@@ -128,7 +128,7 @@ CLAIMS = (
     Claim(
         name="laar",
         says="laar's p95 TTFT is at most 3 % above that of GORGO and of any of its baselines",
-        metric="p95 TTFT, laar by the other",
+        metric="p95 TTFT, laar / the other",
         effect="ratio",
         direction="below",
         bound=1.03,

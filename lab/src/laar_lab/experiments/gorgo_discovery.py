@@ -124,7 +124,7 @@ CLAIMS = (
             name=name,
             says=f"A climb on TTFT without bounds ({_CLIMBS[name]}) ends where whole answers take "
             "twice as long",
-            metric="p95 end to end on another trace, by the best of a grid",
+            metric="p95 end to end on another trace / the best of a grid",
             effect="ratio",
             direction="above",
             bound=_SLOWER,
@@ -139,7 +139,7 @@ CLAIMS = (
         Claim(
             name=name,
             says=f"{says} keeps p95 end to end within {_HELD_BELOW} of the best of a grid",
-            metric="p95 end to end on another trace, by the best of a grid",
+            metric="p95 end to end on another trace / the best of a grid",
             effect="ratio",
             direction="below",
             bound=_HELD_BELOW,

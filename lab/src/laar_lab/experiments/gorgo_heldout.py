@@ -125,7 +125,7 @@ CLAIMS = tuple(
     Claim(
         name=f"{who}-{name.split()[-1]}",
         says=f"{says}: {name} {1 - bound:.0%} below {of}" if bound < 1 else f"{says}: {name}",
-        metric=f"{name}, GORGO by {of}",
+        metric=f"{name}, GORGO / {of}",
         effect="ratio",
         direction="below",
         bound=bound,

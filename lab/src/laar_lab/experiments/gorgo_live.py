@@ -94,14 +94,14 @@ CLAIMS = (
     Claim(
         name="live-tail",
         says="The published climb, live, has a longer p99 TTFT than frozen weights",
-        metric="p99 TTFT live, by frozen",
+        metric="p99 TTFT live / frozen",
         effect="ratio",
         direction="above",
         bound=1.0,
         seeds=10,
         paper="GORGO, section 6, freezing",
         published="7.2 s live against 2.1 s frozen",
-        why="Inside its box every weight serves; what a climb tries there costs little.",
+        why="Within the bounds every weight works, so trying them costs little.",
     ),
 )
 

@@ -62,7 +62,7 @@ CLAIMS = (
     Claim(
         name="loses-to-affinity",
         says="Where little is reused GORGO's p95 TTFT is longer than simple affinity's",
-        metric="p95 TTFT, gorgo by simple-session-affinity",
+        metric="p95 TTFT, gorgo / simple-session-affinity",
         effect="ratio",
         direction="above",
         bound=1.0,
@@ -74,7 +74,7 @@ CLAIMS = (
     Claim(
         name="in-seconds",
         says="With the round trip in seconds p95 TTFT is 15 % above random's",
-        metric="p95 TTFT, gorgo with the round trip in seconds by random",
+        metric="p95 TTFT, gorgo with the round trip in seconds / random",
         effect="ratio",
         direction="above",
         bound=1.15,
@@ -86,7 +86,7 @@ CLAIMS = (
     Claim(
         name="below-random",
         says="With the right unit p95 TTFT is 10 % below random's",
-        metric="p95 TTFT, gorgo by random",
+        metric="p95 TTFT, gorgo / random",
         effect="ratio",
         direction="below",
         bound=0.9,
@@ -95,7 +95,7 @@ CLAIMS = (
     Claim(
         name="least-request",
         says="With the right unit p95 TTFT is at most 10 % above least-request's",
-        metric="p95 TTFT, gorgo by least-request",
+        metric="p95 TTFT, gorgo / least-request",
         effect="ratio",
         direction="below",
         bound=1.1,

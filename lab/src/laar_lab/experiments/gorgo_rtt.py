@@ -23,10 +23,10 @@ from laar.core.request import Request
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
-from laar.policies.published_cost import ExpectedTime
 from laar_lab.claims import Claim, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_runs import NEAR, sites_of
+from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
@@ -40,7 +40,7 @@ from laar_lab.sim.fleet import (
 )
 
 _FAR = "seoul:8000"
-_PHYSICAL = CostWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)
+_PHYSICAL = PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0)
 _PROMPTS = 200
 _LEARNED = 100
 _QUIET_S = 600.0
@@ -176,7 +176,7 @@ def run(scope: Scope) -> Report:
 CLAIMS = (
     Claim(
         name="cold-go-near",
-        says="With physical weights, and with those that serve, short cold prompts go near",
+        says="With physical and with default weights, short uncached prompts go to the nearest",
         metric="share that goes to the nearest",
         effect="every",
         direction="above",
@@ -185,18 +185,18 @@ CLAIMS = (
     ),
     Claim(
         name="far-prefixes",
-        says="They follow a prefix far away exactly when that saves time",
+        says="They choose a far endpoint with the prefix exactly if that saves time",
         metric="share of the decisions that are right",
         effect="every",
         direction="above",
         bound=1.0,
         seeds=10,
-        why="After 100 prompts laar knows how its engines read but for some per cent, which turns "
-        "2 of 90 decisions, those on the edge.",
+        why="After 100 prompts laar's estimate of prefill speed is a few per cent off, and "
+        "changes 2 of 90 decisions, at the boundary.",
     ),
     Claim(
         name="published-weight",
-        says="The published weight follows far prefixes that cost time",
+        says="The published weight chooses far prefixes that cost time",
         metric="share of the decisions that are right",
         effect="every",
         direction="below",

@@ -114,8 +114,8 @@ def arrivals_of(run: Run) -> list[Arrival]:
 
 
 def policies_of(run: Run) -> dict[str, Policy]:
-    """The product's policies, GORGO's with the run's weights."""
-    policies = build_policies(run.weights, _GORGOS_AIBRIX)
+    """The product's policies and the run's own, GORGO's with the run's weights."""
+    policies = build_policies(run.weights, {run.policy: {}, **_GORGOS_AIBRIX})
     # As published, the smallest score wins outright: our picker's near-ties would go to the less
     # loaded, and hide the effect of a zero load weight.
     score = Gorgo(**dict(run.gorgo))

@@ -41,7 +41,7 @@ CLAIMS = (
     Claim(
         name="answers-x1",
         says="On a saturated fleet p95 end to end is 35 % below the best baseline's",
-        metric="p95 end to end, GORGO by the best of its baselines",
+        metric="p95 end to end, GORGO / the best of its baselines",
         effect="ratio",
         direction="below",
         bound=_PUBLISHED,
@@ -51,8 +51,8 @@ CLAIMS = (
     ),
     Claim(
         name="first-tokens",
-        says="There its p95 TTFT is a little above simple affinity's",
-        metric="p95 TTFT, GORGO by simple-session-affinity",
+        says="On a saturated fleet p95 TTFT is slightly above simple affinity's",
+        metric="p95 TTFT, GORGO / simple-session-affinity",
         effect="ratio",
         direction="above",
         bound=1.0,
@@ -63,8 +63,8 @@ CLAIMS = (
     ),
     Claim(
         name="answers-x0.85",
-        says=f"18 % above that load p95 end to end is at most {_AT_MOST} of the best baseline's",
-        metric="p95 end to end, GORGO by the best of its baselines",
+        says=f"At 18 % more load p95 end to end is at most {_AT_MOST} of the best baseline's",
+        metric="p95 end to end, GORGO / the best of its baselines",
         effect="ratio",
         direction="below",
         bound=_AT_MOST,

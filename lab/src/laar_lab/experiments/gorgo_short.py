@@ -85,7 +85,7 @@ CLAIMS = tuple(
         Claim(
             name=f"{name}-affinity",
             says=f"{about}: GORGO's p95 TTFT is longer than simple affinity's",
-            metric="p95 TTFT, gorgo by simple-session-affinity",
+            metric="p95 TTFT, gorgo / simple-session-affinity",
             effect="ratio",
             direction="above",
             bound=1.0,
@@ -97,7 +97,7 @@ CLAIMS = tuple(
         Claim(
             name=f"{name}-laar",
             says=f"{about}: laar's p95 TTFT is at most 3 % above any other's",
-            metric="p95 TTFT, laar by the other",
+            metric="p95 TTFT, laar / the other",
             effect="ratio",
             direction="below",
             bound=1.03,

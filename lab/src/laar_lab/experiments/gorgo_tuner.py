@@ -11,7 +11,7 @@ import math
 import random
 from collections.abc import Mapping
 
-from laar.policies.gorgo_score import PUBLISHED_WEIGHTS
+from laar.policies.gorgo import PUBLISHED_WEIGHTS
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
@@ -112,7 +112,7 @@ CLAIMS = (
     Claim(
         name="published-misled",
         says="With that noise the published climb ends worse than ours",
-        metric="true cost of the weights, published by ours",
+        metric="true cost of the weights, published / ours",
         effect="ratio",
         direction="above",
         bound=1.0,

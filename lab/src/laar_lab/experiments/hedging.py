@@ -22,10 +22,10 @@ import numpy as np
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.client.hedging import Advice, Hedge
-from laar.measuring.kv_lookup import queries
 from laar_lab.claims import Claim, Evidence, Seen, paired
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import World, sites_of, uncached, world_of
+from laar_lab.kv_lookup import queries
 from laar_lab.report import Report, Table
 from laar_lab.sim.fleet import FleetSettings, Question, VirtualFleet
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
@@ -203,7 +203,7 @@ CLAIMS = (
     Claim(
         name="early",
         says="At a price of 1/4 and 1 or 2 users, 3 points more are right within T/10",
-        metric="share right within T/10, less that of one at a time",
+        metric="share right within T/10 minus that of one at a time",
         effect="difference",
         direction="above",
         bound=0.03,
@@ -211,8 +211,8 @@ CLAIMS = (
     ),
     Claim(
         name="faster",
-        says="There the restricted mean time is 1 % shorter",
-        metric="restricted mean time, by that of one at a time",
+        says="At a price of 1/4 and 1 or 2 users, the restricted mean time is 1 % shorter",
+        metric="restricted mean time / that of one at a time",
         effect="ratio",
         direction="below",
         bound=0.99,
@@ -220,8 +220,8 @@ CLAIMS = (
     ),
     Claim(
         name="engines",
-        says="It costs 15 % more engine seconds at most",
-        metric="engine seconds, by those of one at a time",
+        says="At a price of 1/4 and 1 or 2 users, engine seconds rise by at most 15 %",
+        metric="engine seconds / those of one at a time",
         effect="ratio",
         direction="below",
         bound=1.15,
@@ -229,8 +229,8 @@ CLAIMS = (
     ),
     Claim(
         name="no-harm",
-        says="At a price of 1 no number of users waits 2 % longer",
-        metric="restricted mean time, by that of one at a time",
+        says="At a price of 1 the mean time rises by less than 2 % for any number of users",
+        metric="restricted mean time / that of one at a time",
         effect="ratio",
         direction="below",
         bound=1.02,

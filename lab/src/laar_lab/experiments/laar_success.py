@@ -97,7 +97,7 @@ _PAPER = "LAAR, section 6.2, figure 3"
 CLAIMS = (
     Claim(
         name="attempts",
-        says=f"laar-paper needs {_MODELS} attempts at most, one for each model",
+        says=f"laar-paper needs at most {_MODELS} attempts, one for each model",
         metric="most attempts at a question",
         effect="every",
         direction="below",
@@ -110,7 +110,7 @@ CLAIMS = (
     ),
     Claim(
         name="attempts-laar",
-        says=f"laar needs {_MODELS} attempts at most, one for each model",
+        says=f"laar needs at most {_MODELS} attempts, one for each model",
         metric="most attempts at a question",
         effect="every",
         direction="below",
@@ -119,7 +119,7 @@ CLAIMS = (
     ),
     Claim(
         name="baselines-run-on",
-        says=f"A baseline runs on to {MAX_ATTEMPTS} attempts",
+        says=f"A baseline uses all {MAX_ATTEMPTS} attempts",
         metric="most attempts at a question",
         effect="every",
         direction="above",
@@ -132,7 +132,7 @@ CLAIMS = (
         Claim(
             name=name,
             says=f"{ours} has the highest final success in every cell, or one point less",
-            metric="share answered correctly in the end, less the baseline's",
+            metric="share answered correctly in the end minus the baseline's",
             effect="difference",
             direction="above",
             bound=-_MARGIN,

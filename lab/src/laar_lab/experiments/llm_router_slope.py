@@ -225,7 +225,7 @@ CLAIMS = (
     Claim(
         name="median",
         says="14B, 24 sessions: its median answer is 3 % quicker than every other's",
-        metric="median latency, prefix-aware by the other",
+        metric="median latency, prefix-aware / the other",
         effect="ratio",
         direction="below",
         bound=0.97,
@@ -237,7 +237,7 @@ CLAIMS = (
     Claim(
         name="p99",
         says="14B, 24 sessions: its p99 is the least",
-        metric="p99 latency, prefix-aware by the other",
+        metric="p99 latency, prefix-aware / the other",
         effect="ratio",
         direction="below",
         bound=1.0,
@@ -249,7 +249,7 @@ CLAIMS = (
     Claim(
         name="requests",
         says="14B, 24 sessions: it serves the most requests a second",
-        metric="requests a second, prefix-aware by the other",
+        metric="requests a second, prefix-aware / the other",
         effect="ratio",
         direction="above",
         bound=1.0,
@@ -261,7 +261,7 @@ CLAIMS = (
     Claim(
         name="p95",
         says="24 sessions: its p95 is within 5 % of least-loaded's",
-        metric="p95 latency, prefix-aware by least-loaded",
+        metric="p95 latency, prefix-aware / least-loaded",
         effect="ratio",
         direction="below",
         bound=1.05,
@@ -271,7 +271,7 @@ CLAIMS = (
     Claim(
         name="laar",
         says="24 sessions: laar's median answer is within 5 % of least-loaded's",
-        metric="median latency, laar by least-loaded",
+        metric="median latency, laar / least-loaded",
         effect="ratio",
         direction="below",
         bound=1.05,

@@ -133,7 +133,7 @@ CLAIMS = (
     Claim(
         name="off-costs",
         says="Without the valve 41 % fewer requests are served than at 1",
-        metric="requests a second, off by threshold 1",
+        metric="requests a second, off / threshold 1",
         effect="ratio",
         direction="below",
         bound=0.94 / 1.59,

@@ -28,9 +28,9 @@ from laar.core.cost import CostWeights
 from laar.core.endpoints import Floats
 from laar.core.interfaces import Assessor, View
 from laar.core.request import Request
-from laar.measuring.kv_lookup import queries
 from laar.policies.laar.outlook import Outlook
 from laar_lab.experiment import Scope
+from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact, measure_fleet
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
@@ -279,6 +279,24 @@ class Blind:
         if self._name == "base_s":
             view.timed_answers = False
         return self._scorer.score(view)
+
+
+class AllRight:
+    """Takes every model for right: the cost is then time alone."""
+
+    def __init__(self, inner: Assessor) -> None:
+        self._inner = inner
+
+    def assess(
+        self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
+    ) -> Assessment:
+        """The same probability for all, and each model's own speed."""
+        known = self._inner.assess(request, models, tried, now)
+        return replace(known, probability=np.ones(len(models)))
+
+    def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
+        """Passes it on."""
+        self._inner.usage(request, model, prompt_tokens)
 
 
 class Oracle:

@@ -112,7 +112,7 @@ def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
             name=f"{part}-ttft",
             says=f"Four pickers that hear of each other after 20 ms: p95 TTFT of {part} is at most "
             "3 % above that of one",
-            metric="p95 TTFT, four pickers by one",
+            metric="p95 TTFT, four pickers / one",
             effect="ratio",
             direction="below",
             bound=_MARGIN,
@@ -121,7 +121,7 @@ def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
         Claim(
             name=f"{part}-hits",
             says=f"The hit rate of {part} is at most 3 % below that of one",
-            metric="hit rate, four pickers by one",
+            metric="hit rate, four pickers / one",
             effect="ratio",
             direction="above",
             bound=1.0 / _MARGIN,
@@ -150,7 +150,7 @@ EXPERIMENTS = (
                 name="large-ttft",
                 says="Eight pickers that hear of each other after 20 ms: p95 TTFT on 1,000 "
                 "endpoints is at most 3 % above that of one",
-                metric="p95 TTFT, eight pickers by one",
+                metric="p95 TTFT, eight pickers / one",
                 effect="ratio",
                 direction="below",
                 bound=_MARGIN,

@@ -73,7 +73,7 @@ CLAIMS = (
     Claim(
         name="non-preemptive",
         says="Medha carries five times the load of a non-preemptive system",
-        metric="requests a second carried, Medha by non-preemptive",
+        metric="requests a second carried, Medha / non-preemptive",
         effect="ratio",
         direction="above",
         bound=5.0,

@@ -136,7 +136,7 @@ CLAIMS = (
     ),
     Claim(
         name="tail",
-        says="And 174 times as long at the 99th percentile",
+        says="Without preemption short requests wait 174 times as long, 99th percentile",
         metric=f"p99 TTFT of short requests, {_RATIO}",
         effect="ratio",
         direction="above",
@@ -147,7 +147,7 @@ CLAIMS = (
     ),
     Claim(
         name="stays-short",
-        says="Medha's p90 of all requests stays under 10 s from 0 to 5 % long",
+        says="Medha's p90 of all requests stays under 10 s with 0 to 5 % long requests",
         metric="p90 TTFT, s",
         effect="level",
         direction="below",

@@ -142,8 +142,8 @@ _CONFOUNDED = (
 CLAIMS = (
     Claim(
         name="tpot",
-        says="3D halves the time between tokens at 1.75 requests/s, by a target for each stage",
-        metric="time between tokens, 2D by 3D",
+        says="3D halves the time between tokens at 1.75 requests/s, with a target for each stage",
+        metric="time between tokens, 2D / 3D",
         effect="ratio",
         direction="above",
         bound=2.0,
@@ -154,8 +154,8 @@ CLAIMS = (
     ),
     Claim(
         name="tpot-pass",
-        says="It does so by a target for the whole pass",
-        metric="time between tokens, 2D by 3D",
+        says="3D halves the time between tokens with a target for the full pass as well",
+        metric="time between tokens, 2D / 3D",
         effect="ratio",
         direction="above",
         bound=2.0,
@@ -167,7 +167,7 @@ CLAIMS = (
     Claim(
         name="ttft",
         says="At the lowest load first tokens take at most twice as long with 3D",
-        metric="median TTFT, 2D by 3D",
+        metric="median TTFT, 2D / 3D",
         effect="ratio",
         direction="above",
         bound=0.5,
@@ -177,8 +177,8 @@ CLAIMS = (
     ),
     Claim(
         name="stages-alone",
-        says="Half as many stages halve it without any KV group, by a target for each stage",
-        metric="time between tokens, 8 stages by 4, one KV group each",
+        says="Half as many stages halve it without any KV group, with a target for each stage",
+        metric="time between tokens, 8 stages / 4, one KV group each",
         effect="ratio",
         direction="above",
         bound=1.8,
@@ -187,7 +187,7 @@ CLAIMS = (
     Claim(
         name="groups-alone",
         says="With as many stages, a second KV group halves it",
-        metric="time between tokens, 4 stages by 4 with 2 KV groups",
+        metric="time between tokens, 4 stages / 4 with 2 KV groups",
         effect="ratio",
         direction="above",
         bound=2.0,

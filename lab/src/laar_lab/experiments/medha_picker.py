@@ -220,7 +220,7 @@ CLAIMS = (
     Claim(
         name="slack",
         says="Slack order serves 25 % more within their objective than order of arrival",
-        metric=f"{_WITHIN}, slack by arrival",
+        metric=f"{_WITHIN}, slack / arrival",
         effect="ratio",
         direction="above",
         bound=1.25,
@@ -228,8 +228,8 @@ CLAIMS = (
     ),
     Claim(
         name="order-alone",
-        says="It does so by its order alone, with like rules for long prompts",
-        metric=f"{_WITHIN}, slack by arrival with long prompts kept apart",
+        says="Slack order alone does so, with the same rules for long prompts",
+        metric=f"{_WITHIN}, slack / arrival with long prompts kept apart",
         effect="ratio",
         direction="above",
         bound=1.25,
@@ -239,7 +239,7 @@ CLAIMS = (
     Claim(
         name="goodput-kept",
         says="Each class keeps 90 % of its goodput in order of arrival",
-        metric=f"{_WITHIN} of the class, slack by arrival",
+        metric=f"{_WITHIN} of the class, slack / arrival",
         effect="ratio",
         direction="above",
         bound=0.9,
@@ -247,8 +247,8 @@ CLAIMS = (
     ),
     Claim(
         name="sampled",
-        says="With 1 answer in 100 read it serves 95 % of what it does with all read",
-        metric=f"{_WITHIN}, sampled by all read",
+        says="With 1 answer in 100 read, the share is at least 95 % of that with all read",
+        metric=f"{_WITHIN}, sampled / all read",
         effect="ratio",
         direction="above",
         bound=0.95,
@@ -256,8 +256,8 @@ CLAIMS = (
     ),
     Claim(
         name="sampled-no-queue",
-        says="And no less than no queue, but for 1 %",
-        metric=f"{_WITHIN}, sampled by no queue",
+        says="With 1 answer in 100 read, the share is within 1 % of no queue or above",
+        metric=f"{_WITHIN}, sampled / no queue",
         effect="ratio",
         direction="above",
         bound=0.99,

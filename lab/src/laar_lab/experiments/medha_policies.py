@@ -169,7 +169,7 @@ CLAIMS = (
         Claim(
             name=f"p90-{rival}",
             says=f"From 1 request/s on, {rival.upper()}'s 90th percentile is longer than Medha's",
-            metric=f"p90 TTFT by the prefill alone, {rival} by Medha",
+            metric=f"p90 TTFT by the prefill alone, {rival} / Medha",
             effect="ratio",
             direction="above",
             bound=1.0,
@@ -184,7 +184,7 @@ CLAIMS = (
         Claim(
             name=f"goodput-{rival}",
             says=f"From 1 request/s on, more are within their objective than with {rival.upper()}",
-            metric="share within the objective, Medha's less the other's",
+            metric="share within the objective, Medha's minus the other's",
             effect="difference",
             direction="above",
             bound=0.0,
@@ -198,7 +198,7 @@ CLAIMS = (
     Claim(
         name="batching",
         says="From 1 request/s on, multi-prefill batching lowers the median 1.6 times",
-        metric="median TTFT by the prefill alone, without by with",
+        metric="median TTFT by the prefill alone, without / with",
         effect="ratio",
         direction="above",
         bound=1.6,
@@ -210,7 +210,7 @@ CLAIMS = (
     ),
     Claim(
         name="late-yields-short",
-        says="Late long requests that yield help short ones",
+        says="Late long requests that yield raise the share of short ones",
         metric="share of the short within the objective, more",
         effect="difference",
         direction="above",
@@ -219,7 +219,7 @@ CLAIMS = (
     ),
     Claim(
         name="late-yields-long",
-        says="And cost long ones at most two points",
+        says="Late long requests that yield lose at most two points themselves",
         metric="share of the long within the objective, more",
         effect="difference",
         direction="above",
@@ -229,7 +229,7 @@ CLAIMS = (
     Claim(
         name="nobody-starves",
         says="No class has 2 points fewer within the objective than under FCFS",
-        metric="share within the objective, Medha's less FCFS's",
+        metric="share within the objective, Medha's minus FCFS's",
         effect="difference",
         direction="above",
         bound=-0.02,

@@ -115,7 +115,7 @@ CLAIMS = tuple(
     Claim(
         name=name,
         says=f"Two of eight reserved complete {published} % fewer long requests than {called}",
-        metric="long requests with a first token, reserved by the other",
+        metric="long requests with a first token, reserved / the other",
         effect="ratio",
         direction="below",
         bound=1.0 - published / 100.0,

@@ -90,7 +90,7 @@ CLAIMS = (
     Claim(
         name="below-sarathi",
         says="With 5 % long prompts Medha's time between tokens is below Sarathi's at every load",
-        metric="p90 of the time between tokens, Medha by Sarathi",
+        metric="p90 of the time between tokens, Medha / Sarathi",
         effect="ratio",
         direction="below",
         bound=1.0,
@@ -102,7 +102,7 @@ CLAIMS = (
     Claim(
         name="consistent",
         says="Long prompts make Medha's time between tokens at most twice as long",
-        metric="p90 of the time between tokens, with long prompts by without",
+        metric="p90 of the time between tokens, with long prompts / without",
         effect="ratio",
         direction="below",
         bound=2.0,

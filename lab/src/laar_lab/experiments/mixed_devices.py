@@ -71,12 +71,12 @@ CLAIMS = tuple(
     Claim(
         name=_slug(metric),
         says=f"{called} is at most {_LIMIT:.0%} above that of speeds known beforehand",
-        metric=f"{called}, laar by the same with speeds known",
+        metric=f"{called}, laar / the same with speeds known",
         effect="ratio",
         direction="below",
         bound=1.0 + _LIMIT,
         seeds=10,
-        why="What is found out while serving is found out by requests that were sent wrongly.",
+        why="Learning speeds while serving costs requests that go to the wrong device.",
     )
     for metric, called in _METRICS.items()
 )

@@ -222,7 +222,7 @@ def _claims(roles: Sequence[str], seeds: int) -> tuple[Claim, ...]:
                 name=f"{role}-{_slug(metric)}",
                 says=f"Workloads to {role} on: {_CALLED[metric]} is at most {margin:.0%} above the "
                 "best baseline's, on every one",
-                metric=f"{_CALLED[metric]}, laar by the workload's best baseline",
+                metric=f"{_CALLED[metric]}, laar / the workload's best baseline",
                 effect="ratio",
                 direction="below",
                 bound=1.0 + margin,
@@ -252,7 +252,7 @@ CLAIMS = (
             name=f"lead-{_slug(metric)}",
             says=f"Over all workloads {_CALLED[metric]} is {wanted:.0%} below the best single "
             "baseline's, geometric mean",
-            metric=f"{_CALLED[metric]}, laar by the best single baseline, geometric mean",
+            metric=f"{_CALLED[metric]}, laar / the best single baseline, geometric mean",
             effect="ratio",
             direction="below",
             bound=1.0 - wanted,

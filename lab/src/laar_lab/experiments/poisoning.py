@@ -179,7 +179,7 @@ CLAIMS = (
     Claim(
         name="loss",
         says="With a tenth of the reports inverted the choice loses half a point at most",
-        metric="share of questions right, less that with true reports",
+        metric="share of questions right minus that with true reports",
         effect="difference",
         direction="above",
         bound=-LOSS,

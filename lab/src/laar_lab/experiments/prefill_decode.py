@@ -207,7 +207,7 @@ CLAIMS = tuple(
             name=f"{slug}-no-worse",
             says=f"At every load {called} is at most {MARGIN - 1:.0%} above that of the better of "
             "always and never, by mean E2E",
-            metric=f"{called}, by cost by the better of the two",
+            metric=f"{called}, by cost / the better of the two",
             effect="ratio",
             direction="below",
             bound=MARGIN,
@@ -217,7 +217,7 @@ CLAIMS = tuple(
         Claim(
             name=f"{slug}-much-better",
             says=f"At some load {called} is 20 % below that of the better of the two",
-            metric=f"{called}, by cost by the better of the two",
+            metric=f"{called}, by cost / the better of the two",
             effect="ratio",
             direction="below",
             bound=MUCH,

@@ -24,8 +24,8 @@ from rich.table import Table
 
 from laar.accuracy.assessor import CapabilityAssessor, read_capability
 from laar.accuracy.capability import CapabilityModel
-from laar.measuring.kv_lookup import Query
 from laar_lab.experiments.lookups import artifact, sites_of, surface_of, uncached
+from laar_lab.kv_lookup import Query
 from laar_lab.live.comparison import Tally
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet, ask_until_correct
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS

@@ -18,18 +18,18 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from laar.client import Outcome, until_correct
-from laar.measuring.kv_lookup import Query
-from laar.policies import llm_router
 from laar.protocol import headers as names
 from laar.protocol.sessions import SESSION
+from laar_lab.kv_lookup import Query
 from laar_lab.live.pages import read_totals
+from laar_lab.policies.llm_router import REASONS
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 
 BROKEN = 1
 """Exit status when an exchange was not answered as the contract demands."""
 _FAULTS_SHOWN = 10
 
-_REASONS = {"llm-router": llm_router.REASONS}
+_REASONS = {"llm-router": REASONS}
 """Reasons by policy, for policies with reasons of their own; for others it is their name."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from laar.client import Outcome
 from laar.errors import SettingError, install
-from laar.measuring.kv_lookup import Query
+from laar_lab.kv_lookup import Query
 from laar_lab.live.comparison import Tally
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 

@@ -69,6 +69,7 @@ async def running_fleet(
     directory: Path,
     *,
     time_scale: float,
+    policies: Sequence[str] = (),
     port: int = 0,
     capability: Path | None = None,
     keep_prompts: bool = True,
@@ -79,6 +80,7 @@ async def running_fleet(
     Args:
         directory: existing and empty; for settings, logs and the endpoints file.
         time_scale: real seconds for a simulated one.
+        policies: policies that requests may name besides laar's own.
         port: Envoy's; 0 takes a free one.
         capability: artifact of the picker; None for the one that comes with the package.
         keep_prompts: endpoints keep the prompts of earlier requests.
@@ -106,6 +108,8 @@ async def running_fleet(
             "accuracy": {"capability": str(measured.absolute())},
             # The fleet runs faster than real; load-aware must not see it through old readings.
             "readings": {"scrape_interval_s": 0.2},
+            # A policy of a plug-in is there only if the settings name it.
+            "routing": {"baselines": {name: {} for name in policies if name != "laar"}},
         }
         for section, changed in (changes or {}).items():
             settings[section] = {**settings.get(section, {}), **changed}

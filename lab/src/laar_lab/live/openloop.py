@@ -15,9 +15,9 @@ from io import BytesIO
 import aiohttp
 import orjson
 
-from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.protocol import headers as names
 from laar_lab.sim.endpoint.errors import DONE
+from laar_lab.tokens import ASCII_PER_TOKEN
 from laar_lab.workloads.overload import MODEL, Ask
 
 HUNG = "hung"

@@ -37,7 +37,6 @@ from laar.core.request import Api, Request
 from laar.envoy.options import Shape
 from laar.errors import LaarError
 from laar.flow.settings import FlowSettings
-from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar.settings.reading import Bodies
 from laar_lab.experiment import FIRST_SEED
 from laar_lab.experiments.medha_picker import carried_per_s
@@ -47,6 +46,7 @@ from laar_lab.live.openloop import Answered, send
 from laar_lab.live.verdict import DEADLINE_S, Run, judge
 from laar_lab.report import dump, show
 from laar_lab.sim.engine import Job, build_engine, drive, load_profile
+from laar_lab.tokens import ASCII_PER_TOKEN
 from laar_lab.workloads.overload import (
     MODEL,
     PROBE_POLICY,
@@ -206,7 +206,10 @@ class _Bench:
                 "sample_answers": self.sample_answers,
                 "sample_every_s": Bodies().sample_every_s * self.time_scale,
             },
-            "routing": {"quadratic_tokens": QUADRATIC_TOKENS},
+            "routing": {
+                "quadratic_tokens": QUADRATIC_TOKENS,
+                "baselines": {PROBE_POLICY: {}},
+            },
             "flow": flow,
         }
 

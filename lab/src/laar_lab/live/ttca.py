@@ -22,10 +22,10 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 
-from laar.errors import SettingError, unknown
-from laar.measuring.kv_lookup import Query
+from laar.errors import SettingError
 from laar.measuring.measure import discover
-from laar.policies import POLICY_NAMES
+from laar.policies import check_parameters
+from laar_lab.kv_lookup import Query
 from laar_lab.live.agreement import (
     DISAGREES,
     Agreement,
@@ -67,9 +67,7 @@ class Ttca:
 
     def __post_init__(self) -> None:
         """Raises SettingError for a policy that does not exist, or options that contradict."""
-        for policy in self.policies:
-            if policy not in POLICY_NAMES:
-                raise SettingError(unknown("policy", policy, POLICY_NAMES))
+        check_parameters({policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
                 "--capability is for the fleet started here; with --url the picker has"
@@ -128,6 +126,7 @@ async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
                 running_fleet(
                     directory,
                     time_scale=wanted.time_scale,
+                    policies=wanted.policies,
                     capability=wanted.capability,
                     keep_prompts=wanted.keep_prompts,
                     changes=_lab_settings(wanted.time_scale) if as_in_lab else None,

@@ -17,8 +17,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from laar.measuring.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 from laar_lab.figure import draw
+from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, Query, queries
 from laar_lab.live.answered import LIMIT_S, MARKS_S, Contestant, chart, sentence, soon
 from laar_lab.live.comparison import Tally, compare
 from laar_lab.live.fleet import Fleet, running_fleet
@@ -101,6 +101,7 @@ async def run_fleet(
                 running_fleet(
                     directory,
                     time_scale=time_scale,
+                    policies=AS_RUN,
                     port=0 if requests else port,
                     keep_prompts=keep_prompts,
                 )

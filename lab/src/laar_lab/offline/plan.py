@@ -14,20 +14,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
 
 import orjson
 import xxhash
 
 from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, answer_form, api_of, prompt_texts, said_before
+from laar.context.bodies import Text, api_of, prompt_texts, said_before
 from laar.context.cache import DocCache
 from laar.context.formats import scan
 from laar.context.formats.jsonspans import TooComplexError, splice
+from laar.context.recurrence import Recurrences
 from laar.context.rewrite import Change, as_received, is_too_small, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
-from laar.context.surroundings import surroundings
 from laar_lab.offline.cluster import MAX_CONTEXTS, build
 from laar_lab.offline.schedule import schedule
 
@@ -121,11 +121,14 @@ def plan_lines(
     """
     settings = settings or ContextSettings()
     given = [line for line in lines if line.strip()]
+    learned = Recurrences()
+    for line in given:
+        _learn(line, learned)
     left: Counter[str] = Counter()
     groups: dict[int, list[int]] = {}
     read: dict[int, _Line] = {}
     for i, line in enumerate(given):
-        found = _read(line, settings)
+        found = _read(line, settings, learned)
         if isinstance(found, Reason):
             left[found.value] += 1
         else:
@@ -173,7 +176,22 @@ def plan_file(
     return report
 
 
-def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
+def _learn(line: bytes, learned: Recurrences) -> None:
+    """Takes in all texts of a line, to know documents without a shape by."""
+    try:
+        value = orjson.loads(line)
+        body = value["body"] if isinstance(value.get("body"), dict) else value
+        api = api_of(body)
+        texts = [] if api is None else prompt_texts(body, api)
+    except (orjson.JSONDecodeError, AttributeError, Refused):
+        return
+    for text in texts:
+        _, seen = learned.find(0, text.value)
+        if seen is not None:
+            learned.learn(seen)
+
+
+def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line | Reason:
     """The first block of documents of a line's body, or why there is none."""
     try:
         value = orjson.loads(line)
@@ -191,9 +209,14 @@ def _read(line: bytes, settings: ContextSettings) -> _Line | Reason:
         for text in texts:
             if text.role not in settings.roles:
                 continue
-            blocks = scan(text.value, settings, surroundings(texts, text, answer_form(body)))
+            blocks = scan(text.value, settings, by_tool=text.role == "tool")
             if not blocks:
-                continue
+                learnt, _ = learned.find(0, text.value)
+                if learnt is None or len(learnt.items) < settings.min_docs:
+                    continue
+                stays = learnt.labels_stay and not settings.relabel
+                held = Reason.POSITIONAL_LABELS if stays else None
+                blocks = [replace(learnt, held=held)]
             block = blocks[0]
             if block.held is not None:
                 return block.held

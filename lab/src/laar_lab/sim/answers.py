@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from laar.datalayer.document import parse_yaml
 from laar.errors import SettingError, unknown
-from laar.measuring.kv_lookup import Solution, solve
+from laar_lab.kv_lookup import Solution, solve
 
 NO_QUESTION = "I can only look up keys in JSON data."
 """The answer to a prompt that is no look-up."""

@@ -57,15 +57,16 @@ def _sessions(path: Path) -> list[Recorded]:
 @dataclass(frozen=True, slots=True)
 class _Agents:
     path: Path
+    half: int | None = None
 
     def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
         """The sessions in an order by chance, over and over."""
-        order = list(_sessions(self.path))
+        order = list(_sessions(self.path)[self.half :: 1 if self.half is None else 2])
         lap = 0
         while True:
             rng.shuffle(order)
             for each in order:
-                again = replace(each, salt=each.salt + lap)
+                again = replace(each, salt=each.salt + (lap << 32))
                 yield f"{each.name}/{lap}", _fitting(again.turns(max_pause_s=MAX_PAUSE_S))
             lap += 1
 
@@ -108,13 +109,22 @@ class _Window:
                 yield Arrival(at_s=due_s, prompt=line.prompt(TRACE_BLOCK_TOKENS))
 
 
+def agents(data: Path, half: int | None = None) -> _Agents:
+    """Draws sessions of coding agents; `half` is 0 or 1, None for all.
+
+    Raises:
+        SettingError: the file is missing.
+    """
+    return _Agents(_file(data, AGENTS), half)
+
+
 def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
     """Sessions of coding agents without end, for a day of operation.
 
     Raises:
         SettingError: the file is missing.
     """
-    drawn = _Agents(_file(data, AGENTS))(rng)
+    drawn = agents(data)(rng)
     return ((name, islice(turns, DAY_TURNS)) for name, turns in drawn)
 
 
@@ -157,7 +167,7 @@ def agent_cases(data: Path) -> tuple[Case, ...]:
     Raises:
         SettingError: the file is missing.
     """
-    draw = _Agents(_file(data, AGENTS))
+    draw = agents(data)
     worlds: list[tuple[str, str, Callable[[], list[Site]], int]] = [
         ("agents", "on 8 A100", partial(_A100, 8), 40),
         (

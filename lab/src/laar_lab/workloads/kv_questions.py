@@ -14,10 +14,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 from laar.core.request import Request
-from laar.measuring.kv_lookup import Query
-from laar.measuring.tokens import count_tokens
+from laar_lab.kv_lookup import Query
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.fleet import BLOCK_TOKENS, Arrival, Prompt, Question, request_of, spread
+from laar_lab.tokens import count_tokens
 
 _DRAWS = 10  # of jitter, one for each attempt
 _SKELETON_TOKENS = 200  # of the text whose head and tail the picker reads

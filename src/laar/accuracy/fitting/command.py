@@ -113,7 +113,7 @@ def run_fit(
 
 
 def _notes(read: Records) -> list[str]:
-    """The faults of the file, those of its lines first."""
+    """Return notes on the faults of the files, those of single lines first."""
     notes = list(read.faults)
     if read.unreadable > len(read.faults):
         notes.append(f"{read.unreadable - len(read.faults)} more lines could not be read")
@@ -175,7 +175,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
 
 
 def _show_first_tokens(console: Console, fitted: Fit) -> None:
-    """Prints predicted by seen times to the first token, by length of the prompt."""
+    """Print predicted by seen times to the first token, by length of the prompt."""
     classes = list(pairwise(LENGTHS))
     if not any(fitted.first_tokens.values()):
         return

@@ -85,7 +85,7 @@ class Evaluation:
 
 
 def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evaluation:
-    """Scores an artifact on outcomes that it was not fitted on."""
+    """Score an artifact on outcomes that it was not fitted on."""
     capability = CapabilityModel(artifact)
     predicted: dict[str, list[float]] = defaultdict(list)
     right: dict[str, list[float]] = defaultdict(list)
@@ -129,7 +129,7 @@ def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> R
 def _attempts(
     capability: CapabilityModel, answers: Mapping[str, MeasuredOutcome], *, by_accuracy: bool = True
 ) -> Iterator[MeasuredOutcome]:
-    """Models in the order of latency / P(correct), up to the first that was correct.
+    """Yield models in the order of latency / P(correct), up to the first that was correct.
 
     Without `by_accuracy` the order is that of latency: speeds are learned while serving, P(correct)
     only comes from an artifact or from reported outcomes.
@@ -212,7 +212,7 @@ def _tried(made: Sequence[MeasuredOutcome]) -> _Tried:
 
 
 def _orders(answers: Mapping[str, MeasuredOutcome]) -> Iterator[list[MeasuredOutcome]]:
-    """Each model first once, the others behind it in turn: chance, without drawing."""
+    """Yield each model first once, the others in turn after it: chance, without drawing."""
     listed = [answers[model] for model in sorted(answers)]
     for start in range(len(listed)):
         yield listed[start:] + listed[:start]

@@ -36,7 +36,7 @@ from laar.accuracy.artifact import (
 )
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
-from laar.accuracy.fitting.evaluate import Evaluation, evaluate, retry_scores
+from laar.accuracy.fitting.evaluate import Evaluation, evaluate
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
 from laar.accuracy.fitting.retry import fit_retry
@@ -86,7 +86,7 @@ def fit(
     data_sha256: str,
     hold_out: float = 0.0,
 ) -> Fit:
-    """Fits an artifact and evaluates the procedure.
+    """Fit an artifact and evaluates the procedure.
 
     Args:
         outcomes: judged ones, one for each query and model.
@@ -146,14 +146,9 @@ def _fit_and_evaluate(
     created: str,
     data_sha256: str,
 ) -> Fit:
-    on_first, _ = _artifact(first, created, data_sha256, use_pairs=True)
-    plain = on_first.model_copy(update={"retry": on_first.retry.model_copy(update={"pairs": []})})
-    # Pair terms stay only if they earn their place on queries they have not seen.
-    use_pairs = bool(on_first.retry.pairs) and (
-        retry_scores(on_first, second).brier < retry_scores(plain, second).brier
-    )
-    evaluation = evaluate(on_first if use_pairs else plain, second)
-    whole, no_speed = _artifact([*first, *second], created, data_sha256, use_pairs=use_pairs)
+    on_first, _ = _artifact(first, created, data_sha256)
+    evaluation = evaluate(on_first, second)
+    whole, no_speed = _artifact([*first, *second], created, data_sha256)
     scores = evaluation.retries
     retry = whole.retry.model_copy(
         update={
@@ -187,9 +182,19 @@ def _fold(query_id: str) -> int:
 
 
 def _artifact(
-    outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str, *, use_pairs: bool
+    outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
 ) -> tuple[Capability, dict[str, str]]:
-    """An artifact, and why some models have no speed in it."""
+    """Return an artifact, and why some models have no speed in it."""
+    artifact, no_speed = without_retries(outcomes, created, data_sha256)
+    cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
+    retry = fit_retry(CapabilityModel(artifact), cells)
+    return artifact.model_copy(update={"retry": retry}), no_speed
+
+
+def without_retries(
+    outcomes: Sequence[MeasuredOutcome], created: str, data_sha256: str
+) -> tuple[Capability, dict[str, str]]:
+    """Return an artifact of models only, and why some of these have no speed."""
     by_model: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     by_base: dict[str, list[MeasuredOutcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -203,10 +208,7 @@ def _artifact(
         models={name: _fit_model(by_model[name], speeds[name]) for name in sorted(by_model)},
         retry=RetryTerms(per_failure=0, pairs=[], brier_unconditional=None, brier=None, attempts=0),
     )
-    cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
-    retry = fit_retry(CapabilityModel(artifact), cells, use_pairs=use_pairs)
-    no_speed = {name: found for name, found in speeds.items() if isinstance(found, str)}
-    return artifact.model_copy(update={"retry": retry}), no_speed
+    return artifact, {name: found for name, found in speeds.items() if isinstance(found, str)}
 
 
 def _fit_model(outcomes: Sequence[MeasuredOutcome], speed: Speed | str) -> ModelCapability:
@@ -275,7 +277,7 @@ def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]
 
 
 def _useful_terms(cells: set[Features]) -> list[str]:
-    """Terms that distinguish some cells from others; of several equivalent ones, the shortest."""
+    """Return terms that tell some cells from others; of equivalent ones, the shortest."""
     carriers: dict[str, set[Features]] = defaultdict(set)
     for cell in cells:
         for term in terms_of(cell):

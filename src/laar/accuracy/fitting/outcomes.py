@@ -84,7 +84,7 @@ class Verdicts:
         self.contradictions = 0
 
     def add(self, outcome: MeasuredOutcome) -> None:
-        """Takes an outcome that comes after all before it."""
+        """Add an outcome that is later than all before it."""
         if outcome.correct is None:
             self.unjudged += 1
             return
@@ -95,7 +95,7 @@ class Verdicts:
 
 
 def features_of_outcome(outcome: MeasuredOutcome) -> Features:
-    """The cell an outcome belongs to; its length is estimated if the endpoint reported no usage."""
+    """Return the cell of an outcome; without reported usage its length is estimated."""
     tokens: float | None = outcome.prompt_tokens
     if tokens is None:
         tokens = TokenEstimator().estimate(outcome.prompt_chars, outcome.language)
@@ -103,7 +103,7 @@ def features_of_outcome(outcome: MeasuredOutcome) -> Features:
 
 
 def dump_outcome(outcome: MeasuredOutcome) -> bytes:
-    """One line, newline included."""
+    """Return one line, newline included."""
     fields = outcome.model_dump(mode="json")
     for name in ("score", "dollars", "text", "base"):
         if fields[name] is None:
@@ -114,7 +114,7 @@ def dump_outcome(outcome: MeasuredOutcome) -> bytes:
 
 
 def parse_outcome(line: bytes) -> MeasuredOutcome:
-    """Reads one line.
+    """Read one line.
 
     Raises:
         ValueError: the line is not an outcome.

@@ -87,7 +87,7 @@ class Records:
 
 
 def question_of(query_id: str) -> str:
-    """The part of an id that all answers to its question share, at any length."""
+    """Return the part of an id that all answers to its question share, at any length."""
     kind, _, rest = query_id.partition(":")
     if kind == "len":
         return rest.partition(":")[2] or query_id
@@ -98,28 +98,20 @@ def question_of(query_id: str) -> str:
 
 
 def fingerprint(query_id: str) -> bytes:
-    """The hash of a question that an artifact keeps."""
+    """Return the hash of a question that an artifact keeps."""
     question = question_of(query_id).encode("utf-8", "replace")
     return blake2b(question, digest_size=FINGERPRINT_BYTES).digest()
 
 
 def is_kept_back(query_id: str, share: float) -> bool:
-    """Whether a fit that holds out this share of the questions does not use this one."""
+    """Return whether a fit that holds out this share of the questions does not use this one."""
     question = question_of(query_id).encode()
     digest = blake2b(question, digest_size=4, person=b"hold-out").digest()
     return int.from_bytes(digest, "big") < share * 2**32
 
 
-def by_content(outcome: MeasuredOutcome) -> str | None:
-    """The id of an answer that a fit knows by its content only; None if its question names it."""
-    if outcome.query_id.startswith(("at:/", "row:/")):
-        return outcome.query_id
-    question = question_of(outcome.query_id)
-    return _place([outcome], question, 1) if question.startswith("q:") else None
-
-
 def read_records(paths: Sequence[Path]) -> Records:
-    """Reads files of graded answers.
+    """Read files of graded answers.
 
     Raises:
         SettingError: a file that can't be read, that is mostly unreadable, or no verdict in any.
@@ -136,7 +128,7 @@ def read_records(paths: Sequence[Path]) -> Records:
 
 
 def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
-    """Reads the contents of files, each given with its name.
+    """Read the contents of files, each given with its name.
 
     Raises:
         SettingError: as `read_records`.
@@ -173,7 +165,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
                 found.append(outcomes)
         if bad * 2 > number:
             raise SettingError(
-                f"{bad} of {number} entries of {source} are no graded answers; first: {first}"
+                f"{bad} of {number} entries of {source} are not graded answers; first: {first}"
             )
         unreadable, entries = unreadable + bad, entries + number
         read.append(found)
@@ -201,7 +193,7 @@ class _Decided(NamedTuple):
     outcomes: dict[str, bool]
 
     def takes(self, raw: object) -> bool:
-        """Takes an entry that is one of the two; False for any other."""
+        """Take an entry that is one of the two; return False for any other."""
         if not isinstance(raw, dict):
             return False
         named, correct = raw.get("decision_id"), raw.get("correct")
@@ -215,7 +207,7 @@ class _Decided(NamedTuple):
         return True
 
     def judged(self) -> list[list[MeasuredOutcome]]:
-        """The decisions that have an outcome, and the model that answered."""
+        """Return the decisions that have an outcome, and the model that answered."""
         made = []
         for name, raw in self.decisions.items():
             if name in self.outcomes:
@@ -235,14 +227,14 @@ def _unpacked(path: Path) -> bytes:
             else:
                 data = file.read(MAX_BYTES + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-            raise SettingError(f"{path} is torn or no gzip file: {fault}") from None
+            raise SettingError(f"{path} is truncated or not a gzip file: {fault}") from None
     if len(data) > MAX_BYTES:
         raise SettingError(f"{path} holds more than {MAX_BYTES} bytes: split it")
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
-    """Each entry and its line, or its number in a JSON array; a bad line comes as its fault."""
+    """Yield each entry and its line or index; a bad line as its fault."""
     if data.lstrip()[:1] == b"[":
         try:
             array = orjson.loads(data)
@@ -270,7 +262,7 @@ def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
 
 
 def _wrapped(data: bytes) -> list[object] | None:
-    """The entries of an object that holds nothing but a list of them."""
+    """Return the entries of an object that holds nothing but a list of them."""
     head = data[:64].lstrip().removeprefix(b"{").lstrip()
     if not head.startswith((b'"decisions"', b'"records"', b'"outcomes"')):
         return None
@@ -282,7 +274,7 @@ def _wrapped(data: bytes) -> list[object] | None:
 
 
 def _begins_with(data: bytes, kind: type) -> bool:
-    """Whether the first line is a value of its own, of this kind."""
+    """Return whether the first line is a value of its own, of this kind."""
     try:
         return isinstance(orjson.loads(data.lstrip().partition(b"\n")[0]), kind)
     except orjson.JSONDecodeError:
@@ -290,7 +282,7 @@ def _begins_with(data: bytes, kind: type) -> bool:
 
 
 def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
-    """The outcomes of one entry, and whether it is one of `laar measure`."""
+    """Return the outcomes of one entry, and whether it is one of `laar measure`."""
     if isinstance(raw, ValueError):
         raise raw
     if not isinstance(raw, dict):
@@ -348,13 +340,13 @@ def _graded(raw: dict[str, Any]) -> MeasuredOutcome:
 
 
 def _answered(raw: Mapping[str, Any], end: Mapping[str, Any]) -> object:
-    """The model that answered. Of a decision: its adapter, or the one that Envoy asked at last."""
+    """Return the model that answered; of a decision its adapter, or Envoy's last choice."""
     adapter = raw.get("adapter")
     return adapter if adapter and isinstance(adapter, str) else end.get("model", raw.get("model"))
 
 
 def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
-    """The fields that all answers to a question share; without an id or a text, by their place."""
+    """Return the fields that all answers to a question share."""
     task = raw.get("task")
     if task is not None and not isinstance(task, str):
         raise ValueError("task: must be a string")
@@ -382,7 +374,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
 
 
 def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[MeasuredOutcome]:
-    """The outcomes, each with an id that distinguishes its question from others of the same text.
+    """Yield the outcomes, with ids that distinguish questions of the same text.
 
     The same entries in other files, or in another order, get the same ids. Where many questions
     are answered several times, the ids of one question's answers have it in common (`question_of`).
@@ -404,9 +396,9 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
     for entry in chain.from_iterable(files):
         query_id = entry[0].query_id
         if not query_id or query_id in repeated:
-            first = _place(entry, query_id, 1)
+            first = place_of(entry, query_id, 1)
             seen[first] += 1
-            place = _place(entry, query_id, seen[first])
+            place = place_of(entry, query_id, seen[first])
             if apart and query_id:
                 place = place.replace("/", f"{query_id.removeprefix('q:')}/", 1)
         elif query_id in at_lengths:
@@ -418,13 +410,13 @@ def _told_apart(files: Sequence[Sequence[list[MeasuredOutcome]]]) -> Iterator[Me
 
 
 def _length(outcome: MeasuredOutcome) -> int | None:
-    """The length as far as models with other tokenizers agree on it; None: the text shows it."""
+    """Return the length bucket that tokenizers agree on; None where the text shows it."""
     tokens = outcome.prompt_tokens
     return None if tokens is None else bucket_of_estimate(tokens)
 
 
-def _place(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
-    """The id of the answers of an entry, as the `number`-th of this content."""
+def place_of(entry: Sequence[MeasuredOutcome], query_id: str, number: int) -> str:
+    """Return the id of the answers of an entry, as the `number`-th of this content."""
     of = entry[0]
     scores = sorted((outcome.model, outcome.score) for outcome in entry)
     content = _hash(repr((query_id, of.text, of.task, of.prompt_tokens, scores, number)))
@@ -444,7 +436,7 @@ def _question(raw: Mapping[str, Any]) -> str:
 
 
 def _last_part(raw: Mapping[str, Any]) -> str:
-    """The last part of a question in parts: of these serving classifies that one alone."""
+    """Return the last part of a question in parts, the one that serving classifies."""
     if any(name in raw for name in _QUESTIONS):
         return ""
     for message in reversed(_messages(raw)):
@@ -454,7 +446,7 @@ def _last_part(raw: Mapping[str, Any]) -> str:
 
 
 def _prompt_chars(raw: Mapping[str, Any], question: str) -> int:
-    """Characters of the whole prompt; those of the question where no messages stand for it."""
+    """Return the characters of the prompt, or of the question where there are no messages."""
     messages = _messages(raw)
     by_name = any(name in raw for name in _QUESTIONS)
     return len(question) if by_name or not messages else sum(map(len, map(_text, messages)))
@@ -467,7 +459,7 @@ def _messages(raw: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text(message: Mapping[str, Any]) -> str:
-    """The text of a message, in parts or whole."""
+    """Return the text of a message, in parts or as one string."""
     return "\n".join(_texts(message))
 
 

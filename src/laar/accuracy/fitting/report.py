@@ -43,7 +43,7 @@ _TICKS = "".join(
 
 
 def render(fit: Fit, *, notes: Sequence[str] = ()) -> str:
-    """The page as text.
+    """Return the page as text.
 
     Args:
         fit: the fit to report on.
@@ -173,7 +173,7 @@ def _retries(artifact: Capability, evaluation: Evaluation) -> str:
         return "<p>No query was put to several models and failed by one: nothing to learn from.</p>"
     return (
         f"<p>Requests differ in difficulty for all models, by {retry.difficulty or 0.0:.2f} in log "
-        f"odds; {len(retry.pairs)} pairs of models have a term of their own. Brier score "
+        f"odds. Brier score "
         f"at attempts 2 and later, {scores.attempts} of them: {scores.brier_unconditional:.4f} "
         f"without, {scores.brier:.4f} with.</p>"
     )

@@ -34,7 +34,7 @@ _Floats = NDArray[np.float64]
 
 
 def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome]) -> Speed | str:
-    """The speed of a model, or the reason why its answers show none.
+    """Return the speed of a model, or the reason why its answers show none.
 
     Args:
         shared: answers of all models with its weights, which share c(m).
@@ -90,7 +90,7 @@ def first_token_ratios(
 
 
 def _work(tokens: _Floats, cached: _Floats, bend: float) -> _Floats:
-    """As `Speed.work_tokens`."""
+    """Return the work in tokens, as `Speed.work_tokens`."""
     return (tokens - cached) * (1.0 + bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
 
@@ -111,7 +111,7 @@ def _line(work: _Floats, seconds: _Floats) -> _Line:
 
 
 def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], _Floats]:
-    """Answers that had a prompt to compute, and their seconds.
+    """Return the answers that had a prompt to compute, and their seconds.
 
     To the first token where most show it, because decoding depends on the answer and not on the
     prompt.
@@ -130,7 +130,7 @@ def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], 
 
 
 def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
-    """At most `_POINTS` points: the medians of neighbours in length."""
+    """Return at most `_POINTS` points: the medians of neighbours in length."""
     order = np.argsort(x, kind="stable")
     groups = np.array_split(order, min(_POINTS, len(x)))
     return (
@@ -140,7 +140,7 @@ def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
 
 
 def _apart(x: _Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The pairs of points of which the second is much longer than the first."""
+    """Return the pairs of points of which the second is much longer than the first."""
     first, second = (x[None, :] >= _APART * x[:, None]).nonzero()
     return first, second
 
@@ -152,7 +152,7 @@ def _slope(x: _Floats, t: _Floats, pairs: tuple[NDArray[np.intp], NDArray[np.int
 
 
 def _spread(x: _Floats, t: _Floats) -> float:
-    """The standard error of the slope, from resampled points."""
+    """Return the standard error of the slope, from resampled points."""
     rng = np.random.default_rng(0)
     slopes = []
     for _ in range(_RESAMPLES):
@@ -164,7 +164,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
-    """Seconds of a usual answer after its first token; 0 where first tokens were not seen."""
+    """Return the seconds of a usual answer after its first token; 0 if that was not seen."""
     rest = [each.latency_s - each.ttft_s for each in own if each.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 

@@ -1,50 +1,54 @@
-"""Fits how a task is inferred from a request's words, and when it is not.
+"""Fits how a task is inferred from a request's words, and how far to trust that.
 
-One logistic regression per task, this task against all others, so that a request can look like
-none. How alike is alike enough is learned by leaving tasks out: with each group of tasks left out,
-the rest is fitted and the requests left out are routed by it, as requests of unmeasured tasks will
-be. The threshold is the smallest with which no task left out is served worse than by the best
-single model, within `TOLERANCE` (two questions of a small task): below it a request gets the base
-rates.
+One logistic regression per task, this task against all others and against texts that mix the words
+of two tasks, so that a request can look like none. What the mixes add: a question of physics in
+the notation of mathematics is neither.
+
+The trust is learned by leaving out: with each group of tasks, and a fold of the other questions,
+left out, the rest is fitted. Its log odds of the fold's questions, and of those of tasks that it
+never saw, tell how likely a question of such log odds is of the task rather than of one that was
+not graded. The same fits show what routing would gain on tasks left out, with a trust that was
+learned without these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laar.accuracy.artifact import MAX_TEXT_TASKS, TextTerms
 from laar.accuracy.fitting.outcomes import MeasuredOutcome
-from laar.accuracy.text import Said, hashed, measured, packed
+from laar.accuracy.text import Said, TaskTable, hashed, packed, shares_of, task_table
 
 MIN_TASK_QUESTIONS = 20
 """Questions of a task from which on its words are learned; with fewer it counts among the
 others."""
-
-TOLERANCE = 0.003
-"""Share of right answers that a task left out may lose against the best single model."""
-
-_TOLERATED_QUESTIONS = 2.0  # so few decide nothing, however small the task
 
 _STRENGTH = 10.0  # C of the regressions, chosen on the questions of nine tasks, five folds
 _MAX_QUESTIONS = 30_000  # that words are learned from; a sample of more
 _MAX_GROUPS = 10  # of tasks left out: each costs a fit
 _MAX_LEFT_OUT = 200_000  # questions times tasks that a fit with tasks left out gets: minutes
 _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
-_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""Half at the least: a request that is more likely of none of the tasks is of none."""
+_FOLDS = 5  # of which one is left out with each group
+_MIXED = 0.8  # texts of mixed words for each question
+_TRUST_STRENGTH = 1.0  # C of the trust in a column
+_TRUST_WEIGHT = 100.0  # questions that all of a task, and all strangers, count as
 
 _Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class _Questions:
-    """Questions with a text: hashed rows, tasks, and scores by model; NaN where none was given."""
+    """Questions with a text: hashed rows, tasks, and scores by model; NaN where none was given.
+
+    A text of mixed words has two tasks, a question the same one twice.
+    """
 
     rows: Any  # scipy's sparse matrix
     tasks: NDArray[np.str_]
@@ -53,24 +57,57 @@ class _Questions:
     def of(self, chosen: NDArray[np.bool_]) -> _Questions:
         return _Questions(self.rows[chosen], self.tasks[chosen], self.scores[chosen])
 
+    def are(self, task: str) -> NDArray[np.bool_]:
+        """Return whether each is a question of the task."""
+        found: NDArray[np.bool_] = (self.tasks == task).all(axis=1)
+        return found
+
+
+class _LeftOut(NamedTuple):
+    """What a fit makes of the questions that were left out of it.
+
+    Args:
+        columns: the tasks that it saw.
+        strangers: those that it did not see.
+        asked: questions of both.
+        log_odds: of each question and column.
+        table: the models' shares of right answers, as it saw them.
+        single: the best single model.
+    """
+
+    columns: list[str]
+    strangers: list[str]
+    asked: _Questions
+    log_odds: _Floats
+    table: TaskTable
+    single: int
+
 
 def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
-    """The terms; None if fewer than two tasks have enough named questions."""
+    """Return the terms; None if fewer than two tasks have enough named questions."""
     questions = _questions(outcomes)
     if questions is None:
         return None
-    names, counts = np.unique(questions.tasks, return_counts=True)
+    names, counts = np.unique(questions.tasks[_whole(questions)], return_counts=True)
     known = [str(name) for name in names[counts >= MIN_TASK_QUESTIONS]][:MAX_TEXT_TASKS]
     if len(known) < 2:
         return None
-    threshold, gains = _threshold(_some(questions, known), known)
-    columns = [packed(task, *_regression(questions, task)) for task in known]
+    left_out = _left_out(_some(questions, known), known)
+    gains = _gains(left_out)
+    columns = [
+        packed(task, *_regression(questions, task), _trust(left_out, task)) for task in known
+    ]
     return TextTerms(
-        threshold=threshold,
         tasks=columns,
-        gain_unseen=float(np.mean(gains)) if len(gains) else None,
-        worst_unseen=float(np.min(gains)) if len(gains) else None,
+        gain_unseen=float(np.mean(gains)) if gains else None,
+        worst_unseen=float(np.min(gains)) if gains else None,
     )
+
+
+def _whole(questions: _Questions) -> NDArray[np.bool_]:
+    """Which are questions, and no mixed words."""
+    whole: NDArray[np.bool_] = questions.tasks[:, 0] == questions.tasks[:, 1]
+    return whole
 
 
 def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
@@ -90,18 +127,48 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
     for row, answers in enumerate(asked):
         for outcome in answers:
             scores[row, models[outcome.model]] = outcome.right
-    rows = vstack([csr_matrix(hashed(Said(answers[0].text or ""))) for answers in asked], "csr")
-    return _Questions(rows, np.array([answers[0].task for answers in asked]), scores)
+    tasks = [answers[0].task for answers in asked]
+    said = [answers[0].text or "" for answers in asked]
+    mixed = _mixed(said, tasks)
+    rows = [csr_matrix(hashed(Said(text))) for text in (*said, *(text for text, _ in mixed))]
+    return _Questions(
+        vstack(rows, "csr"),
+        np.array([*zip(tasks, tasks, strict=True), *(both for _, both in mixed)]),
+        np.concatenate([scores, np.full((len(mixed), len(models)), np.nan)]),
+    )
+
+
+def _mixed(said: Sequence[str], tasks: Sequence[str]) -> list[tuple[str, tuple[str, str]]]:
+    """Return texts that mix the words of two questions of different tasks, and these tasks.
+
+    In every other one the second's words have their letters shuffled: a strange task has words that
+    no graded question has.
+    """
+    rng = Random(0)
+    mixed = []
+    for number in range(int(_MIXED * len(said))):
+        first, second = rng.randrange(len(said)), rng.randrange(len(said))
+        if tasks[first] == tasks[second]:
+            continue
+        others = said[second].split()
+        if number % 2:
+            others = ["".join(rng.sample(word, len(word))) for word in others]
+        words = zip_longest(said[first].split(), others, fillvalue="")
+        text = " ".join(rng.choice(pair) for pair in words)
+        mixed.append((text, (tasks[first], tasks[second])))
+    return mixed
 
 
 def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
-    """As many of each task as the time of ten fits for each task allows; the others all."""
+    """Return as many of each task as the time for ten fits allows; of the others all."""
     most = max(MIN_TASK_QUESTIONS, _MAX_LEFT_OUT // len(known) ** 2)
     chosen = np.ones(len(questions.tasks), bool)
     for task in known:
-        (here,) = np.nonzero(questions.tasks == task)
+        (here,) = np.nonzero(questions.are(task))
         if len(here) > most:
             chosen[Random(0).sample(here.tolist(), len(here) - most)] = False
+    (mixed,) = np.nonzero(~_whole(questions))
+    chosen[mixed[int(_MIXED * np.count_nonzero(chosen & _whole(questions))) :]] = False
     return questions.of(chosen)
 
 
@@ -109,55 +176,93 @@ def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
     regression = LogisticRegression(C=_STRENGTH, solver="liblinear", tol=1e-2, max_iter=50)
-    regression.fit(questions.rows, questions.tasks == task)
+    regression.fit(questions.rows, questions.are(task))
     return float(regression.intercept_[0]), regression.coef_[0]
 
 
-def _threshold(questions: _Questions, known: Sequence[str]) -> tuple[float, _Floats]:
-    """The threshold, and the gain of routing by it on each task left out."""
+def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
+    """Return a fit without each group of tasks; none where too few tasks would be left."""
     order = list(known)
     Random(0).shuffle(order)
     groups = [order[at::_MAX_GROUPS] for at in range(min(_MAX_GROUPS, len(order)))]
     if len(known) < 3:
-        return _THRESHOLDS[-1], np.zeros(0)
-    gains: list[list[float]] = []  # by task left out, then threshold
-    allowed: list[float] = []
-    for group in groups:
-        left = [task for task in known if task not in group]
-        seen = questions.of(~np.isin(questions.tasks, group))
-        out = questions.of(np.isin(questions.tasks, group))
-        base, by_task = _shares(seen, left)
-        likeness = np.stack([_likeness(seen, out, task) for task in left], axis=1)
-        guessed = likeness / likeness.sum(axis=1, keepdims=True) @ by_task
-        single = int(np.argmax(base))
-        for task in group:
-            here = out.tasks == task
-            score, alike = out.scores[here], measured(likeness[here])
-            picked = np.argmax(guessed[here], axis=1)
-            gained = np.nan_to_num(score[np.arange(len(score)), picked] - score[:, single])
-            gains.append([float(np.mean(gained * (alike >= at))) for at in _THRESHOLDS])
-            allowed.append(max(TOLERANCE, _TOLERATED_QUESTIONS / len(score)))
-    table = np.array(gains)
-    worst = (table + np.array(allowed)[:, None]).min(axis=0)
-    enough = np.flatnonzero(worst >= 0)
-    chosen = int(enough[0]) if len(enough) else int(np.argmax(worst))
-    return _THRESHOLDS[chosen], table[:, chosen]
+        groups = [[]]
+    fold = np.arange(len(questions.tasks)) % _FOLDS
+    made = []
+    for number, group in enumerate(groups):
+        columns = [task for task in known if task not in group]
+        strange = np.isin(questions.tasks, group).any(axis=1)
+        kept_back = strange | (fold == number % _FOLDS)
+        seen, asked = questions.of(~kept_back), questions.of(kept_back & _whole(questions))
+        log_odds = np.stack([_log_odds(seen, asked, task) for task in columns], axis=1)
+        made.append(_LeftOut(columns, group, asked, log_odds, *_shares(seen, columns)))
+    return made
 
 
-def _likeness(seen: _Questions, out: _Questions, task: str) -> _Floats:
+def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
     intercept, weights = _regression(seen, task)
-    likeness: _Floats = 1 / (1 + np.exp(-(out.rows @ weights + intercept)))
-    return likeness
+    log_odds: _Floats = asked.rows @ weights + intercept
+    return log_odds
 
 
-def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[_Floats, _Floats]:
-    """Each model's share of right answers: over all questions, and by task, held back to that."""
-    base = np.nan_to_num(np.nanmean(questions.scores, axis=0))
-    by_task = []
+def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
+    """Intercept and slope of the log odds that a question is of the task, not of a strange one.
+
+    The task's own questions count as much as those of all strange tasks together, and these count
+    alike, however many questions they have.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    own: list[_Floats] = []
+    strange: list[_Floats] = []
+    for each in left_out:
+        if task in each.columns:
+            column = each.log_odds[:, each.columns.index(task)]
+            own.append(column[each.asked.are(task)])
+            strange += [column[each.asked.are(other)] for other in each.strangers]
+    if not strange or not sum(map(len, own)):
+        return 0.0, 1.0  # the likeness itself: nothing shows how strangers look
+    x = np.concatenate(own)
+    weights = [np.full(len(x), 1 / len(x))]
+    weights += [np.full(len(each), 1 / len(each) / len(strange)) for each in strange]
+    middle, spread = float(np.median(x)), max(float(np.std(x)), 0.3)
+    regression = LogisticRegression(C=_TRUST_STRENGTH).fit(
+        (np.concatenate([x, *strange])[:, None] - middle) / spread,
+        np.arange(sum(map(len, (x, *strange)))) < len(x),
+        sample_weight=_TRUST_WEIGHT * np.concatenate(weights),
+    )
+    slope = max(float(regression.coef_[0, 0]), 0.0) / spread
+    return round(float(regression.intercept_[0]) - slope * middle, 4), round(slope, 4)
+
+
+def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
+    """Return the gain over the best single model on each task left out."""
+    gains = []
+    for each in left_out:
+        others = [other for other in left_out if other is not each]
+        if not each.strangers or not others:
+            continue
+        trust = np.array([_trust(others, task) for task in each.columns]).T
+        row = each.table.row(shares_of(each.log_odds, *trust))
+        for task in each.strangers:
+            here = each.asked.are(task)
+            scores, picked = each.asked.scores[here], row[here].argmax(axis=1)
+            gained = scores[np.arange(len(scores)), picked] - scores[:, each.single]
+            gains.append(float(np.mean(np.nan_to_num(gained))))
+    return gains
+
+
+def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
+    """Return the shares of right answers by task and overall, and the best single model."""
+    scores = questions.scores[_whole(questions)]
+    base = np.nan_to_num(np.nanmean(scores, axis=0))
+    by_task, counts = [], []
     for task in tasks:
-        scores = questions.scores[questions.tasks == task]
+        scores = questions.scores[questions.are(task)]
         count = (~np.isnan(scores)).sum(axis=0)
+        counts.append(count)
         by_task.append(
             (np.nansum(scores, axis=0) + _PRIOR_OUTCOMES * base) / (count + _PRIOR_OUTCOMES)
         )
-    return base, np.stack(by_task)
+    single = int(np.argmax(base))
+    return task_table(np.stack(by_task), np.stack(counts), base, single), single

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from laar.context.blocks import Block, Item, Refused
-from laar.context.formats.ends import trimmed
 from laar.context.settings import Delimiters, Reason
 
 
@@ -50,14 +49,14 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
         stops = [match.start() for match in found[1:]] + [end]
         whole = not any("n" in match.groupdict() for match in found)
         for match, stop in zip(found, stops, strict=True):
-            spans.append(trimmed(text, match.start() if whole else match.end(), stop))
+            spans.append(_trimmed(text, match.start() if whole else match.end(), stop))
             names.append("" if whole else match["n"])
     else:
         at = start
         while at <= end:
             stop = text.find(given.between, at, end)
             stop = end if stop < 0 else stop
-            spans.append(trimmed(text, at, stop))
+            spans.append(_trimmed(text, at, stop))
             at = stop + len(given.between) if stop < end else end + 1
         spans = [(a, b) for a, b in spans if a < b]
         names = [""] * len(spans)
@@ -67,3 +66,9 @@ def _block(text: str, given: Delimiters, most: int) -> Block | None:
         raise Refused(Reason.TOO_MANY)
     items = tuple(Item(a, b, a, b, name or None) for (a, b), name in zip(spans, names, strict=True))
     return Block(items, items[-1].end, labels_stay=bool(names[0]), shape="declared")
+
+
+def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space around it."""
+    own = text[start:end]
+    return start + len(own) - len(own.lstrip()), start + len(own.rstrip())

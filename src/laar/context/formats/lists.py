@@ -18,7 +18,6 @@ import orjson
 
 from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
 from laar.context.formats.jsonspans import MAX_STEPS, Path, spans_of
-from laar.context.formats.view import View
 from laar.context.settings import Reason
 
 LISTS = (
@@ -78,65 +77,46 @@ _MOST_AROUND = 3
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
-def scan(text: str, limits: Limits, *, by_tool: bool) -> list[Block] | None:
-    """Finds the list in a text that is JSON; None when it is not.
+def scan(text: str, limits: Limits) -> list[Block]:
+    """Finds the list in a text that is JSON.
 
     Args:
         text: the whole text.
         limits: of its elements.
-        by_tool: a tool that looks things up returned it.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.
     """
     if text.lstrip()[:1] not in {"{", "["}:
-        return None
+        return []
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _lines(text, limits, by_tool) or None
+        return _lines(text, limits)
     if not isinstance(value, dict | list):
-        return None
-    blocks = _blocks(text, value, limits, announced=by_tool)
-    return [replace(block, silent=True) for block in blocks]
+        return []
+    return _blocks(text, value, limits, announced=True)
 
 
-def within(view: View, limits: Limits) -> list[Block]:
-    """Finds a list that needs no announcement among other text; it must begin and end a line.
+def within(text: str, limits: Limits) -> list[Block]:
+    """Finds a list among other text; it must begin and end a line.
 
     Raises:
         Refused: as in `scan`.
     """
-    text = view.text
-    start = _BEGIN.search(view.lined) if '"' in text and ("{" in text or "[" in text) else None
+    start = _BEGIN.search(text) if '"' in text and ("{" in text or "[" in text) else None
     if start is None:
         return []
-    begin = start.end() - 2
-    close = "}" if text[begin] == "{" else "]"
-    end = text.rfind(close) + 1
-    blocks = in_place(text, begin, end, limits, announced=False)
-    return blocks if blocks and not text[end : end + 1].strip() else []
-
-
-def in_place(
-    text: str, start: int, end: int, limits: Limits, *, announced: bool = True
-) -> list[Block]:
-    """Finds the list that a place is.
-
-    Raises:
-        Refused: as in `scan`.
-    """
-    if text[start : start + 1] not in {"{", "["} or text[end - 1 : end] not in {"}", "]"}:
-        return []
-    part = text[start:end]
+    begin = start.end() - 1
+    end = text.rfind("}" if text[begin] == "{" else "]") + 1
+    part = text[begin:end]
     try:
         value: _Json = orjson.loads(part)
     except orjson.JSONDecodeError:
         return []
-    if not isinstance(value, dict | list):
+    if text[end : end + 1].strip() or not isinstance(value, dict | list):
         return []
-    blocks = _blocks(part, value, limits, announced=announced)
-    return [block.shifted(start) for block in blocks]
+    return [block.shifted(begin) for block in _blocks(part, value, limits, announced=False)]
 
 
 def _blocks(
@@ -200,7 +180,7 @@ def _count_up(elements: Sequence[_Json], name: str) -> bool:
     )
 
 
-def _lines(text: str, limits: Limits, by_tool: bool) -> list[Block]:
+def _lines(text: str, limits: Limits) -> list[Block]:
     """Elements on lines of their own, without a list around them.
 
     Raises:
@@ -225,7 +205,7 @@ def _lines(text: str, limits: Limits, by_tool: bool) -> list[Block]:
             return []
         first, last = spans_of(text[start:end], element, [sub])[sub]
         spans.append((start, end, start + first + 1, start + last - 1))
-    if len(spans) < limits.least or not _own_texts(elements, known=False, announced=by_tool):
+    if len(spans) < limits.least or not _own_texts(elements, known=False, announced=True):
         return []
     if len(spans) > limits.most:
         raise Refused(Reason.TOO_MANY)
@@ -239,7 +219,7 @@ def _lines(text: str, limits: Limits, by_tool: bool) -> list[Block]:
         quoted=True,
         shape="json_lines",
     )
-    return [replace(block, silent=True)]
+    return [block]
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:

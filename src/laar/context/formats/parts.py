@@ -1,14 +1,13 @@
 """Documents as blocks of one message's content: each moves as the JSON that the body has for it.
 
 Blocks of the types for documents speak for themselves, unless the answer is to cite them by place.
-Blocks of text are documents where each begins with a label that counts up, which stays, or where a
-tool that looks things up returned several.
+Blocks of text are documents where a tool returned several and nothing else.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,8 +15,6 @@ import orjson
 
 from laar.context.blocks import DOCUMENT_BLOCKS, Block, Item, Refused, count_up
 from laar.context.formats.jsonspans import Path, spans_of
-from laar.context.formats.openers import closing_marks, label_of
-from laar.context.formats.order import carries_meaning
 from laar.context.settings import Reason
 
 _TEXTS = ("text", "input_text")
@@ -31,7 +28,7 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
     Args:
         text: JSON of the content.
         most: documents.
-        by_tool: a tool that looks things up returned it.
+        by_tool: a tool returned it.
 
     Raises:
         Refused: there are too many, or an object has a key twice.
@@ -44,52 +41,36 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
         cited = any(_cited(parts[i]) for i, _ in run)
         held = Reason.POSITIONAL_LABELS if cited else None
         return [_block(_items(text, parts, run), most, held=held)]
-    return _of_texts(text, parts, most, by_tool)
+    return _of_texts(text, parts, most) if by_tool else []
 
 
-def _of_texts(text: str, parts: Sequence[Any], most: int, by_tool: bool) -> list[Block]:
-    found = [
-        (i, part["text"])
-        for i, part in enumerate(parts)
-        if isinstance(part, dict)
-        and part.get("type") in _TEXTS
-        and isinstance(part.get("text"), str)
-    ]
-    labels = [(i, label) for i, own in found if (label := label_of(own)) is not None]
-    numbers = [number for _, (number, _) in labels]
-    if len(labels) > 1 and count_up(numbers):
-        items = _items(text, parts, [(i, ("text",)) for i, _ in labels])
-        closers = closing_marks(numbers, [text[item.text_start : item.text_end] for item in items])
-        if closers is None:
-            return []
-        below = [
-            Item(a + end, b - mark, a + end, b - mark, number)
-            for (_, _, a, b, _), (_, (number, end)), mark in zip(
-                items, labels, closers, strict=True
-            )
-        ]
-        if any(
-            "\\" in text[item.text_start : own.start]
-            for item, own in zip(items, below, strict=True)
-        ):
-            return []  # a label that is written in another way than it reads
-        block = _block(below, most, labels_stay=True)
-        return [replace(block, start=items[0].start, end=items[-1].end)]
-    own = [value for _, value in found]
-    if not by_tool or len(own) < len(parts) or len(own) < _LEAST or carries_meaning(own, own=False):
+def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
+    """The blocks of a tool's result, if all are text; held where labels count them."""
+    own = [_own_text(part) for part in parts]
+    if len(own) < _LEAST or not all(own):
         return []
-    return [_block(_items(text, parts, [(i, ("text",)) for i, _ in found]), most, careful=True)]
+    numbers = [match[1] if (match := _COUNTED.match(text)) else "" for text in own]
+    held = Reason.POSITIONAL_LABELS if count_up(numbers) else None
+    return [_block(_items(text, parts, [(i, ("text",)) for i in range(len(own))]), most, held=held)]
+
+
+def _own_text(part: object) -> str:
+    """The text of a block of text; empty for another one."""
+    if not isinstance(part, dict) or part.get("type") not in _TEXTS:
+        return ""
+    text = part.get("text")
+    return text if isinstance(text, str) else ""
 
 
 _LEAST = 2
+_COUNTED = re.compile(r"\W{0,8}(?:[^\W\d]{1,20}[ #_\[]{0,3})?(\d{1,4})\b")
+"""A label with a number at the beginning of a text."""
 
 
 def _block(
     items: Sequence[Item],
     most: int,
     *,
-    labels_stay: bool = False,
-    careful: bool = False,
     held: Reason | None = None,
 ) -> Block:
     if len(items) > most:
@@ -97,12 +78,9 @@ def _block(
     return Block(
         tuple(items),
         items[-1].end,
-        labels_stay=labels_stay,
         quoted=True,
         shape="parts",
-        careful=careful,
         held=held,
-        silent=True,
     )
 
 

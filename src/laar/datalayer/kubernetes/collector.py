@@ -218,7 +218,7 @@ class KubernetesEndpoints:
             problem(f"{pool}; the endpoints stay as they were")
             return
         if pool is None or pool.metadata.deletionTimestamp:
-            problem("there is no such InferencePool; it has no endpoints until there is")
+            problem("no such InferencePool; it has no endpoints until it exists")
             self._stop_pods()
             self._changed.set()
             return

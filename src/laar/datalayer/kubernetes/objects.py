@@ -161,7 +161,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
 
 
 def _ports_of_rank(labels: Mapping[str, str], rank: int) -> dict[str, str]:
-    """Ports of events: a pod's label has the first rank's, and its ranks publish on the next."""
+    """Return the ports of events: the label has the first rank's; its ranks use the next."""
     ports = {key: labels.get(key, "") for key in (EVENTS_LABEL, REPLAY_LABEL)}
     return {
         key: str(int(port) + rank)
@@ -216,7 +216,7 @@ class _PoolRef(BaseModel):
     group: str = ""
 
     def names(self, pool: str) -> bool:
-        """Whether it names the pool; some of llm-d's versions say their own group by default."""
+        """Return whether it names the pool; some versions of llm-d default to their own group."""
         return self.name == pool and self.group in ("", POOLS.group, LLM_D_GROUP)
 
 
@@ -236,7 +236,7 @@ class _PoolSelector(BaseModel):
     matchExpressions: list[_Expression] = []  # noqa: N815
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether a pool's labels match; an empty selector matches none, as in llm-d."""
+        """Return whether a pool's labels match; an empty selector matches none, as in llm-d."""
         if not self.matchLabels and not self.matchExpressions:
             return False
         return self.matchLabels.items() <= labels.items() and all(
@@ -258,7 +258,7 @@ class _OfPools(BaseModel):
         return self
 
     def of(self, pool: str, labels: Mapping[str, str]) -> bool:
-        """Whether the object is one of the pool's, by the pool's name and labels."""
+        """Return whether the object is one of the pool's, by the pool's name and labels."""
         refs = [*self.poolRefs, *([self.poolRef] if self.poolRef else [])]
         if any(ref.names(pool) for ref in refs):
             return True

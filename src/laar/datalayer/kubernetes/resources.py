@@ -19,12 +19,12 @@ class Resource:
         return f"{self.plural}.{self.version}.{self.group}"
 
     def path(self, namespace: str) -> str:
-        """The path at which its objects are listed and watched."""
+        """Return the path at which its objects are listed and watched."""
         root = f"/apis/{self.group}" if self.group else "/api"
         return f"{root}/{self.version}/namespaces/{namespace}/{self.plural}"
 
     def remedy(self, namespace: str) -> str:
-        """The rule that a Role needs for it, in words."""
+        """Return the rule that a Role needs for it, in words."""
         return (
             f"give laar's ServiceAccount a Role in namespace {namespace} with the rule"
             f' apiGroups: ["{self.group}"], resources: ["{self.plural}"], verbs: ["list", "watch"]'

@@ -69,8 +69,8 @@ class KubernetesSource(BaseModel):
     namespace: Name = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
         (),
-        description="Models of pods without `model_key`; the first is the main one. Empty: each "
-        "pod is asked for its own, by `/v1/models`.",
+        description="Models of pods without `model_key`; the first is the main one. Empty: those "
+        "that each pod lists at `/v1/models`.",
     )
     model_key: str = Field(
         "laar.dev/model",
@@ -135,7 +135,7 @@ class KubernetesSource(BaseModel):
         )
 
     def access(self) -> ApiAccess:
-        """The access to the API server.
+        """Return the access to the API server.
 
         Raises:
             SettingError: none is set, and this is no pod.

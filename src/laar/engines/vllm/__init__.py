@@ -19,7 +19,7 @@ __all__ = ["Candidate", "Plan", "SlackScheduler", "StepSettings", "plan", "requi
 
 
 def __getattr__(name: str) -> object:
-    """Imports the scheduler for vLLM's `--scheduler-cls`.
+    """Import the scheduler for vLLM's `--scheduler-cls`.
 
     Raises:
         SettingError: vLLM is not installed here, or of a version that is not known.

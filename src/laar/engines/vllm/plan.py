@@ -38,7 +38,7 @@ model's weights and not for arithmetic, so a smaller step takes as long and does
 
 
 def require_known_version(version: str) -> None:
-    """Checks a version of vLLM.
+    """Check a version of vLLM.
 
     Raises:
         SettingError: it is not one of `KNOWN_VERSIONS`.
@@ -79,7 +79,7 @@ class StepSettings:
 
     @classmethod
     def from_config(cls, config: object) -> Self:
-        """Reads `additional_config["laar"]`; absent means the defaults.
+        """Read `additional_config["laar"]`; absent means the defaults.
 
         Raises:
             SettingError: an unknown key, or a value that is not a number of at least 0.
@@ -103,7 +103,7 @@ class StepSettings:
         return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
     def line(self, table: PrefillTable, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
-        """Returns a request's urgency before any of its prompt is computed.
+        """Return a request's urgency before any of its prompt is computed.
 
         `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number counts as
         absent.
@@ -175,7 +175,7 @@ def plan(
     free_slots: int,
     free_blocks: int,
 ) -> Plan:
-    """Ranks the prefills of a step and gives each its chunk.
+    """Rank the prefills of a step and gives each its chunk.
 
     Args:
         candidates: running and waiting prefills.

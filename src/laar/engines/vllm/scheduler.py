@@ -46,7 +46,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         self._leader: str | None = None
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        """Puts the lists in slack order and lets vLLM schedule."""
+        """Sort the lists by slack and let vLLM schedule."""
         self._plan_step()
         return super().schedule(*args, **kwargs)
 
@@ -103,7 +103,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         return Candidate(key, max(1, total - done), done, line, blocks, is_running)
 
     def _check_seams(self) -> None:
-        """Refuses configurations in which the seams used here do not work."""
+        """Refuse configurations that the overridden methods do not support."""
         config = self.scheduler_config
         if not isinstance(self.waiting, deque):
             raise SettingError(

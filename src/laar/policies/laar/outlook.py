@@ -53,15 +53,14 @@ import numpy as np
 
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
+from laar.core.engines import Engines
 from laar.core.interfaces import View
 from laar.policies.laar.pairs import read_elsewhere
-from laar.policies.laar.pricing import FIRST, Price, price, price_few
-from laar.policies.laar.scene import Scene, scene_of
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, moment, price
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # of a prompt: shares that differ by less are one
-_FEW = 8  # candidates that are priced one by one: an array costs as much for one as for all
-_ONCE = 1.5  # a prefix that is asked for less often than this is worth no look
+_ONCE = 1.5  # a prefix that is requested less often than this is worth no further copy
 
 
 class Outlook:
@@ -77,11 +76,13 @@ class Outlook:
         self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
-        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
-        scene = scene_of(view, self._tuned.under(view.weights))
-        priced, slow_s = _priced(scene), None
+        """Score by cost, and leave the terms of the cost in the view."""
+        engines = view.engines or Engines(view.table)
+        weights = self._tuned.under(view.weights)
+        inputs = inputs_of(view, engines, weights)
+        priced, slow_s = price(inputs), None
         if view.apart is not None:
-            priced = read_elsewhere(scene, view.apart, priced)
+            priced = read_elsewhere(view.apart, view, engines, inputs, priced)
         if view.load_s is not None:
             priced = _loaded(priced, view.load_s)
         total_s, others_s = priced.total_s, priced.others_s
@@ -89,24 +90,15 @@ class Outlook:
             slow_s = (view.pace - 1.0) * (priced.own_s + view.typical_s)
             total_s = total_s + slow_s
         if view.demand is not None and view.demand[1][0] > _ONCE:
-            spared_s = _spared(scene, view.demand, priced, total_s)
+            spared_s = _spared(view, view.demand, engines, inputs, priced, total_s)
             if spared_s is not None:
                 total_s, others_s = total_s - spared_s, others_s - spared_s
-        view.terms = _terms(scene, priced, slow_s, total_s, others_s)
+        view.terms = _terms(view, weights, priced, slow_s, total_s, others_s)
         return scores_of_costs(view.terms.cost_s)
 
 
-def _priced(scene: Scene) -> Price[Floats]:
-    """The price of each candidate, by itself."""
-    fleet, each, of = scene.fleet, scene.candidates, scene.constants
-    now, objective_s = scene.now, scene.view.request.ttft_objective_s
-    if len(of.read) > _FEW:
-        return price(fleet, each, now, objective_s)
-    return price_few(fleet, each, of.rows, now, objective_s)
-
-
-def _loaded(priced: Price[Floats], load_s: Floats) -> Price[Floats]:
-    """The prices where an adapter has to be loaded: before the first token, as the base is."""
+def _loaded(priced: Price, load_s: Floats) -> Price:
+    """Add the time to load an adapter: before the first token, as the base is."""
     return priced._replace(
         base_s=priced.base_s + load_s,
         ttft_s=priced.ttft_s + load_s,
@@ -116,8 +108,15 @@ def _loaded(priced: Price[Floats], load_s: Floats) -> Price[Floats]:
     )
 
 
-def _spared(scene: Scene, demand: Demand, priced: Price[Floats], total_s: Floats) -> Floats | None:
-    """The seconds that a copy of the prefix at each candidate would save later requests for it.
+def _spared(
+    view: View,
+    demand: Demand,
+    engines: Engines,
+    inputs: PricingInputs,
+    priced: Price,
+    total_s: Floats,
+) -> Floats | None:
+    """Return the seconds that a copy of the prefix at each candidate would save later requests.
 
     None if it would save nothing. That is the usual case: even a free copy would mostly not make
     another candidate the cheapest.
@@ -126,14 +125,14 @@ def _spared(scene: Scene, demand: Demand, priced: Price[Floats], total_s: Floats
     near = (total_s - priced.copy_s < total_s[best]).nonzero()[0]
     if len(near) < 2:
         return None
-    view, of = scene.view, scene.constants
     share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     top, has = float(share[best]), share[near]
     gains = has < top - _SAME
     if not np.count_nonzero(gains):
         return None
-    mean = scene.engines.traffic.mean_in_flight(view.slots, scene.now)
-    slope = of.beside_s + (2.0 * of.slowed + of.turns) * float(np.minimum.reduce(priced.read_s))
+    engine, least_read_s = inputs.engine, float(np.minimum.reduce(priced.read_s))
+    mean = engines.traffic.mean_in_flight(view.slots, moment(view))
+    slope = engine.beside_s + (2.0 * engine.slowed + engine.turns) * least_read_s
     less = (slope * (mean[best] - mean))[near]
     gains &= less > 0.0
     if not np.count_nonzero(gains):
@@ -150,7 +149,7 @@ def _spared(scene: Scene, demand: Demand, priced: Price[Floats], total_s: Floats
 
 
 def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
-    """Requests that share each place up to one in the prompt, added up: to `top`, and to `has`.
+    """Add up the requests that share each place of the prompt: up to `top`, and up to `has`.
 
     Arrays are filled in place: to concatenate numbers and arrays takes several times as long.
     """
@@ -166,16 +165,16 @@ def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
 
 
 def _terms(
-    scene: Scene,
-    priced: Price[Floats],
+    view: View,
+    weights: CostWeights,
+    priced: Price,
     slow_s: Floats | None,
     total_s: Floats,
     others_s: Floats,
 ) -> Terms:
-    """The cost taken apart, with models already tried and the chance of a wrong answer in it."""
-    view = scene.view
+    """Return the cost taken apart, with models already tried and P(correct) in it."""
     cost, penalty = until_correct(
-        scene.fleet.weights,
+        weights,
         total_s,
         view.probability,
         view.times_tried,

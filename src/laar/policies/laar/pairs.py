@@ -15,28 +15,40 @@ import numpy as np
 from laar.core.apart import Apart, cheapest
 from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats, Mask, Slots
-from laar.policies.laar.pricing import FIRST, Candidate, Price, price
-from laar.policies.laar.scene import Scene
+from laar.core.engines import Engines
+from laar.core.interfaces import View
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, moment, price
 
 
-def read_elsewhere(scene: Scene, apart: Apart, alone: Price[Floats]) -> Price[Floats]:
-    """The prices again, those of pairs where a candidate had better not read the prompt.
+def read_elsewhere(
+    apart: Apart, view: View, engines: Engines, inputs: PricingInputs, alone: Price
+) -> Price:
+    """Return the prices, those of pairs where a candidate had better not read the prompt.
 
     Sets in `apart` the prefiller that each candidate is priced with, and the seconds it saves.
 
     Args:
-        scene: the inputs to the prices.
         apart: the prefillers.
+        view: the view of the candidates.
+        engines: the learned models of engines.
+        inputs: the inputs to the candidates' prices.
         alone: the prices of candidates that read the prompt themselves.
     """
-    count = len(scene.view.slots)
+    count = len(view.slots)
     if not len(apart.of.slots):  # those there are, are out
         apart.chosen, apart.transfer_s = np.full(count, -1), np.zeros(count)
         return alone
-    visit = _visit(scene, apart)
-    transfer_s = apart.transfer_s_per_token * (scene.view.tokens - scene.view.cached_tokens)
-    pair = _pair(scene, visit, transfer_s, alone)
-    taken = _taken(scene, apart, visit.can, pair, alone)
+    visit = _visit(apart, view, engines, inputs)
+    uncached = view.tokens - view.cached_tokens
+    transfer_s = apart.transfer_s_per_token * uncached
+    pair = _pair(inputs, visit, transfer_s, alone)
+    match apart.rule:
+        case "always":
+            taken = visit.can
+        case "threshold":
+            taken = visit.can & (uncached >= apart.least_tokens)
+        case _:
+            taken = visit.can & (pair.total_s < alone.total_s)
     saved_s = np.where(taken, alone.total_s - pair.total_s, pair.total_s - alone.total_s)
     apart.chosen = np.where(taken, visit.chosen, -1)
     apart.transfer_s = np.where(taken, transfer_s, 0.0)
@@ -60,64 +72,67 @@ class _Visit:
     can: Mask
     then_s: Floats
     cost_s: Floats
-    at: Price[Floats]
+    at: Price
 
 
-def _visit(scene: Scene, apart: Apart) -> _Visit:
-    """Prices an answer of one token at the prefillers, and takes each candidate's cheapest."""
+def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> _Visit:
+    """Price an answer of one token at the prefillers, and choose each candidate's cheapest."""
     helpers = apart.of
-    there = _at_prefillers(scene, apart)
+    there = _at_prefillers(apart, view, engines, inputs)
     cost = there.total_s
     if helpers.answers is not None:
         cost = cost / np.maximum(helpers.answers, MIN_PROBABILITY)
-    chosen = cheapest(cost, helpers, scene.view.slots)
+    chosen = cheapest(cost, helpers, view.slots)
     can = chosen >= 0
     at = np.where(can, chosen, 0)
     soonest = np.full(1 + int(helpers.kin.max(initial=0)), np.inf)
     np.minimum.at(soonest, helpers.kin, there.ttft_s)
     then_s = np.where(can, soonest[helpers.kin[at]], 0.0)
-    here: Price[Floats] = Price._make(column[at] for column in there)
+    here = Price._make(column[at] for column in there)
     return _Visit(chosen=chosen, can=can, then_s=then_s, cost_s=cost[at], at=here)
 
 
-def _at_prefillers(scene: Scene, apart: Apart) -> Price[Floats]:
-    """The price of the prompt at each prefiller, as an answer of one token; arrays over those."""
-    slots, engines = apart.of.slots, scene.engines
+def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) -> Price:
+    """Return the price of the prompt at each prefiller, as an answer of one token."""
+    slots, now = apart.of.slots, moment(view)
     none = np.zeros(len(slots))
-    constants = engines.constants(slots, apart.base_s, timed=scene.view.timed_answers)
-    asked, mean_load = engines.traffic.asked(slots, scene.now)
-    readers = Candidate(
-        tokens=apart.tokens,
-        cached_tokens=apart.cached_tokens,
-        seconds_per_token=apart.seconds_per_token,
-        in_flight=apart.decoding,
-        rtt_s=none,
-        again=none if apart.again is None else apart.again,
-        crowded=none,
-        ahead_s=asked.ahead_s,
-        since=asked.since,
-        free_at=asked.free_at,
-        load=asked.load,
-        came=asked.came,
-        engine=constants._replace(answer_s=none, beside_s=none),
+    constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
+    asked, mean_load = engines.traffic.asked(slots, now)
+    return price(
+        replace(
+            inputs,
+            tokens=apart.tokens,
+            cached_tokens=apart.cached_tokens,
+            seconds_per_token=apart.seconds_per_token,
+            in_flight=apart.decoding,
+            rtt_s=none,
+            again=none if apart.again is None else apart.again,
+            crowded=None,
+            # A visit waits for no slot of the batch.
+            engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),
+            asked=asked,
+            rate=engines.traffic.visits(slots, now),
+            mean_load=mean_load,
+        )
     )
-    rate = engines.traffic.visits(slots, scene.now)
-    visits = replace(scene.fleet, rate=rate, mean_load=mean_load, ever_full=False)
-    return price(visits, readers, scene.now, scene.view.request.ttft_objective_s)
 
 
-def _pair(scene: Scene, visit: _Visit, transfer_s: Floats, alone: Price[Floats]) -> Price[Floats]:
-    """The price of each candidate with its prefiller: an answer without a prompt, and the visit."""
-    view, reading = scene.view, visit.at
-    objective_s: Floats | None = None
-    if view.request.ttft_objective_s is not None:
-        objective_s = np.maximum(view.request.ttft_objective_s - visit.then_s, 0.0)
-    writers = scene.candidates._replace(cached_tokens=view.tokens)
-    now = scene.now + visit.then_s + transfer_s
-    written = price(scene.fleet, writers, now, objective_s)
+def _pair(inputs: PricingInputs, visit: _Visit, transfer_s: Floats, alone: Price) -> Price:
+    """Return the price of each candidate with its prefiller: an answer only, and the visit."""
+    reading, objective_s = visit.at, inputs.objective_s
+    written = price(
+        replace(
+            inputs,
+            cached_tokens=inputs.tokens,
+            now=inputs.now + visit.then_s + transfer_s,
+            objective_s=None
+            if objective_s is None
+            else np.maximum(objective_s - visit.then_s, 0.0),
+        )
+    )
     moved_s = reading.ttft_s + transfer_s
     own = written.own_s + FIRST * transfer_s + visit.cost_s - reading.others_s
-    evicted = scene.fleet.weights.k_delay * alone.evicted_s
+    evicted = inputs.weights.k_delay * alone.evicted_s
     others = written.others_s + evicted + reading.others_s
     return Price(
         base_s=written.base_s + reading.base_s,
@@ -128,20 +143,6 @@ def _pair(scene: Scene, visit: _Visit, transfer_s: Floats, alone: Price[Floats])
         own_s=own,
         others_s=others,
         total_s=own + others,
-        copy_s=np.zeros(len(view.slots)),
+        copy_s=np.zeros(len(inputs.tokens)),
         evicted_s=alone.evicted_s,
     )
-
-
-def _taken(
-    scene: Scene, apart: Apart, can: Mask, pair: Price[Floats], alone: Price[Floats]
-) -> Mask:
-    """The candidates whose prompt another endpoint is to read, by the rule."""
-    match apart.rule:
-        case "always":
-            return can
-        case "threshold":
-            uncached = scene.view.tokens - scene.view.cached_tokens
-            return can & (uncached >= apart.least_tokens)
-        case _:
-            return can & (pair.total_s < alone.total_s)

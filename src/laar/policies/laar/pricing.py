@@ -1,20 +1,21 @@
-"""The formula of the cost, for one candidate or for all of them at once.
+"""The formula of the cost, over all candidates at once.
 
-See `laar.policies.laar.outlook` for the terms.
+The letters are those of `laar.policies.laar.outlook` and of docs/concepts.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats, N
-from laar.core.engine_model import Constants
-from laar.core.traffic import FEW_CAME, seconds_ahead
+from laar.core.endpoints import Floats
+from laar.core.engine_model import EndpointConstants
+from laar.core.engines import Engines
+from laar.core.interfaces import View
+from laar.core.traffic import FEW_CAME, Asked
 
 MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
@@ -22,75 +23,58 @@ MAX_LOAD = 0.8
 FIRST = 2.0
 """Weight of a second before the first token: it counts for that token and for the end."""
 
+# Numbers as arrays: numpy takes half as long again for a number of Python's, and most decisions
+# are on few endpoints.
+_HALF, _ONE, _FIRST, _MAX_LOAD, _FEW_CAME = map(np.array, (0.5, 1.0, FIRST, MAX_LOAD, FEW_CAME))
+
 PATIENT, URGENT = 0.05, 4.0
 """Weight of a second of waiting before the client's objective is over, and after."""
 
-
-class _Bounds(NamedTuple, Generic[N]):
-    """The smaller and the larger of two."""
-
-    least: Callable[[N | float, N | float], N]
-    most: Callable[[N | float, N | float], N]
-
-
-_ONE: _Bounds[float] = _Bounds(min, max)
-"""For numbers, of one candidate."""
-_EACH: _Bounds[Floats] = _Bounds(np.minimum, np.maximum)
-"""For arrays, of all candidates."""
+_FAR_S = 1e15  # clocks that jump stay numbers
 
 
 @dataclass(slots=True, kw_only=True)
-class Fleet:
-    """The values that all candidates share.
+class PricingInputs:
+    """The inputs to the prices of one request; arrays are over the candidates.
 
     Args:
         weights: weights of the round trip, of waiting and of the cost to others.
+        now: when the request comes there.
+        objective_s: how soon the client wants its first token after that; None for no objective.
+        tokens: tokens of the prompt.
+        cached_tokens: the part of them that is probably cached.
+        seconds_per_token: c(m).
+        in_flight: n, the requests in flight there.
+        rtt_s: round trip.
+        again: r, the share of the text evicted from its cache that is requested again.
+        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
+            they all have to end, and others after them. None where caches have room.
+        engine: the constants of its engine.
+        asked: the traffic that it was sent.
         rate: requests a second that come to an endpoint.
         mean_work_s: seconds of a prompt by c(m).
-        ever_full: an engine or its cache was seen full.
         mean_load: seconds of prompts (by c(m)) that an endpoint is sent a second.
     """
 
     weights: CostWeights
+    now: Floats | float
+    objective_s: Floats | float | None
+    tokens: Floats
+    cached_tokens: Floats
+    seconds_per_token: Floats
+    in_flight: Floats
+    rtt_s: Floats
+    again: Floats
+    crowded: Floats | None
+    engine: EndpointConstants
+    asked: Asked
     rate: float
     mean_work_s: float
-    ever_full: bool
     mean_load: float
 
 
-class Candidate(NamedTuple, Generic[N]):
-    """The inputs to the price of one candidate, or of all: then each is an array over them.
-
-    Args:
-        tokens: tokens of the prompt.
-        cached_tokens: the part of them that is probably cached.
-        seconds_per_token: c(m).
-        in_flight: requests in flight there.
-        rtt_s: round trip.
-        again: share of the text evicted from its cache that is requested again.
-        crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
-            they all have to end, and others after them.
-        ahead_s, since, free_at, load, came: the fields of `laar.core.traffic.Asked`.
-        engine: the constants of its engine.
-    """
-
-    tokens: N
-    cached_tokens: N
-    seconds_per_token: N
-    in_flight: N
-    rtt_s: N
-    again: N
-    crowded: N
-    ahead_s: N
-    since: N
-    free_at: N
-    load: N
-    came: N
-    engine: Constants[N]
-
-
-class Price(NamedTuple, Generic[N]):
-    """The seconds of a request at a candidate, or at all: then each is an array over them.
+class Price(NamedTuple):
+    """The seconds of a request at each candidate.
 
     Args:
         base_s: seconds that do not grow with the prompt, to the end of the answer.
@@ -105,113 +89,105 @@ class Price(NamedTuple, Generic[N]):
         evicted_s: the part of the others' seconds for the text that the prompt evicts.
     """
 
-    base_s: N
-    read_s: N
-    queue_s: N
-    ttft_s: N
-    latency_s: N
-    own_s: N
-    others_s: N
-    total_s: N
-    copy_s: N
-    evicted_s: N
+    base_s: Floats
+    read_s: Floats
+    queue_s: Floats
+    ttft_s: Floats
+    latency_s: Floats
+    own_s: Floats
+    others_s: Floats
+    total_s: Floats
+    copy_s: Floats
+    evicted_s: Floats
 
 
-def price(
-    fleet: Fleet, of: Candidate[Floats], now: Floats | float, objective_s: Floats | float | None
-) -> Price[Floats]:
-    """The price of a request at all candidates.
-
-    Args:
-        fleet: the values that all candidates share.
-        of: the candidates.
-        now: when the request comes there.
-        objective_s: how soon the client wants its first token after that; None for no objective.
-    """
-    return Price(*_formula(_EACH, fleet, now, objective_s, *of))
+def moment(view: View) -> float:
+    """Return the time of a view, a number in any case."""
+    return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
 
 
-def price_few(
-    fleet: Fleet,
-    of: Candidate[Floats],
-    engines: Sequence[Constants[float]],
-    now: float,
-    objective_s: float | None,
-) -> Price[Floats]:
-    """The same one by one: for few candidates, arrays cost more. `engines` are those of `of`."""
-    columns = [column.tolist() for column in of[:-1]]
-    rows = zip(*columns, engines, strict=True)
-    return Price(*np.array([_formula(_ONE, fleet, now, objective_s, *row) for row in rows]).T)
+def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
+    """Gather the inputs to the prices of a view's candidates."""
+    slots, now = view.slots, moment(view)
+    asked, mean_load = engines.traffic.asked(slots, now)
+    rate, load = engines.traffic.arrivals(now)
+    mean_work_s = load / rate if rate > 0.0 else 0.0
+    in_flight = view.in_flight
+    if view.table.unseen is not None:
+        unseen = view.table.unseen[slots]
+        in_flight = in_flight + unseen
+        asked = asked._replace(ahead_s=asked.ahead_s + unseen * mean_work_s)
+    return PricingInputs(
+        weights=weights,
+        now=now,
+        objective_s=view.request.ttft_objective_s,
+        tokens=view.tokens,
+        cached_tokens=view.cached_tokens,
+        seconds_per_token=view.seconds_per_token,
+        in_flight=in_flight,
+        rtt_s=view.rtt_s,
+        again=np.zeros(len(slots)) if view.again is None else view.again,
+        crowded=engines.crowded(slots, view.tokens),
+        engine=engines.constants(slots, view.base_s, timed=view.timed_answers),
+        asked=asked,
+        rate=rate / len(slots),
+        mean_work_s=mean_work_s,
+        mean_load=mean_load,
+    )
 
 
-def _formula(
-    bounds: _Bounds[N],
-    fleet: Fleet,
-    now: N | float,
-    objective_s: N | float | None,
-    # The fields of `Candidate`, in their order.
-    tokens: N,
-    cached_tokens: N,
-    seconds_per_token: N,
-    in_flight: N,
-    rtt_s: N,
-    again: N,
-    crowded: N,
-    ahead_s: N,
-    since: N,
-    free_at: N,
-    load: N,
-    came: N,
-    engine: Constants[N],
-) -> tuple[N, N, N, N, N, N, N, N, N, N]:
-    """The fields of `Price`, in their order.
-
-    By the letters of `laar.policies.laar.outlook`: `slows` is s, `turns` is w, `again` is r, and
-    `beside_s` is 2 b.
-
-    To make a `Candidate` and a `Price` for each candidate takes 3 % of a decision. So here alone
-    fields go by their order, those of `Constants` as well; `tests/core/test_pricing.py` checks it.
-    """
-    least, most = bounds
-    weights, n = fleet.weights, in_flight
-    base, reads, slows, waits, turns, alone_s, beside_s, bend, places = engine
-    read = reads * seconds_per_token * (tokens - cached_tokens)
-    read = read * (1.0 + 0.5 * bend * (tokens + cached_tokens))
-    queued: N | float = 0.0
-    room_s: N | float = 0.0
-    if fleet.ever_full:  # the wait for a place, or for room in the cache
-        over = most(n + 1.0 - places, 0.0)
-        n = least(n, places)
-        slower = 1.0 + slows * n
-        life_s = base + reads * fleet.mean_work_s * slower + alone_s + beside_s * n
-        queued = over * life_s / places
-        room_s = crowded * life_s
-    slowed = slows * n
-    beside = 0.5 * beside_s * n
-    wait = waits * seconds_ahead(most, ahead_s, since, free_at, now, reads) + queued + room_s
+def price(of: PricingInputs) -> Price:
+    """Return the price of the request at each candidate."""
+    weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
+    base, s, w, b = engine.base_s, engine.slowed, engine.turns, engine.half_beside_s
+    n, r = of.in_flight, of.again
+    read = engine.read * of.seconds_per_token * (of.tokens - of.cached_tokens)
+    read = read * (_ONE + engine.half_bend * (of.tokens + of.cached_tokens))
+    wait = engine.waits * asked.seconds_ahead(of.now, engine.read)
+    full = None
+    if of.crowded is not None or engine.ever_full:
+        # The wait for a slot, or for room in the cache: until enough of those there have ended.
+        over = np.maximum(n + 1.0 - engine.slots, 0.0)
+        n = np.minimum(n, engine.slots)
+        life = base + engine.read * of.mean_work_s * (1.0 + s * n) + engine.answer_s + 2.0 * b * n
+        queued = over * life / engine.slots
+        room = 0.0 if of.crowded is None else of.crowded * life
+        wait = wait + queued + room
+        full = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room  # that is 4 * queued + room
     # Where few requests came, mostly the average over all endpoints.
-    load = (load * came + FEW_CAME * fleet.mean_load) / (came + FEW_CAME)
-    idle = 1.0 - least(MAX_LOAD, waits * load)
-    answer = (alone_s + beside) / idle
-    alone = base + read + read * slowed
+    load = (asked.load * asked.came + FEW_CAME * of.mean_load) / (asked.came + _FEW_CAME)
+    idle = _ONE - np.minimum(_MAX_LOAD, engine.waits * load)
+    slower, beside, half_read = s * n, b * n, _HALF * read
+    slowed_read = read * slower
+    answer = (engine.answer_s + beside) / idle
+    alone = base + read + slowed_read
     first = alone + wait
 
-    # The cost to the others.
-    later = fleet.rate * (turns * (wait + 0.5 * read) / idle + 0.5 * slows * read)
-    work = read * (slowed + turns * n + FIRST * later)
-    evicted = again * (FIRST * (read + read * slowed) + work)
+    later = of.rate * (w * (wait + half_read) / idle + s * half_read)
+    work = read * (slower + w * n + _FIRST * later)
+    once = read + slowed_read
+    evicted = r * (_FIRST * once + work)
     work = work + evicted
-    full_s = queued * (MAX_LOAD / (1.0 - MAX_LOAD)) + room_s
-    others = weights.k_delay * (work + beside + FIRST * full_s)
+    others = work + beside if full is None else work + beside + FIRST * full
+    others = weights.k_delay * others
 
     # The way there and the wait weigh by the objective, where there is one.
-    way = weights.k_rtt * rtt_s + weights.k_queue * wait
-    if objective_s is not None:
-        late = least(most(rtt_s + first - objective_s, 0.0), rtt_s + wait)
+    way = weights.k_rtt * rtt + weights.k_queue * wait
+    if of.objective_s is not None:
+        late = np.minimum(np.maximum(rtt + first - of.objective_s, 0.0), rtt + wait)
         way = PATIENT * (way - late) + URGENT * late
-    own = FIRST * (alone + way) + answer
-    fixed = base + alone_s
-    ttft = rtt_s + first
-    copy = read + read * slowed + work
-    queue = first + answer - (fixed + read)
-    return fixed, read, queue, ttft, ttft + answer, own, others, own + others, copy, evicted
+    own = _FIRST * (alone + way) + answer
+    fixed = engine.fixed_s
+    ttft = rtt + first
+    return Price(
+        base_s=fixed,
+        read_s=read,
+        queue_s=first + answer - (fixed + read),
+        ttft_s=ttft,
+        latency_s=ttft + answer,
+        own_s=own,
+        others_s=others,
+        total_s=own + others,
+        copy_s=once + work,
+        evicted_s=evicted,
+    )

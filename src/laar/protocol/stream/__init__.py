@@ -8,5 +8,6 @@ modules each do one step of the work. Contract: the endpoint-picker protocol v1.
 from laar.protocol.settings import StreamSettings
 from laar.protocol.stream.body import PIECE_BYTES, HeldBytes
 from laar.protocol.stream.machine import Stream
+from laar.protocol.stream.state import Environment
 
-__all__ = ["PIECE_BYTES", "HeldBytes", "Stream", "StreamSettings"]
+__all__ = ["PIECE_BYTES", "Environment", "HeldBytes", "Stream", "StreamSettings"]

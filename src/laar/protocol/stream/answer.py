@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from laar.core.decision import Completion, Decision
 from laar.core.request import Api
 from laar.errors import RequestError
@@ -22,38 +24,40 @@ _PROGRESS_S = 0.5
 """A stream's progress is reported so often at the most."""
 
 
+@dataclass(slots=True)
 class Answer:
-    """The state of one answer."""
+    """The state of one answer.
 
-    def __init__(self) -> None:
-        self.status: int | None = None
-        self.restorer: NameRestorer | None = None
-        """Puts the client's name for the model back; None where it needs no change."""
-        self.names: tuple[str, ...] = ()
-        """The model's names, as the client and the decision have them."""
-        self.complete = False
-        """Whether the answer passed to its end."""
-        self.let_go = False
-        """Whether its end will not be seen."""
-        self._unanswered = self._is_read = False
-        self._error = False
-        self._answered_at: float | None = None
-        self._progress_at = float("-inf")
-        self._refusal: Reply | None = None
-        self._reader: AnswerReader | None = None
-        self._seen: ResponseHeaders | None = None
-        self._stored = False
-        self._is_known = True
+    Args:
+        status: None while there is none, or where it is not the endpoint's.
+        accepted: the endpoint took the request, by that status.
+        restorer: puts the client's name for the model back; None where it needs no change.
+        names: the model's names, as the client and the decision have them.
+        complete: the answer passed to its end.
+        let_go: its end will not be seen.
+    """
 
-    @property
-    def accepted(self) -> bool:
-        """Whether the endpoint took the request, by its status."""
-        return self.status is not None and 200 <= self.status < 300
+    status: int | None = None
+    accepted: bool = False
+    restorer: NameRestorer | None = None
+    names: tuple[str, ...] = ()
+    complete: bool = False
+    let_go: bool = False
+    _unanswered: bool = False
+    _is_read: bool = False
+    _error: bool = False
+    _answered_at: float | None = None
+    _progress_at: float = float("-inf")
+    _refusal: Reply | None = None
+    _reader: AnswerReader | None = None
+    _seen: ResponseHeaders | None = None
+    _stored: bool = False
+    _is_known: bool = True
 
     def replied(
         self, decision: Decision, event: ResponseHeaders, *, read: bool, stored: bool
     ) -> Replied | None:
-        """Returns how the endpoint replied; None while only the body can show a full queue's 503.
+        """Return how the endpoint replied; None while only the body can show a full queue's 503.
 
         Args:
             decision: decision on the request.
@@ -84,7 +88,7 @@ class Answer:
         return None if self._refusal is not None else Replied(decision, reply, read)
 
     def read(self, decision: Decision, data: bytes, *, end: bool) -> list[Replied | Stored]:
-        """Reads a piece, or no more than the end: a refusal's text, an error, usage, an id."""
+        """Read a piece, or no more than the end: a refusal's text, an error, usage, an id."""
         found: list[Replied | Stored] = []
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
@@ -128,33 +132,32 @@ class Answer:
         return Answering(decision, self.accepted and not self._error)
 
     def fail(self) -> None:
-        """There is none: the status was Envoy's."""
-        self.status, self._unanswered = None, True
+        """Note that there is none: the status was Envoy's."""
+        self.status, self.accepted, self._unanswered = None, False, True
 
-    def ttft_s(self, decision: Decision) -> float | None:
-        """Return the seconds from the decision to the answer's beginning, if that was seen."""
-        return None if self._answered_at is None else self._answered_at - decision.now
-
+    @property
     def usage(self) -> Usage:
         """The engine's own counts, if the answer was read to its end."""
         return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
-    def completion(self, decision: Decision, usage: Usage, now: float) -> Completion:
-        """How the request ended, as far as can be seen."""
+    def completion(self, decision: Decision, now: float) -> Completion:
+        """Return how the request ended, as far as can be seen."""
+        reader, begun_at = self._reader, self._answered_at
+        usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(
             status=self.status,
             cause=self._cause(),
             latency_s=now - decision.now,
-            ttft_s=self.ttft_s(decision),
+            ttft_s=None if begun_at is None else begun_at - decision.now,
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
-            response_id=self._reader.response_id if self._reader is not None else "",
+            response_id="" if reader is None else reader.response_id,
             error=self._error,
         )
 
     def _cause(self) -> str:
-        """The cause of the end. A native, unread answer's end looks the same, whole or not.
+        """Return the cause of the end. That of an unread answer looks the same, cut off or not.
 
         It counts as complete. An answer that was being read and stopped was cut off.
         """
@@ -168,18 +171,16 @@ class Answer:
 
 
 def made_by_envoy(event: ResponseHeaders) -> bool:
-    """Whether Envoy made this 5xx, since it got no answer from any endpoint."""
+    """Return whether Envoy made this 5xx, since it got no answer from any endpoint."""
     return event.details != agreed.FROM_ENDPOINT and (event.status or 0) >= 500
 
 
 def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> Attempted | None:
-    """The endpoints that failed, as far as the list shows: Envoy goes through it in order.
+    """Return the endpoints that failed, as far as the list shows: Envoy goes through it in order.
 
     Where it was in a hurry, the answer may be an earlier one's, and who was asked after that, or
     it again, did not fail.
     """
-    if event.attempts <= 1 and event.details == agreed.FROM_ENDPOINT:
-        return None
     ranked = (decision.address, *decision.fallbacks)
     asked = [ranked[i % len(ranked)] for i in range(event.attempts)]
     if event.details == agreed.FROM_ENDPOINT:
@@ -188,7 +189,7 @@ def attempted(decision: Decision, event: ResponseHeaders, *, hurried: bool) -> A
 
 
 def no_answer_error(event: ResponseHeaders, model: str) -> RequestError:
-    """The error, in place of Envoy's, that no endpoint for the model answered."""
+    """Return the error, in place of Envoy's, that no endpoint for the model answered."""
     silent = event.status == 504
     what = "answered in time" if silent else "could be reached"
     return RequestError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from laar.protocol.events import Action, AnswerBody, Direction
 
@@ -38,7 +39,7 @@ class HeldBytes:
         self._look_at = -math.inf
 
     def take(self, body: Collected, count: int, now: float) -> bool:
-        """Takes `count` more bytes for a body; False, and nothing is taken, without room."""
+        """Take `count` more bytes for a body; False, and nothing is taken, beyond the limit."""
         while self.now_bytes + count > self.limit_bytes:
             if now < self._look_at:
                 return False
@@ -48,68 +49,64 @@ class HeldBytes:
                 return False
             max(slow, key=lambda one: one.held_bytes).give_way()
         self.now_bytes += count
-        if not (body.whole or body.stays):
+        if not (body.is_complete or body.stays):
             self._growing[body] = None
         return True
 
     def give_back(self, body: Collected) -> None:
-        """Gives back what was taken for a body."""
+        """Give back what was taken for a body."""
         self.now_bytes -= body.held_bytes
         self._growing.pop(body, None)
 
 
+@dataclass(slots=True, eq=False)
 class Collected:
     """One request's body, as far as it has arrived.
 
     Args:
         held: counts the bytes collected by all streams; None sets no limit.
+        data: the bytes collected, possibly none; None where no body came.
+        size_bytes: bytes of all that came, dropped or not; of the changed body once there is one.
+        is_complete: nothing of it is still to come.
+        trailers: trailers follow it.
+        changed: it differs from the client's.
+        held_bytes: bytes counted among those of all streams.
+        stays: it never gives way: it is to pass, whatever becomes of the decision.
+        gave_way: its bytes are gone, since they were needed for others.
     """
 
-    def __init__(self, held: HeldBytes | None) -> None:
-        self._held = held
-        self._window_at = math.nan
-        self._window_bytes = 0
-        self._speed = math.inf
-        self._data: bytes | bytearray | None = None
-        self.size_bytes = 0
-        """Bytes of all that came, dropped or not; of the changed body once there is one."""
-        self.whole = False
-        """Whether the body is complete."""
-        self.trailers = False
-        """Whether trailers follow the body."""
-        self.changed = False
-        """Whether the body differs from the client's."""
-        self.held_bytes = 0
-        """Bytes counted among those of all streams."""
-        self.stays = False
-        """Whether it never gives way: it is to pass, whatever becomes of the decision."""
-        self.gave_way = False
-        """Whether its bytes are gone, since they were needed for others."""
-
-    @property
-    def data(self) -> bytes | None:
-        """The bytes collected, possibly none; None where no body came."""
-        return None if self._data is None else bytes(self._data)
+    held: HeldBytes | None = None
+    data: bytes | bytearray | None = None
+    size_bytes: int = 0
+    is_complete: bool = False
+    trailers: bool = False
+    changed: bool = False
+    held_bytes: int = 0
+    stays: bool = False
+    gave_way: bool = False
+    _window_at: float = math.nan
+    _window_bytes: int = 0
+    _speed: float = math.inf
 
     def add(self, data: bytes) -> None:
-        """Takes a piece of the body into one buffer: a piece of one byte is 40 as an object."""
+        """Add a piece of the body to one buffer: a piece of one byte is 40 as an object."""
         self.size_bytes += len(data)
-        if self._data is None:
-            self._data = data
+        if self.data is None:
+            self.data = data
         else:
-            if isinstance(self._data, bytes):
-                self._data = bytearray(self._data)
-            self._data += data
+            if isinstance(self.data, bytes):
+                self.data = bytearray(self.data)
+            self.data += data
 
     def hold(self, count: int, now: float) -> bool:
-        """Counts bytes among those of all streams until `release`; False without room."""
+        """Count bytes among those of all streams until `release`; False beyond their limit."""
         if not now - self._window_at < _WINDOW_S:
             if self.held_bytes:
                 self._speed = self._speed_at(now)
             self._window_at, self._window_bytes = now, self.size_bytes
-        if self._held is None:
+        if self.held is None:
             return True
-        if not self._held.take(self, count, now):
+        if not self.held.take(self, count, now):
             return False
         self.held_bytes += count
         return True
@@ -123,37 +120,38 @@ class Collected:
         return (self.size_bytes - self._window_bytes) / (now - self._window_at)
 
     def give_way(self) -> None:
-        """Drops what has come, for other bodies; the stream is to be refused at its next event."""
+        """Drop what has come, for other bodies; the stream is to be refused at its next event."""
         self.gave_way = True
         self.take()
 
     def release(self) -> None:
-        """Counts this body no longer: it is whole, read, or not wanted any more."""
-        if self._held is not None and self.held_bytes:
-            self._held.give_back(self)
+        """Count this body no longer: it is complete, read, or not wanted any more."""
+        if self.held is not None and self.held_bytes:
+            self.held.give_back(self)
             self.held_bytes = 0
 
     def complete(self) -> bytes:
-        """The whole body; an empty one where none came."""
-        self.release()
-        self.whole = True
-        data = self._data = bytes(self._data or b"")
+        """Return the complete body; an empty one where none came."""
+        if self.held_bytes:
+            self.release()
+        self.is_complete = True
+        data = self.data = bytes(self.data or b"")
         return data
 
     def replace(self, data: bytes) -> None:
-        """Puts another body in the place of the whole one."""
-        self._data, self.changed = data, True
+        """Put another body in the place of the complete one."""
+        self.data, self.changed = data, True
         self.size_bytes = len(data)
 
     def take(self) -> bytes | None:
-        """The same as `data`; the body is then no longer kept."""
-        data, self._data = self.data, None
+        """Return the bytes collected, and keep them no longer."""
+        data, self.data = self.data, None
         self.release()
-        return data
+        return None if data is None else bytes(data)
 
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
-    """Adds a body in pieces that Envoy takes; an empty one is one empty piece."""
+    """Add a body in pieces that Envoy takes; an empty one is one empty piece."""
     view = memoryview(data)
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)

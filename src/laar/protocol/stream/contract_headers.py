@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from laar.core.decision import Decision
-from laar.core.request import Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.answers import error_body
 from laar.protocol.events import Immediate
+from laar.protocol.since import Since
 from laar.protocol.stream.sending import Sending
 
 MAX_HEADERS_TO_ADD_TO = 90
@@ -28,16 +26,18 @@ def headers_of_answer(
     *,
     shadow: bool,
     overhead_us: int,
-    since: Callable[[Request], str],
+    since: Since | None,
+    asked_at: float,
 ) -> list[tuple[str, str]]:
-    """The headers that clients get with an answer.
+    """Return the headers that clients get with an answer.
 
     Args:
         decision: names the endpoint that serves.
         answers: which of them are wanted.
         shadow: another component chose, so they only show how to look the decision up.
         overhead_us: microseconds from the complete body to the decision.
-        since: makes the stamp of a question's first attempt; empty for none.
+        since: stamps a question with the time of its first attempt; None for no stamp.
+        asked_at: when this question was first asked.
     """
     if answers is _NONE:
         return []
@@ -46,48 +46,49 @@ def headers_of_answer(
     if shadow:
         return [(names.DECISION_ID, decision.id), (names.MODE, "shadow")]
     flight = decision.flight
-    told = [
+    headers = [
         (names.MODEL, flight.model),
         (names.REASON, decision.reason),
         (names.DECISION_ID, decision.id),
     ]
     if flight.tried:
-        told.append((names.TRIED, ",".join(flight.tried)))
-        if stamp := since(decision.request):
-            told.append((names.SINCE, stamp))
+        headers.append((names.TRIED, ",".join(flight.tried)))
+        if since is not None:
+            headers.append((names.SINCE, since.stamp(decision.request, asked_at)))
     if flight.exhausted:
-        told.append((names.EXHAUSTED, "true"))
+        headers.append((names.EXHAUSTED, "true"))
     if answers is _IDS:
-        return told
-    told.append((names.ENDPOINT, flight.address))
-    told.append((names.OVERHEAD_US, str(overhead_us)))
+        return headers
+    headers.append((names.ENDPOINT, flight.address))
+    headers.append((names.OVERHEAD_US, str(overhead_us)))
     for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
         if seconds is not None:
-            told.append((name, f"{seconds * 1000.0:.1f}"))
+            headers.append((name, f"{seconds * 1000.0:.1f}"))
     if (hedge := decision.hedge) is not None:
         numbers = zip(names.HEDGE_FIELDS, hedge, strict=True)
-        told.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))
-    return told
+        headers.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))
+    return headers
 
 
 def headers_of_request(sending: Sending) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-    """The headers to set on the request with the decision, and those to remove.
+    """Return the headers to set on the request with the decision, and those to remove.
 
-    Without room the metadata alone names the destination, but a client's own value is overwritten.
+    Where none may be added the metadata alone names the destination, but a client's own value is
+    overwritten.
     """
-    control, room = sending.head.control, sending.room_for_headers
+    control, may_add = sending.head.control, sending.may_add_headers
     changes = []
-    if room or names.DESTINATION in control:
+    if may_add or names.DESTINATION in control:
         changes.append((names.DESTINATION, sending.destination))
-    if room and not sending.head.id:
+    if may_add and not sending.head.id:
         changes.append((names.REQUEST_ID, sending.request_id))
     changes += sending.engine_headers
-    told = {name for name, _ in changes}
-    return changes, tuple(name for name in control if name not in (told | {names.DESTINATION}))
+    kept = {names.DESTINATION, *(name for name, _ in changes)}
+    return changes, tuple(name for name in control if name not in kept)
 
 
 def refusal(error: RequestError, decision_id: str = "") -> Immediate:
-    """The answer to a request that no endpoint answers."""
+    """Return the answer to a request that no endpoint answers."""
     headers = [("content-type", "application/json"), (names.REASON, error.reason)]
     if error.retry_after_s is not None:
         headers.append((names.RETRY_AFTER, str(error.retry_after_s)))

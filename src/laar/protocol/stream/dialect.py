@@ -50,15 +50,15 @@ class Dialect(Protocol):
         ...
 
     def await_body(self, out: list[Action]) -> None:
-        """Answers the request's headers while the decision needs the body."""
+        """Answer the request's headers while the decision needs the body."""
         ...
 
     def send(self, sending: Sending, out: list[Action]) -> None:
-        """Sends the request with its decision."""
+        """Send the request with its decision."""
         ...
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Lets the request go on as it came, and takes its body."""
+        """Let the request go on as it came, and take its body."""
         ...
 
     def answer_headers(
@@ -69,17 +69,17 @@ class Dialect(Protocol):
         *,
         read: bool,
     ) -> None:
-        """Passes the answer's headers, with some added and others off; `read` asks for its body."""
+        """Pass the answer's headers, with some added and others off; `read` asks for its body."""
         ...
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        """Passes a further piece of the request's body."""
+        """Pass a further piece of the request's body."""
         ...
 
     def pass_answer(
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
-        """Passes so many pieces of the answer's body as `data`, which may be the `same` bytes."""
+        """Pass so many pieces of the answer's body as `data`, which may be the `same` bytes."""
         ...
 
 
@@ -108,7 +108,7 @@ class _Native:
                     headers,
                     remove,
                     sending.destination,
-                    skip_body=not sending.whole,
+                    skip_body=not sending.is_complete,
                     patience=sending.patience,
                     engine_headers=sending.engine_headers,
                 )
@@ -116,11 +116,22 @@ class _Native:
             return
         if sending.changed:
             headers.append(("content-length", str(len(sending.body))))
-        out.append(_decided_body(sending, headers, remove))
+        out.append(
+            AnswerBody(
+                _REQUEST,
+                sending.body if sending.changed else None,
+                True,
+                headers,
+                remove,
+                sending.destination,
+                sending.patience,
+                sending.engine_headers,
+            )
+        )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         if body.take() is None:
-            out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.whole))
+            out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:
             out.append(AnswerBody(_REQUEST, None, True, []))
 
@@ -132,7 +143,9 @@ class _Native:
         *,
         read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers), read_answer=read))
+        out.append(
+            AnswerHeaders(_RESPONSE, headers, forged and _but(forged, headers), read_answer=read)
+        )
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         out.append(AnswerBody(_REQUEST, None, end, []))
@@ -156,7 +169,18 @@ class _KeptHeaders(_Native):
         self.reads_by_server = not shows_answers
 
     def send(self, sending: Sending, out: list[Action]) -> None:
-        out.append(_decided_body(sending, [], ()))
+        out.append(
+            AnswerBody(
+                _REQUEST,
+                sending.body if sending.changed else None,
+                True,
+                [],
+                (),
+                sending.destination,
+                sending.patience,
+                sending.engine_headers,
+            )
+        )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         body.take()
@@ -186,13 +210,13 @@ class _Gateway:
             )
         )
         if sending.body is not None:
-            _send_all(sending.body, out, whole=sending.whole, trailers=sending.trailers)
+            _send_all(sending.body, out, complete=sending.is_complete, trailers=sending.trailers)
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
         out.append(AnswerHeaders(_REQUEST, []))
         data = body.take()
         if data is not None:
-            _send_all(data, out, whole=body.whole, trailers=body.trailers)
+            _send_all(data, out, complete=body.is_complete, trailers=body.trailers)
 
     def answer_headers(
         self,
@@ -202,7 +226,9 @@ class _Gateway:
         *,
         read: bool,
     ) -> None:
-        out.append(AnswerHeaders(_RESPONSE, headers, _but(forged, headers)))
+        if forged:
+            forged = _but(forged, headers)
+        out.append(AnswerHeaders(_RESPONSE, headers, forged))
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         send_pieces(_REQUEST, data, end=end, out=out)
@@ -214,30 +240,13 @@ class _Gateway:
 
 
 def _but(forged: tuple[str, ...], headers: list[tuple[str, str]]) -> tuple[str, ...]:
-    """The forged headers that none of laar's own replaces."""
-    if not forged:
-        return forged
+    """Return the forged headers that none of laar's own replaces."""
     own = {name for name, _ in headers}
     return tuple(name for name in dict.fromkeys(forged) if name not in own)
 
 
-def _decided_body(
-    sending: Sending, headers: list[tuple[str, str]], remove: tuple[str, ...]
-) -> AnswerBody:
-    return AnswerBody(
-        _REQUEST,
-        sending.body if sending.changed else None,
-        True,
-        headers,
-        remove,
-        sending.destination,
-        sending.patience,
-        sending.engine_headers,
-    )
-
-
-def _send_all(data: bytes, out: list[Action], *, whole: bool, trailers: bool) -> None:
-    send_pieces(_REQUEST, data, end=whole and not trailers, out=out)
+def _send_all(data: bytes, out: list[Action], *, complete: bool, trailers: bool) -> None:
+    send_pieces(_REQUEST, data, end=complete and not trailers, out=out)
     if trailers:
         out.append(AnswerTrailers(_REQUEST))
 

@@ -12,7 +12,7 @@ _PATIENCE_S = 50.0
 _PATIENCE = 10.0
 _SLOWEST_TOKEN_S = 0.2
 """Silence that is allowed: an engine's hiccup, ten times the expected time to the first token, and
-five tokens a second. A time-out here costs an answer, and one too long costs only a wait."""
+five tokens a second. A timeout here costs an answer, and one too long costs only a wait."""
 
 _BEGIN_S = 3.0
 _BEGIN = 5.0
@@ -34,10 +34,10 @@ class Sending:
         patience: how long an endpoint may send nothing.
         head: the request's headers.
         request_id: the client's, or laar's where it gave none.
-        room_for_headers: headers may be added.
-        body: the whole body; None where none is here.
+        may_add_headers: their number and size allow it.
+        body: the complete body; None where none is here.
         changed: the body differs from the client's.
-        whole: the body is complete.
+        is_complete: nothing of the body is still to come.
         trailers: trailers follow the body.
         engine_headers: headers by which the engine is steered.
     """
@@ -46,16 +46,16 @@ class Sending:
     patience: Patience
     head: names.Head
     request_id: str
-    room_for_headers: bool
+    may_add_headers: bool
     body: bytes | None
     changed: bool
-    whole: bool
+    is_complete: bool
     trailers: bool
     engine_headers: tuple[tuple[str, str], ...] = ()
 
 
 def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
-    """The endpoints in order, one for each of Envoy's attempts; all answer to the body's model.
+    """Return the endpoints in order, one for each of Envoy's attempts; all have the body's model.
 
     Where attempts are left, the list repeats: with no endpoint left, an engine's own error would
     never reach the client.
@@ -66,7 +66,7 @@ def destinations(decision: Decision, attempts: int) -> tuple[str, ...]:
 
 
 def patience(decision: Decision) -> Patience:
-    """How long the endpoint may send nothing, by its expected latency.
+    """Return how long the endpoint may send nothing, by its expected latency.
 
     An answer that is not streamed is silent until its last token. Where no other endpoint answers
     for the model, Envoy asks none while this one has not begun.

@@ -11,17 +11,17 @@ from laar.protocol.answers import error_body
 
 
 def as_json(value: object) -> Response:
-    """A value as indented JSON."""
+    """Return a value as indented JSON."""
     return Response(orjson.dumps(value, option=orjson.OPT_INDENT_2), media_type="application/json")
 
 
 def refused(error: RequestError) -> Response:
-    """A refusal, as clients of the data path get it."""
+    """Return a refusal in the form that clients of the data path get."""
     return Response(error_body(error), error.status, media_type="application/json")
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first fault of a body and its place, without the body's content."""
+    """Return the first fault of a body and its place, without the body's content."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"])) or "the body"
     return f"{where}: {first['msg']}"

@@ -21,7 +21,6 @@ from laar.datalayer.visits import until_look_s
 from laar.server.admin.answers import as_json
 from laar.server.health_service import HealthService
 from laar.server.listener import listener
-from laar.telemetry.metrics import Metrics
 
 MAX_CONNECTIONS = 256
 """Viewers, scrapers and reporters; a process has 1,024 files by default."""
@@ -43,14 +42,14 @@ _WARN_EVERY_S = 10.0
 
 def admin_app(
     settings: Callable[[], Mapping[str, object]],
-    metrics: Metrics,
+    metrics: Callable[[], bytes],
     health: HealthService,
     parts: Sequence[BaseRoute] = (),
 ) -> Starlette:
-    """The admin application; `settings` gives the effective ones, `parts` other modules' routes."""
+    """Return the admin application; `settings` and `metrics` make two of its pages."""
 
     async def page(_request: Request) -> Response:
-        return Response(metrics.page(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(metrics(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def alive(_request: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -86,7 +85,7 @@ class _BoundedProtocol(H11Protocol):
     _again = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Takes a connection, unless there are too many."""
+        """Accept a connection, unless there are too many."""
         if len(self.connections) >= MAX_CONNECTIONS:
             self.transport = transport  # its end is handled as that of the others
             transport.abort()
@@ -95,7 +94,7 @@ class _BoundedProtocol(H11Protocol):
         self._look()
 
     def _look(self) -> None:
-        """Ends a connection whose client neither sends nor reads what is next."""
+        """End a connection whose client neither sends nor reads what is next."""
         if self not in self.connections:
             return
         is_idle = getattr(self.cycle, "response_complete", True)  # None before the first request
@@ -116,7 +115,7 @@ class _Rarely(logging.Filter):
     _next_at = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is logged."""
+        """Return whether the record is logged."""
         if record.levelno != logging.WARNING:
             return True
         now = time.monotonic()
@@ -155,7 +154,7 @@ class AdminServer(uvicorn.Server):
         )
 
     async def run_until_stopped(self) -> None:
-        """Serves until `stop`."""
+        """Serve until `stop`."""
         await self.serve(sockets=[self._socket])
 
     async def main_loop(self) -> None:
@@ -166,15 +165,15 @@ class AdminServer(uvicorn.Server):
                     await self._stopped.wait()
 
     def stop(self) -> None:
-        """Has it end."""
+        """Stop serving soon."""
         self.should_exit = True
         self._stopped.set()
 
     def close(self) -> None:
-        """Gives the port back; needed only when it never served."""
+        """Release the port; needed only when it never served."""
         self._socket.close()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
-        """The runner owns the signals."""
+        """Leave the signals to the runner."""
         yield

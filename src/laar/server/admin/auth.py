@@ -58,16 +58,16 @@ class Attempts:
         self._wrong: dict[str, tuple[set[int], float]] = {}
 
     def may_try(self, address: str) -> bool:
-        """Whether a token from this address is looked at now."""
+        """Return whether a token from this address is looked at now."""
         wrong, last_s = self._wrong.get(address, (set(), 0.0))
         return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
     def right(self, address: str) -> None:
-        """Notes a right token."""
+        """Note a right token."""
         self._wrong.pop(address, None)
 
     def wrong(self, address: str, given: str) -> None:
-        """Notes a wrong token."""
+        """Note a wrong token."""
         known, last_s = self._wrong.pop(address, (set(), 0.0))
         now = self._clock()
         if now - last_s >= self.WAIT_S:
@@ -81,7 +81,7 @@ class Attempts:
 
 
 def address_of(scope: Scope) -> str:
-    """The address that a request comes from."""
+    """Return the address that a request comes from."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
@@ -105,7 +105,7 @@ class AdminAuth:
         self._others = others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         if scope["type"] != "http" or scope["path"] in _OPEN:
             await self._app(scope, receive, send)
             return

@@ -55,7 +55,7 @@ class _Reorder(BaseModel):
 
 
 def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Route]:
-    """The admin port's part; `clock` gives monotonic seconds."""
+    """Return the routes for the admin port; `clock` gives monotonic seconds."""
     admin = _ContextAdmin(hooks, clock)
     return [
         Route("/context", admin.show),
@@ -79,11 +79,11 @@ class _ContextAdmin:
         return Reorderer()
 
     async def show(self, _request: Request) -> Response:
-        """Each route's hook, its guard and its counts."""
+        """Return each route's hook, its guard and its counts."""
         return as_json({"routes": [_shown(ordering) for ordering in self._hooks.orderings]})
 
     async def reset(self, request: Request) -> Response:
-        """Begins again with one route's hook, or with all."""
+        """Restart one route's hook, or all."""
         orderings, name = self._hooks.orderings, request.query_params.get("route")
         if not orderings:
             return JSONResponse({"error": "no route has the hook: set context.routes"}, 404)
@@ -96,7 +96,7 @@ class _ContextAdmin:
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
 
     async def evict(self, request: Request) -> JSONResponse:
-        """Forgets prompts that an engine has let go, by the ids of their requests."""
+        """Forget prompts that an engine has evicted, by the ids of their requests."""
         try:
             names = orjson.loads(await body_of(request, MAX_EVICT_BYTES))["request_ids"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -111,7 +111,7 @@ class _ContextAdmin:
         return JSONResponse({"evicted": found, "not_found": len(names) - found})
 
     async def reorder(self, request: Request) -> JSONResponse:
-        """Orders the contexts of a batch."""
+        """Order the contexts of a batch."""
         try:
             asked = _Reorder.model_validate(orjson.loads(await body_of(request, MAX_REORDER_BYTES)))
             made = self._reordered(asked)

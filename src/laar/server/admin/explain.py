@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from laar.core.decision import Decision
 from laar.core.director import Director
 from laar.core.request import Request as CoreRequest
 from laar.errors import RequestError, unknown
@@ -39,7 +40,7 @@ from laar.protocol.events import (
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.openai import ASIDE_BYTES, try_read
 from laar.protocol.ports import GatewayRules
-from laar.protocol.stream import Stream, StreamSettings
+from laar.protocol.stream import Environment, Stream, StreamSettings
 from laar.server.admin.answers import as_json, refused
 from laar.server.browsers import body_of
 from laar.telemetry.decisions import DecisionMemory
@@ -62,7 +63,7 @@ POOL = ":pool"
 
 
 def path_of(body: bytes) -> str:
-    """The path a body belongs to, by the member that only its format has; chat when none says."""
+    """Return the path of a body by the member that only its format has; chat by default."""
     known = member_spans(body) or {}
     return next((path for member, path in _PATHS if member in known), _PATHS[0][1])
 
@@ -92,9 +93,11 @@ class Explainer:
         self.settings = settings
         self._rules = rules
         self._clock = clock
+        self.places: Callable[[Decision, float], dict[str, object]] | None = None
+        """Describes the sessions whose contexts have a place; None without flow control."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """The record of the decision as it would fall now.
+        """Return the record of the decision that would be made now.
 
         Args:
             body: the request's.
@@ -107,16 +110,18 @@ class Explainer:
         return self.decide(self.read(body, headers))
 
     def decide(self, request: CoreRequest) -> dict[str, object]:
-        """The record of the decision on a request that `read` made.
+        """Return the record of the decision on a request that `read` made.
 
         Raises:
             RequestError: as `explain`.
         """
-        decision = self._director.preview(request, self._clock())
-        return self._memory.explained(self._memory.record(decision))
+        now = self._clock()
+        decision = self._director.preview(request, now)
+        shown = self._memory.explained(self._memory.record(decision))
+        return shown if self.places is None else shown | {"sessions": self.places(decision, now)}
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> CoreRequest:
-        """Reads a request, as `explain` does; may run on another thread.
+        """Read a request, as `explain` does; may run on another thread.
 
         Raises:
             RequestError: it would be refused whatever the fleet's state.
@@ -125,8 +130,10 @@ class Explainer:
         return self._read(body, given, self._clock())
 
     def _read(self, body: bytes, headers: Mapping[str, str], now: float) -> CoreRequest:
-        """Takes the request through a stream machine of its own, up to the question it asks."""
-        stream = Stream(self.settings, new_id=lambda: "explain", rules=self._rules)
+        """Pass the request to a stream machine, up to the question it asks."""
+        stream = Stream(
+            Environment(settings=self.settings, new_id=lambda: "explain", rules=self._rules)
+        )
         subset, pool = names.read_subset(headers.get(names.SUBSET)), headers.get(POOL, "")
         events: list[Event] = [
             RequestHeaders(headers, end=False, shape=Shape.GATEWAY, subset=subset, pool=pool),
@@ -140,7 +147,7 @@ class Explainer:
                     return action.request
                 if isinstance(action, Immediate):
                     raise _refusal(action)
-        raise RequestError(400, "bad-request", "the request asks for no decision")
+        raise RequestError(400, "bad-request", "this request needs no decision")
 
 
 def _refusal(action: Immediate) -> RequestError:
@@ -149,7 +156,7 @@ def _refusal(action: Immediate) -> RequestError:
 
 
 def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int) -> list[Route]:
-    """The admin port's part."""
+    """Return the routes for the admin port."""
 
     async def explain(request: Request) -> Response:
         try:

@@ -55,7 +55,7 @@ class Feed:
         self.viewers = 0
 
     async def run(self) -> None:
-        """Makes frames until cancelled."""
+        """Make frames until cancelled."""
         while True:
             while self.viewers:
                 shown = orjson.dumps(self._frame(), option=orjson.OPT_SERIALIZE_NUMPY)
@@ -69,7 +69,7 @@ class Feed:
             await self._looked.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one viewer until it leaves or stops reading."""
+        """Serve one viewer until it leaves or stops reading."""
         if scope.get("method") == "HEAD":
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await send({"type": "http.response.body", "body": b""})
@@ -97,11 +97,11 @@ class Feed:
             await send({"type": "http.response.body", "body": last})
 
     def close(self) -> None:
-        """Ends every viewer's stream; they come back to the picker's successor."""
+        """End every viewer's stream; they return to the picker's successor."""
         self._closing.set()
 
     def ask_again(self) -> None:
-        """Ends the streams that are open now: each began with a token that was replaced."""
+        """End the open streams: each began with a token that was replaced."""
         self._closing.set()
         self._closing = asyncio.Event()
 

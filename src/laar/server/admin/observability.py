@@ -33,7 +33,6 @@ from laar.telemetry.log import DecisionLog
 from laar.telemetry.metrics import Metrics
 from laar.telemetry.page_model import HitRates, PageModel
 from laar.telemetry.problems import Problems
-from laar.telemetry.watching import WatchingMetrics
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -84,10 +83,10 @@ class Observability:
         kept = settings.decisions
         self.history = History(random.Random(0))
         self._calibrated, self._sharing = calibrated, sharing
-        count = reports.on_answered
+        self._metrics = metrics
 
         def answered(judged: Answered) -> None:
-            count(judged)
+            metrics.answered(judged)
             self.history.answered(judged, clock())
 
         reports.on_answered = answered
@@ -110,27 +109,17 @@ class Observability:
             reports=reports,
             max_decisions=kept.remember,
         )
-        running = version("laar")
-        self._about: dict[str, object] = {"version": running}
-        page = PageModel(director, self.memory, metrics, self.hit_rates, self._about)
+        self.version = version("laar")
+        self._about: dict[str, object] = {"version": self.version}
+        self._clock = clock
+        self.page = PageModel(director, self.memory, problems, self.hit_rates, self._about)
         self.feed = Feed(self._frame)
-        self.page, self._clock = page, clock
-        self._figures = WatchingMetrics(
-            version=running,
-            director=director,
-            memory=self.memory,
-            log=self.log,
-            senders=self.exports.senders,
-            viewers=lambda: self.feed.viewers,
-            health=lambda: page.health(clock()),
-        )
-        self.collect = self._figures.collect
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 
     def apply(self, settings: Settings) -> None:
-        """Applies new settings: policy and explanations."""
+        """Apply new settings: policy and explanations."""
         self._about |= {
             "policy": settings.routing.director.policy,
             "enforced": settings.routing.enforcement.share,
@@ -145,23 +134,23 @@ class Observability:
         self._about |= {"calibrated": self._calibrated(), "sharing": self._sharing()}
 
     def decided(self, decision: Decision) -> None:
-        """Remembers a decision."""
+        """Remember a decision."""
         self.memory.decided(decision)
         self.history.decided(self._clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
-        """Records the end of a request."""
+        """Record the end of a request."""
         self.memory.settled(decision, end)
 
     def _record_settled(self, record: DecisionRecord) -> None:
-        self._figures.settled(record)
+        self._metrics.recorded(record)
         self.history.settled(record, self._clock())
         if self.log is not None:
             self.log.add(record)
         self.exports.settled(record)
 
     def routes(self) -> list[BaseRoute]:
-        """The admin port's part."""
+        """Return the routes for the admin port."""
         return [
             *explain_routes(self.explainer, self.memory, self._max_body_bytes),
             Route("/events", self.feed, methods=["GET"]),
@@ -179,7 +168,7 @@ class Observability:
         return Response(body, media_type="application/json")
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
-        """The parts to run beside serving, by name."""
+        """Return the tasks to run, by name."""
         found = [("feed", self.feed.run), *self.exports.tasks()]
         if self.log is not None:
             found.append(("decision log", self.log.run))

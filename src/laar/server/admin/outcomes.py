@@ -77,7 +77,7 @@ def routes(
     attempts: Attempts,
     told: Told | None = None,
 ) -> list[Route]:
-    """The admin port's part; no reporting where reported outcomes are switched off.
+    """Return the routes for the admin port; none for reports where these are switched off.
 
     Without a token, a port that other machines reach takes no reports.
     """
@@ -123,7 +123,7 @@ def service(
     listen: str,
     told: Told | None = None,
 ) -> Service:
-    """The service `laar.v1.Outcomes`, for a port at `listen`."""
+    """Return the service `laar.v1.Outcomes`, for a port at `listen`."""
     open_to_others = tokens is None and not is_loopback(listen)
 
     async def report(message: bytes, metadata: Metadata) -> AsyncIterator[bytes]:
@@ -172,7 +172,7 @@ def _counted(verdicts: Sequence[Verdict]) -> dict[str, int]:
 
 
 def _reporter(authorization: str, named: str, tokens: ReporterTokens | None) -> str | None:
-    """The reporter: the token's, or the name given; None for a wrong or missing token."""
+    """Return the token's reporter, or the name given; None for a wrong or missing token."""
     bound = "" if tokens is None else tokens.reporter(authorization)
     if bound == "":
         return named if _NAME.fullmatch(named) else UNNAMED

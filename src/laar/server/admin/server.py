@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from laar.datalayer import join_address, split_address
 from laar.errors import SettingError
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
+from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
 from laar.server.admin.tuner import routes as tuner_routes
 from laar.server.browsers import BrowserGuard, is_loopback
@@ -48,7 +50,7 @@ class AdminPort:
         self._auth: AdminAuth | None = None
 
     async def follow_tokens(self) -> None:
-        """Reads the files of tokens again and again; those that can't be used change nothing."""
+        """Reread the files of tokens until cancelled; those that can't be used change nothing."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
@@ -66,7 +68,7 @@ class AdminPort:
                 self.outcomes_tokens.take(outcomes)
 
     def open(self, above: int = 0) -> AdminServer:
-        """Binds the port; requests wait until the server runs.
+        """Bind the port; requests wait until the server runs.
 
         Args:
             above: added to the port, for workers beside the first; a free port stays one.
@@ -91,7 +93,7 @@ class AdminPort:
             *context_routes(picker.context, picker.clock),
             *tuner_routes(picker.tuner),
         ]
-        app = admin_app(self._shown, picker.metrics, self._health, parts)
+        app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)
         others = not is_loopback(listen.admin)
         self._auth = AdminAuth(app, self._viewers_token, Attempts(picker.clock), others=others)
         guard = BrowserGuard(self._auth, [host, *listen.admin_hosts])
@@ -102,7 +104,7 @@ class AdminPort:
 
 
 def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:
-    """The viewers' token and those of reporters, as their files are now."""
+    """Read the viewers' token and those of reporters."""
     viewers = read_token_file(settings.decisions.viewers_token_file, "decisions.viewers_token_file")
     outcomes = read_reporter_tokens(
         settings.accuracy.outcomes_token_file, "accuracy.outcomes_token_file"

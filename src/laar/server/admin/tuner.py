@@ -64,7 +64,7 @@ class TunerKeeper:
         )
 
     def shown(self) -> dict[str, object]:
-        """The export, with further fields for viewers."""
+        """Return the export, with further fields for viewers."""
         return {
             "enabled": True,
             **self.tuner.export(),
@@ -91,7 +91,7 @@ class TunerKeeper:
 
 
 def routes(keeper: TunerKeeper | None) -> list[Route]:
-    """The admin port's routes for the tuner; without a tuner they report that it is off."""
+    """Return the routes for the admin port; without a tuner they report that it is off."""
 
     async def show(_request: Request) -> Response:
         return as_json(keeper.shown() if keeper else {"enabled": False})

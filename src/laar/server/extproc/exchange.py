@@ -1,15 +1,16 @@
-"""One ext_proc stream between a transport and the machine: bytes in, answers out, nothing awaited.
+"""One ext_proc stream: each message through the machine, and its answers out.
 
-A transport hands over each message and then writes what `answers` holds. Nearly always that is all.
-Where the machine has to wait (a long body is read by another thread, or flow control holds the
-request) it gets a `Wait` back; it lets `go_on` finish that before it hands over the next message.
+Nearly always a message is answered in the call that hands it over. Where the machine has to wait (a
+long body is read by another thread, or flow control holds the request), a task waits, and the
+transport keeps the next messages until then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -17,169 +18,222 @@ from laar.errors import RequestError
 from laar.protocol.events import (
     Action,
     Ask,
+    Closed,
+    Ended,
     Event,
     Failed,
     HasRead,
     Immediate,
     Noted,
     Read,
+    Replied,
     ResponseBody,
     Served,
 )
 from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
-from laar.server.extproc.messages import event_of, message_of, patience
+from laar.server.extproc.messages import ANSWERS, event_of, patience
 from laar.server.flow_control import Waiting
+from laar.server.h2.call import Handler
+from laar.server.h2.framing import Code
 from laar.wire import ext_proc_pb2 as pb
 
 if TYPE_CHECKING:
     from laar.server.extproc.processor import ExternalProcessor
 
+UNREADABLE = "unreadable message"
+
 Wait = Callable[[], Awaitable[Event]]
 """A wait of the machine that has not begun yet; its result is the machine's next event."""
 
 
-class Exchange:
-    """One stream.
+class Caller(Protocol):
+    """The transport's end of a stream: a `laar.server.h2.Call`."""
+
+    reassure: Callable[[], None] | None
+
+    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
+        """Return the headers of the call."""
+        ...
+
+    def send(self, message: bytes) -> None:
+        """Send an answer."""
+        ...
+
+    def end(self, code: Code = ..., text: str = ...) -> None:
+        """End the stream once all answers are out."""
+        ...
+
+    def hold(self) -> None:
+        """Keep the next messages until `release`."""
+        ...
+
+    def release(self) -> None:
+        """Hand the kept messages over."""
+        ...
+
+
+class Exchange(Handler):
+    """One stream, from its first message to its end.
 
     Args:
         processor: decides, counts and settles.
-        stream: the machine.
-        end: has the transport close the stream as a success.
+        call: the transport's end of it.
     """
 
-    def __init__(
-        self, processor: ExternalProcessor, stream: Stream, end: Callable[[], None]
-    ) -> None:
+    def __init__(self, processor: ExternalProcessor, call: Caller) -> None:
         self._processor = processor
-        self._stream = stream
+        self._call = call
+        self._stream: Stream | None = None  # from the first message on
         self._held: Waiting | None = None
-        self._end = end
-        self.answers: list[bytes] = []
-        """Messages that the transport writes, and clears."""
-        self.over = False
-        """Whether the transport must close the stream once the answers are written."""
-        self.unreadable = False
-        """Whether it must close the stream as that of a peer which is no Envoy."""
+        self._waiting: asyncio.Task[None] | None = None
+        call.reassure = self.reassure
+        processor.metrics.streams_open += 1
+        processor.begun += 1
+        processor.exchanges.add(self)
 
-    @property
-    def queued(self) -> bool:
-        """Whether flow control holds the request."""
-        return self._held is not None
+    # -- for the transport -----------------------------------------------------------------------
 
-    @property
-    def can_be_let_go(self) -> bool:
-        """Whether Envoy can finish the request without this stream."""
-        return self._stream.can_be_let_go
-
-    def let_go(self) -> None:
-        """Ends the stream before its request."""
-        self._stream.let_go()
-        self._end()
-
-    def reassure(self) -> None:
-        """Has Envoy wait for the answer to a message that is still coming."""
-        self.answers.append(patience(self._processor.longest_decision_s))
-
-    def receive(self, data: bytes) -> Wait | None:
-        """Takes one message through the machine; returns its wait, None where it need not wait."""
+    def receive(self, message: bytes) -> None:
+        """Take a message through the machine, and send its answers."""
         try:
-            message = pb.ProcessingRequest.FromString(data)
+            event = event_of(pb.ProcessingRequest.FromString(message))
+            if event is None:
+                return
+            if (wait := self._take(event)) is not None:
+                self._call.hold()
+                self._waiting = asyncio.create_task(self._go_on(wait))
         except DecodeError:
-            self._processor.fault("a message that is none of Envoy's ended its stream")
-            self.over = self.unreadable = True
-            return None
-        try:
-            event = event_of(message)
-            return None if event is None else self._take(event)
+            self._processor.fault("closed a stream: not an Envoy message")
+            self._call.end(Code.INVALID_ARGUMENT, UNREADABLE)
         except Exception:  # noqa: BLE001 - a stream's guard
             self._go_on_without()
-            return None
 
-    async def go_on(self, wait: Wait) -> Wait | None:
-        """Waits, and takes the result through the machine; returns its next wait, if any."""
-        try:
-            return self._take(await wait())
-        except Exception:  # noqa: BLE001 - a stream's guard
-            self._go_on_without()
-            return None
+    def half_closed(self) -> None:
+        """End the stream, as a success."""
+        self._call.end()
 
-    def close(self) -> None:
-        """Settles the decision that is still open. Called once, however the exchange ended."""
+    def closed(self) -> None:
+        """Stop waiting, and settle the decision that is still open."""
+        processor, stream = self._processor, self._stream
+        if self._waiting is not None and self._waiting is not asyncio.current_task():
+            self._waiting.cancel()
         if self._held is not None:
             self._held.forget()
-        self._processor.closed(self, self._stream)
+        processor.exchanges.discard(self)
+        processor.metrics.streams_open -= 1
+        if stream is None:
+            return
+        processor.metrics.ignored_messages += stream.ignored
+        processor.metrics.stream_faults += stream.unspliced
+        now = processor.clock()
+        for action in stream.receive(Closed(), now):
+            if isinstance(action, Ended) and processor.flow is None:
+                processor.director.settle(action.decision, action.completion)
+            else:
+                processor.note(action, now)
+
+    def reassure(self) -> None:
+        """Have Envoy wait for the answer to its message."""
+        self._call.send(patience(self._processor.longest_decision_s))
+
+    # -- for the processor -----------------------------------------------------------------------
+
+    def let_go(self) -> None:
+        """End the stream if Envoy can finish the request without it."""
+        if self._stream is not None and self._stream.can_be_let_go:
+            self._stream.let_go()
+            self._call.end()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _begin(self) -> Stream:
+        spans = self._processor.spans
+        join = None if spans is None else partial(spans.join, self._call.metadata())
+        self._stream = stream = Stream(self._processor.env, join)
+        return stream
 
     def _take(self, event: Event) -> Wait | None:
-        processor, stream = self._processor, self._stream
+        """Take an event through the machine; return its wait, None where it need not wait."""
+        processor, call, stream = self._processor, self._call, self._stream or self._begin()
         now = processor.clock()
         if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
         pending: Event | None = event
+        is_over = False
         while pending is not None:
             actions, pending = stream.receive(pending, now), None
             for action in actions:
-                kind = type(action)
-                if kind is Read:
-                    assert isinstance(action, Read)
-                    # Others may be read first. Envoy takes one wish, so this is for the queue too.
-                    self.reassure()
-                    return self._reading(action)
-                if kind is Ask:
-                    assert isinstance(action, Ask)
-                    asked = processor.decide(action, now)
+                if (write := ANSWERS.get(type(action))) is not None:
+                    call.send(write(action))
+                    if isinstance(action, Immediate):
+                        processor.answered(action)
+                        is_over = True
+                elif isinstance(action, Ask):
+                    try:
+                        asked = processor.ask(action.request, processor.clock())
+                    except RequestError as error:
+                        pending = processor.refused(action.request, error)
+                        continue
                     if isinstance(asked, Waiting):
                         self._held = asked
                         self.reassure()
-                        return self._waiting(action, asked, now)
-                    pending = asked
-                elif kind is Served:
-                    processor.note(action, now)
-                    pending = Noted()
-                elif self._write(action):
-                    self.over = kind is Immediate
+                        return partial(self._wait, action, asked, now)
+                    pending = processor.decided(asked, now)
+                elif isinstance(action, Replied):
+                    processor.director.replied(action.decision, action.reply, now, read=action.read)
+                elif isinstance(action, Read):
+                    # Others may be read first. Envoy takes one wish, so this is for the queue too.
+                    self.reassure()
+                    return partial(self._read, action)
                 else:
                     processor.note(action, now)
+                    if isinstance(action, Served):
+                        pending = Noted()
+        if is_over:
+            call.end()
         if type(event) is ResponseBody and stream.holds_back:
             self.reassure()
         return None
 
-    def _reading(self, action: Read) -> Wait:
-        async def read() -> Event:
-            loop = asyncio.get_running_loop()
-            processor = self._processor
-            async with processor.reading:  # whose streams end while they wait here keep no body
-                return HasRead(
-                    await loop.run_in_executor(processor.reader, try_read, action.api, action.body)
-                )
-
-        return read
-
-    def _waiting(self, ask: Ask, held: Waiting, received: float) -> Wait:
-        async def wait() -> Event:
+    async def _go_on(self, wait: Wait | None) -> None:
+        """Wait, and take the result through the machine, as long as it waits."""
+        while wait is not None:
             try:
-                decision, waited_s = await held.outcome()
-            except RequestError as error:
-                return self._processor.refused(ask.request, error)
-            finally:
-                self._held = None
-            return self._processor.decided(decision, received + waited_s)
+                wait = self._take(await wait())
+            except Exception:  # noqa: BLE001 - a stream's guard
+                wait = None
+                self._go_on_without()
+        self._waiting = None
+        self._call.release()
 
-        return wait
+    async def _read(self, read: Read) -> Event:
+        processor, loop = self._processor, asyncio.get_running_loop()
+        async with processor.reading:  # whose streams end while they wait here keep no body
+            return HasRead(
+                await loop.run_in_executor(processor.reader, try_read, read.api, read.body)
+            )
+
+    async def _wait(self, ask: Ask, held: Waiting, received: float) -> Event:
+        try:
+            decision, waited_s = await held.outcome()
+        except RequestError as error:
+            return self._processor.refused(ask.request, error)
+        finally:
+            self._held = None
+        return self._processor.decided(decision, received + waited_s)
 
     def _go_on_without(self) -> None:
-        """After an internal error: lets the request go on, or closes the stream where that does."""
-        self._processor.fault("a stream failed; its request goes on without the picker", trace=True)
-        actions = self._stream.receive(Failed(), self._processor.clock())
-        written = [self._write(action) for action in actions]
-        self.over = not any(written)
-
-    def _write(self, action: Action) -> bool:
-        """Writes an action that is a message; returns whether it is one."""
-        answer = message_of(action)
-        if answer is None:
-            return False
-        if isinstance(action, Immediate):
-            self._processor.answered(action)
-        self.answers.append(answer)
-        return True
+        """After an internal error: let the request go on, or close the stream where that does."""
+        processor = self._processor
+        processor.fault("a stream failed; its request goes on without the picker", trace=True)
+        actions: Sequence[Action] = ()
+        if self._stream is not None:
+            actions = self._stream.receive(Failed(), processor.clock())
+        for action in actions:
+            if (write := ANSWERS.get(type(action))) is not None:
+                self._call.send(write(action))
+            if isinstance(action, Immediate):
+                processor.answered(action)
+        if not any(type(action) in ANSWERS for action in actions):
+            self._call.end()

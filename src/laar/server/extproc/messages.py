@@ -7,20 +7,18 @@ once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from laar.protocol import agreed
 from laar.protocol import headers as names
 from laar.protocol.events import (
-    Action,
     AnswerBody,
     AnswerHeaders,
     AnswerTrailers,
     Direction,
     Event,
     Immediate,
-    Patience,
     RequestBody,
     RequestHeaders,
     RequestTrailers,
@@ -33,8 +31,10 @@ from laar.protocol.events import (
 from laar.protocol.headers import text_of
 from laar.wire import ext_proc_pb2 as pb
 
-_STATUSES = {str(status): status for status in range(100, 600)}
+_STATUSES = {b"%d" % status: status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
+_TYPES = {each.encode(): each for each in ("application/json", "text/event-stream")}
+"""Those of nearly all answers."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
 _ATTEMPTS = {str(count): count for count in range(100)}
@@ -59,7 +59,7 @@ _PLAIN = {
 
 
 def event_of(message: pb.ProcessingRequest) -> Event | None:
-    """The event in a message; None for a message of a kind that laar ignores."""
+    """Return the event in a message; None for a message of a kind that laar ignores."""
     kind = message.WhichOneof("request")
     if kind == "request_headers":
         return _request_headers(message)
@@ -67,16 +67,16 @@ def event_of(message: pb.ProcessingRequest) -> Event | None:
         body = message.request_body
         if message.HasField("protocol_config"):  # the first message: Envoy keeps the headers
             given = _given(message)
-            headers = _headers(given)
             return WholeRequest(
-                headers,
+                given,
                 given.get(names.POOL, ""),
                 body.body,
-                _subset(message),
+                _subset(message) if message.HasField("metadata_context") else None,
                 _ATTEMPTS.get(given.get(agreed.ATTEMPTS, ""), 0),
-                _shape(message) or Shape.NATIVE,
+                _shape(message),
             )
-        return RequestBody(body.body, body.end_of_stream, _subset(message))
+        subset = _subset(message) if message.HasField("metadata_context") else None
+        return RequestBody(body.body, body.end_of_stream, subset)
     if kind == "response_headers":
         return _response_headers(message)
     if kind == "response_body":
@@ -96,8 +96,8 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     return RequestHeaders(
         {h.key: text_of(h.raw_value or h.value) for h in sent},
         headers.end_of_stream,
-        _shape(message) or Shape.GATEWAY,
-        _subset(message),
+        _shape(message) if message.HasField("protocol_config") else Shape.GATEWAY,
+        _subset(message) if message.HasField("metadata_context") else None,
         given.get(names.POOL, ""),
         len(sent),
         headers.ByteSize(),
@@ -105,10 +105,8 @@ def _request_headers(message: pb.ProcessingRequest) -> RequestHeaders:
     )
 
 
-def _shape(message: pb.ProcessingRequest) -> Shape | None:
-    """The shape, by a stream's first message, whichever that is."""
-    if not message.HasField("protocol_config"):
-        return None
+def _shape(message: pb.ProcessingRequest) -> Shape:
+    """Return the shape that a stream's first message announces, whichever message that is."""
     modes = message.protocol_config
     if modes.request_body_mode == _FULL_DUPLEX:
         return Shape.GATEWAY
@@ -116,23 +114,25 @@ def _shape(message: pb.ProcessingRequest) -> Shape | None:
 
 
 def _given(message: pb.ProcessingRequest) -> dict[str, str]:
-    """Return the attributes that came, by whichever filter, as text."""
+    """Return the attributes that came, by whichever filter, as text.
+
+    Those that stand for headers go by the headers' names.
+    """
     given: dict[str, str] = {}
     filters = message.attributes
     for each in filters:
         fields = filters[each].fields
-        for name in fields:  # not by `items`, which is slow
-            value = fields[name]
+        for attribute in fields:  # not by `items`, which is slow
+            value = fields[attribute]
+            name = names.header_of(attribute)
             if raw := value.string_value:
-                given[name] = text_of(raw)
+                try:
+                    given[name] = raw.decode()
+                except UnicodeDecodeError:
+                    given[name] = text_of(raw)
             else:  # a count, or nothing
                 given[name] = f"{value.number_value:.0f}" if value.number_value else ""
     return given
-
-
-def _headers(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers that stand in attributes."""
-    return {header: value for name, value in given.items() if (header := names.header_of(name))}
 
 
 def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
@@ -142,9 +142,9 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
     for header in headers:
         name, raw = header.key, header.raw_value or header.value
         if name in (":status", "status"):  # without the colon from some test clients
-            status = _STATUSES.get(text_of(raw))
+            status = _STATUSES.get(raw)
         elif name == "content-type":
-            media_type = names.media_type(text_of(raw))
+            media_type = _TYPES.get(raw) or names.media_type(text_of(raw))
         elif name == "content-encoding":
             encoded = text_of(raw).strip().lower() not in ("", "identity")
         elif name == "retry-after":
@@ -161,10 +161,10 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
         media_type == "text/event-stream",
         len(headers),
         end,
-        _served(message, given),
+        given.get(agreed.ANSWERED_BY) or _served(message),
         _ATTEMPTS.get(given.get(agreed.ATTEMPTED, ""), 0),
         details,
-        _shape(message),
+        _shape(message) if message.HasField("protocol_config") else None,
         retry_after_s,
         media_type,
         encoded,
@@ -173,8 +173,6 @@ def _response_headers(message: pb.ProcessingRequest) -> ResponseHeaders:
 
 
 def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
-    if not message.HasField("metadata_context"):
-        return None
     hint = message.metadata_context.filter_metadata.get(agreed.SUBSET_NAMESPACE)
     if hint is None or names.SUBSET not in hint.fields:
         return None
@@ -185,10 +183,8 @@ def _subset(message: pb.ProcessingRequest) -> frozenset[str] | None:
     return names.read_subset(text_of(value.string_value)) if kind == "string_value" else None
 
 
-def _served(message: pb.ProcessingRequest, given: Mapping[str, str]) -> str:
-    """The endpoint of this answer, or the last one asked where Envoy names none."""
-    if answered_by := given.get(agreed.ANSWERED_BY):
-        return answered_by
+def _served(message: pb.ProcessingRequest) -> str:
+    """Return the endpoint that was asked last, for an answer for which Envoy names none."""
     if not message.HasField("metadata_context"):
         return ""
     known = message.metadata_context.filter_metadata.get(agreed.LB_NAMESPACE)
@@ -208,18 +204,18 @@ def _headers_answer(action: AnswerHeaders) -> bytes:
         return _PLAIN[field]
     response = pb.ProcessingResponse()
     target = response.request_headers if request else response.response_headers
-    _mutate(target.response, action.set_headers, action.remove_headers)
+    if changes:
+        _mutate(target.response, action.set_headers, action.remove_headers)
     if action.destination:
-        _send_to(
-            response, target.response, action.destination, action.patience, action.engine_headers
-        )
+        _send_to(response, target.response, action)
     if action.skip_body or action.read_answer:
         mode = pb.ProcessingMode
         response.mode_override.request_body_mode = mode.NONE if action.skip_body else mode.BUFFERED
         response.mode_override.response_body_mode = (
             mode.STREAMED if action.read_answer else mode.NONE
         )
-    return _bytes(response)
+    written: bytes = response.SerializeToString()
+    return written
 
 
 def _body_answer(action: AnswerBody) -> bytes:
@@ -230,8 +226,9 @@ def _body_answer(action: AnswerBody) -> bytes:
     response = pb.ProcessingResponse()
     common = (response.request_body if request else response.response_body).response
     if action.destination:  # the native shape's decision
-        _mutate(common, action.set_headers, action.remove_headers)
-        _send_to(response, common, action.destination, action.patience, action.engine_headers)
+        if action.set_headers or action.remove_headers:
+            _mutate(common, action.set_headers, action.remove_headers)
+        _send_to(response, common, action)
         if action.data is not None:
             common.status = pb.CommonResponse.CONTINUE_AND_REPLACE
             common.body_mutation.body = action.data
@@ -241,11 +238,8 @@ def _body_answer(action: AnswerBody) -> bytes:
         streamed = common.body_mutation.streamed_response
         streamed.body = action.data
         streamed.end_of_stream = action.end
-    return _bytes(response)
-
-
-def _bytes(response: pb.ProcessingResponse) -> bytes:
-    return response.SerializeToString()
+    written: bytes = response.SerializeToString()
+    return written
 
 
 def _trailers_answer(action: AnswerTrailers) -> bytes:
@@ -263,15 +257,16 @@ def _immediate_answer(action: Immediate) -> bytes:
         response.headers.set_headers.add().header.MergeFrom(
             pb.HeaderValue(key=name, raw_value=value.encode())
         )
-    return _bytes(pb.ProcessingResponse(immediate_response=response))
+    return pb.ProcessingResponse(immediate_response=response).SerializeToString()
 
 
 def _mutate(
     common: pb.CommonResponse, headers: Sequence[tuple[str, str]], remove: Sequence[str]
 ) -> None:
-    """Sets headers, overwriting (the default when `append` is not set), and removes others."""
-    if not headers and not remove:
-        return  # even an empty mutation makes Envoy count headers, its own added ones included
+    """Set headers, overwriting (the default when `append` is not set), and remove others.
+
+    Not without any: an empty mutation makes Envoy count headers, its own added ones included.
+    """
     mutation = common.header_mutation
     add = mutation.set_headers.add
     for name, value in headers:
@@ -283,42 +278,34 @@ def _mutate(
 
 
 def _send_to(
-    response: pb.ProcessingResponse,
-    common: pb.CommonResponse,
-    destination: str,
-    patience: Patience,
-    engine_headers: Sequence[tuple[str, str]],
+    response: pb.ProcessingResponse, common: pb.CommonResponse, action: AnswerHeaders | AnswerBody
 ) -> None:
-    """The destination, in the metadata as in the header, and the route worked out again."""
+    """Name the destination in metadata as in the header, and have the route worked out again."""
+    patience = action.patience
     common.clear_route_cache = True
     known = response.dynamic_metadata.fields[agreed.LB_NAMESPACE].struct_value
-    known.fields[names.DESTINATION].string_value = destination.encode()
+    known.fields[names.DESTINATION].string_value = action.destination.encode()
     if patience.silence_s is not None:
         known.fields[names.SILENCE].string_value = b"%d" % patience.silence_s
     if patience.once:
         known.fields[names.ONCE].string_value = b"1"
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
-    for name, value in engine_headers:
+    for name, value in action.engine_headers:
         known.fields[name].string_value = value.encode()
 
 
-_ANSWERS: dict[type, Callable[[Any], bytes]] = {
+def patience(seconds: float) -> bytes:
+    """Return the wish that Envoy waits so long for the answer to the message it has sent."""
+    response = pb.ProcessingResponse()
+    response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
+    return response.SerializeToString()
+
+
+ANSWERS: dict[type, Callable[[Any], bytes]] = {
     AnswerHeaders: _headers_answer,
     AnswerBody: _body_answer,
     AnswerTrailers: _trailers_answer,
     Immediate: _immediate_answer,
 }
-
-
-def patience(seconds: float) -> bytes:
-    """Asks Envoy to wait so long for the answer to the message it has sent."""
-    response = pb.ProcessingResponse()
-    response.override_message_timeout.FromMilliseconds(int(seconds * 1000))
-    return _bytes(response)
-
-
-def message_of(action: Action) -> bytes | None:
-    """The message that an action stands for, written; None for one that is a note to us."""
-    write = _ANSWERS.get(type(action))
-    return None if write is None else write(action)
+"""Writes an action that is a message to Envoy; all others are notes to the driver."""

@@ -1,7 +1,4 @@
-"""The ext_proc server: one stream for each request, driven through the sans-IO machine.
-
-The transports are in `over_h2` and `over_grpc`.
-"""
+"""The ext_proc server: one stream for each request, driven through the sans-IO machine."""
 
 from __future__ import annotations
 
@@ -9,8 +6,9 @@ import asyncio
 import logging
 import math
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -18,28 +16,25 @@ import orjson
 from laar.core.catalog import catalog, no_such_model
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.request import Request, Trace
+from laar.core.request import Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.protocol.events import (
     Action,
     Answering,
-    Ask,
     Attempted,
-    Closed,
     Decided,
     Ended,
     Immediate,
     Refused,
-    Replied,
     Served,
     Stored,
 )
 from laar.protocol.ports import BodyHook, GatewayRules, IsEnforced
 from laar.protocol.sampling import Sampler
 from laar.protocol.since import Since
-from laar.protocol.stream import HeldBytes, Stream, StreamSettings
+from laar.protocol.stream import Environment, HeldBytes, StreamSettings
 from laar.server.extproc.exchange import Exchange
 from laar.server.flow_control import FlowControl, Waiting
 from laar.telemetry.metrics import Metrics
@@ -48,15 +43,13 @@ if TYPE_CHECKING:
     from laar.telemetry.tracing import Spans
 
 SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
-Metadata = Sequence[tuple[str, str | bytes]]
 _LOG = logging.getLogger(__name__)
-UNREADABLE = "unreadable message"
 _LOG_FAULTS_EVERY_S = 10.0
 """A fault that meets every request would fill a disk; the counter counts them all."""
 
 
 class ExternalProcessor:
-    """Serves `Process`, one stream for each HTTP request.
+    """What the exchanges of `Process` share, one exchange for each HTTP request.
 
     Args:
         director: decides and settles.
@@ -91,67 +84,62 @@ class ExternalProcessor:
         longest_hold_s: float = 0.0,
         unknown_model: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spans = spans
-        self._unknown_model = unknown_model
-        self._flow = flow
-        self._hook = hook
-        self._held = held
-        self._since = Since()
-        self._director = director
-        self._settings = settings
+        self.director = director
         self.sampler = sampler
         self.clock = clock
-        self._metrics = metrics
-        self._rules = rules
-        self._enforced = enforced
-        self._log_faults_at = -math.inf
-        self._exchanges: set[Exchange] = set()
+        self.metrics = metrics
+        self.flow = flow
+        self.spans = spans
+        self.env = Environment(
+            settings=settings,
+            new_id=lambda: str(uuid.uuid4()),
+            sampled=sampler.draw,
+            enforced=enforced,
+            rules=rules,
+            hook=hook,
+            held=held,
+            since=Since(),
+            catalog=self._listed,
+        )
+        """What the streams share that begin from now on."""
+        self.ask: Callable[[Request, float], Decision | Waiting] = (
+            director.decide if flow is None else flow.ask
+        )
+        """Decides now, or has the request wait for its turn; may raise `RequestError`."""
+        self.exchanges: set[Exchange] = set()
         self.begun = 0
         """Streams so far."""
-        self._longest_hold_s = longest_hold_s
+        self.longest_decision_s = DECISION_MARGIN_S + (0.0 if flow is None else longest_hold_s)
+        """How long Envoy is to wait for a decision that takes a while."""
+        self._unknown_model = unknown_model
+        self._log_faults_at = -math.inf
         # One thread: they would only take turns, and the loop has to get its own.
         self.reader = ThreadPoolExecutor(1, "laar-bodies")
         self.reading = asyncio.Lock()
 
-    # -- for transports ------------------------------------------------------------------------
+    def apply(
+        self, settings: StreamSettings, *, hook: BodyHook | None, enforced: IsEnforced | None
+    ) -> None:
+        """Apply new settings to the streams that begin from now on."""
+        self.env = replace(self.env, settings=settings, hook=hook, enforced=enforced)
 
-    def open(self, metadata: Callable[[], Metadata], let_go: Callable[[], None]) -> Exchange:
-        """Begins a stream.
+    def let_go(self) -> None:
+        """Close the streams that Envoy can finish without the picker.
 
-        Args:
-            metadata: returns that of the call.
-            let_go: has the transport close the stream as a success.
+        Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
+        fails closed it then cuts the client's answer as well.
         """
-        stream = Stream(
-            self._settings,
-            new_id=lambda: str(uuid.uuid4()),
-            sampled=self.sampler.draw,
-            enforced=self._enforced,
-            rules=self._rules,
-            hook=self._hook,
-            held=self._held,
-            catalog=self._listed,
-            join=None if self._spans is None else self._joining(self._spans, metadata),
-            since=self._since,
-        )
-        exchange = Exchange(self, stream, let_go)
-        self._metrics.streams_open += 1
-        self.begun += 1
-        self._exchanges.add(exchange)
-        return exchange
-
-    def apply(self, settings: StreamSettings, *, hook: BodyHook | None) -> None:
-        """Applies new settings to the streams that begin from now on."""
-        self._settings, self._hook = settings, hook
+        for exchange in tuple(self.exchanges):
+            exchange.let_go()
 
     def _listed(self, pool: str, name: str) -> bytes | None:
-        """The models of a pool, or of all, or one of these; None where there is no endpoint.
+        """Return the models of a pool, or of all, or one of them; None where no endpoint is.
 
         Raises:
             RequestError: there is no model of that name.
         """
-        aliases = self._director.settings.aliases
-        listed = catalog(self._director.table, aliases, pool)
+        aliases = self.director.settings.aliases
+        listed = catalog(self.director.table, aliases, pool)
         if not name or not listed["data"]:
             return orjson.dumps(listed) if listed["data"] else None
         for entry in listed["data"]:
@@ -160,107 +148,54 @@ class ExternalProcessor:
         self._unknown_model()
         raise no_such_model(name)
 
-    def let_go(self) -> None:
-        """Closes the streams that Envoy can finish without the picker.
-
-        Envoy takes that as the end of our part. To be cut off it takes as a fault, and where it
-        fails closed it then cuts the client's answer as well.
-        """
-        for exchange in tuple(self._exchanges):
-            if exchange.can_be_let_go:
-                exchange.let_go()
-
     # -- for exchanges -------------------------------------------------------------------------
 
-    @property
-    def longest_decision_s(self) -> float:
-        """How long Envoy is to wait for a decision that takes a while."""
-        hold_s = 0.0 if self._flow is None else self._longest_hold_s
-        return hold_s + DECISION_MARGIN_S
-
-    def closed(self, exchange: Exchange, stream: Stream) -> None:
-        """Settles a stream that is over."""
-        self._exchanges.discard(exchange)
-        self._metrics.streams_open -= 1
-        self._metrics.ignored_messages += stream.ignored
-        self._metrics.stream_faults += stream.unspliced
-        now = self.clock()
-        for action in stream.receive(Closed(), now):
-            self.note(action, now)
-
     def fault(self, what: str, *, trace: bool = False) -> None:
-        """Counts a fault, and logs it once in a while."""
+        """Count a fault, and log it once in a while."""
         now = self.clock()
-        self._metrics.stream_faults += 1
+        self.metrics.stream_faults += 1
         if now >= self._log_faults_at:
             self._log_faults_at = now + _LOG_FAULTS_EVERY_S
             _LOG.error(what, exc_info=trace)
 
-    def decide(self, ask: Ask, received: float) -> Decided | Refused | Waiting:
-        """Decides now, or has the request wait for its turn.
-
-        Args:
-            ask: the request.
-            received: when it was whole, by the clock.
-        """
-        try:
-            if self._flow is None:
-                decision = self._director.decide(ask.request, self.clock())
-            else:
-                answer = self._flow.ask(ask.request)
-                if isinstance(answer, Waiting):
-                    return answer
-                decision = answer
-        except RequestError as error:
-            return self.refused(ask.request, error)
-        return self.decided(decision, received)
-
     def decided(self, decision: Decision, received: float) -> Decided:
-        """Counts the time of a decision; the caller adds its wait to `received`."""
+        """Count the time of a decision; the caller adds its wait to `received`."""
         overhead_s = max(0.0, self.clock() - received)
-        self._metrics.overhead(overhead_s)
+        self.metrics.overhead_s.observe(overhead_s)
         return Decided(decision, round(overhead_s * 1e6))
 
     def refused(self, request: Request, error: RequestError) -> Refused:
-        """Takes a refusal to decide."""
+        """Record a refused request."""
         if error.reason == "unknown-model":
             self._unknown_model()
-        if self._spans is not None:
-            self._spans.refused(request, error)
+        if self.spans is not None:
+            self.spans.refused(request, error)
         return Refused(error.with_traceback(None))  # whose frames hold the error
 
     def answered(self, answer: Immediate) -> None:
-        """Counts an answer of laar's own, unless it is a list of models."""
+        """Count an answer of laar's own, unless it is a list of models."""
         reason = dict(answer.headers).get(names.REASON)
         if reason is not None:
-            self._metrics.refused(answer.status, reason)
-
-    @staticmethod
-    def _joining(
-        spans: Spans, metadata: Callable[[], Metadata]
-    ) -> Callable[[str, str], Trace | None]:
-        return lambda parent, state: spans.join(metadata(), parent, state)
+            self.metrics.refused(answer.status, reason)
 
     def note(self, action: Action, now: float) -> None:
-        """Takes an action of a stream: for the director, flow control and the counters."""
+        """Pass an action of a stream on to the director, flow control and the counters."""
         match action:
-            case Ended(decision, completion):  # first those that every request has
-                self._director.settle(decision, completion)
-                if self._flow is not None:
-                    self._flow.ended(decision)
-            case Replied(decision, reply, read):
-                self._director.replied(decision, reply, now, read=read)
+            case Ended(decision, completion):
+                self.director.settle(decision, completion)
+                if self.flow is not None:
+                    self.flow.ended(decision)
             case Attempted(decision, failed):
-                self._metrics.failed_attempts += len(failed)
-                self._director.attempted(decision, failed, now)
+                self.metrics.failed_attempts += len(failed)
+                self.director.attempted(decision, failed, now)
             case Served(decision, address):
-                self._metrics.moved += not decision.request.shadow
-                self._director.served_by(decision, address, now)
-                if self._flow is not None:
-                    self._flow.moved(decision)
+                self.metrics.moved += not decision.request.shadow
+                self.director.served_by(decision, address, now)
+                if self.flow is not None:
+                    self.flow.moved(decision)
             case Answering(decision, ok):
-                self._director.answering(decision, now, ok=ok)
-                if self._flow is not None:
-                    self._flow.answering(decision, ok=ok)
+                self.director.answering(decision, now, ok=ok)
+                if self.flow is not None:
+                    self.flow.answering(decision, ok=ok)
             case Stored(decision, response_id):
-                self._director.keeps(decision, response_id)
+                self.director.keeps(decision, response_id)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from laar.server.h2.framing import (
+    PREFIX_BYTES,
     CallError,
     Code,
     Unframer,
-    frame,
     metadata_of,
     status_headers,
 )
@@ -45,26 +45,29 @@ class Handler(Protocol):
     """Serves one call. Each method is called by the event loop, and returns soon."""
 
     def receive(self, message: bytes) -> None:
-        """Takes a message."""
+        """Handle a message."""
         ...
 
     def half_closed(self) -> None:
-        """Takes that the peer sends no more; not called while the call is held."""
+        """Handle the end of the peer's messages; not called while the call is held."""
         ...
 
     def closed(self) -> None:
-        """Takes that the call is over, for any reason. Called once, after all other methods."""
+        """Handle the end of the call, for any reason. Called once, after all other methods."""
         ...
 
 
-class _Nobody:
-    """Handles a call that was over before it began."""
+class _NoHandler:
+    """Handles a call before it has begun, and after its end."""
 
     def receive(self, message: bytes) -> None: ...
 
     def half_closed(self) -> None: ...
 
     def closed(self) -> None: ...
+
+
+_NO_HANDLER = _NoHandler()
 
 
 class Call:
@@ -88,7 +91,7 @@ class Call:
         window_bytes: int,
     ) -> None:
         self.stream_id = stream_id
-        self.handler: Handler = _Nobody()
+        self.handler: Handler = _NO_HANDLER
         self.ready = False
         """Whether the call is in the connection's list of calls that have something to write."""
         self.answered = False
@@ -100,7 +103,8 @@ class Call:
         self.deadline: asyncio.TimerHandle | None = None
         self._connection = connection
         self._headers = headers
-        self._unframer = Unframer(longest_bytes)
+        self._longest_bytes = longest_bytes
+        self._unframer: Unframer | None = None  # once a message comes in pieces
         self._credit_bytes = window_bytes // _CREDIT_SHARE
         self._owed_bytes = 0  # of the stream's window
         self._is_whole = False  # a message came
@@ -121,26 +125,25 @@ class Call:
         return metadata_of(self._headers)
 
     def send(self, message: bytes) -> None:
-        """Sends a message, in the same turn of the loop where the peer lets it."""
+        """Send a message, in the same turn of the loop where the peer lets it."""
         if self._end is None:
-            framed = frame(message)
-            self._out.append(framed)
-            self._out_bytes += len(framed)
+            self._out.append(b"\0" + len(message).to_bytes(4, "big") + message)
+            self._out_bytes += PREFIX_BYTES + len(message)
             self._connection.wants_write(self)
 
     def end(self, code: Code = Code.OK, text: str = "") -> None:
-        """Ends the call once all sent messages are out; a second call changes nothing."""
+        """End the call once all sent messages are out; a second call changes nothing."""
         if self._end is None:
             self._end = code, text
             self._leave()
             self._connection.wants_write(self)
 
     def hold(self) -> None:
-        """Gives the handler no messages until `release`; beyond a window's worth none is taken."""
+        """Give the handler no messages until `release`; beyond a window's worth none is taken."""
         self._holding = True
 
     def release(self) -> None:
-        """Ends a hold."""
+        """End a hold."""
         self._holding = False
         self._deliver()
 
@@ -149,10 +152,12 @@ class Call:
     @property
     def waits(self) -> bool:
         """Whether a message is still coming: the first, or the rest of one that has begun."""
-        return self._end is None and (self._unframer.midway or not self._is_whole)
+        return self._end is None and (
+            not self._is_whole or (self._unframer is not None and self._unframer.midway)
+        )
 
     def data_received(self, data: bytes, flow_bytes: int) -> None:
-        """Takes a piece of the request.
+        """Handle a piece of the request.
 
         Args:
             data: the piece.
@@ -163,6 +168,28 @@ class Call:
             self.heard = True
         if self._end is not None:
             return
+        if (
+            self._unframer is None
+            and data[:1] == b"\0"
+            and int.from_bytes(data[1:PREFIX_BYTES], "big") == len(data) - PREFIX_BYTES
+            and len(data) - PREFIX_BYTES <= self._longest_bytes
+            and not (self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES)
+        ):  # one message and nothing else, as most are
+            self._is_whole = True
+            self._connection.guard.messages += 1
+            try:
+                self.handler.receive(data[PREFIX_BYTES:])
+            except Exception:  # noqa: BLE001 - a call's guard
+                self._failed()
+        else:
+            self._pieces_received(data)
+        if self._owed_bytes >= self._credit_bytes:
+            self._credit()
+
+    def _pieces_received(self, data: bytes) -> None:
+        """Handle what is not just one message."""
+        if self._unframer is None:
+            self._unframer = Unframer(self._longest_bytes)
         unframer = self._unframer
         was_coming = unframer.midway or not self._is_whole
         try:
@@ -170,8 +197,8 @@ class Call:
                 if self._end is not None:  # by the message before it
                     return
                 self._is_whole = True
-                self._connection.guard.useful()
-                if self._holding or self._inbox or self._out_bytes > _CHOKED_BYTES:
+                self._connection.guard.messages += 1
+                if self._inbox or self._is_stopped():
                     self._inbox.append(message)
                     self._inbox_bytes += len(message)
                 else:
@@ -181,25 +208,22 @@ class Call:
             return
         if unframer.midway and not was_coming and self._end is None:
             self._connection.is_coming(self)
-        if unframer.held_bytes + self._inbox_bytes != self._counted_bytes:
-            self._account()
-        if self._owed_bytes >= self._credit_bytes:
-            self._credit()
+        self._account()
 
     def remote_ended(self) -> None:
-        """Takes that the peer sends no more."""
+        """Handle the end of the peer's half of the stream."""
         self._remote_done = True
-        if self._end is None and self._unframer.midway:
+        if self._end is None and self._unframer is not None and self._unframer.midway:
             self.end(Code.INTERNAL, "the stream ended within a message")
         self._deliver()
 
     def expire(self) -> None:
-        """Takes that the deadline has passed."""
+        """End the call: its deadline has passed."""
         self._drop()
         self.end(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def lost(self) -> None:
-        """Takes that the stream is gone."""
+        """End the call: its stream is gone."""
         self._drop()
         if self._end is None:
             self._end = Code.CANCELLED, ""
@@ -208,7 +232,7 @@ class Call:
     # -- for the connection: writing -----------------------------------------------------------
 
     def write(self) -> bool:
-        """Writes the next frame to the library; whether there is more that could be written."""
+        """Write the next frame; return whether there is more that could be written."""
         connection = self._connection
         h2 = connection.h2
         stream = h2.streams.get(self.stream_id)
@@ -221,11 +245,21 @@ class Call:
                 return False
             h2.write_headers(stream, _RESPONSE)
         if self._out:
-            room = min(h2.may_send(stream), FRAME_BYTES)
-            if room <= 0:
+            most = min(
+                h2.outbound_flow_control_window,
+                stream.outbound_flow_control_window,
+                h2.max_outbound_frame_size,
+                FRAME_BYTES,
+            )
+            if most <= 0:
                 connection.blocked[self] = None  # a window update brings it back
                 return False
-            self._write_data(stream, room)
+            if self._out_bytes <= most:
+                h2.write_data(stream, self._out, self._out_bytes)
+                self._out.clear()
+                self._out_bytes = 0
+            else:
+                h2.write_data(stream, self._taken(most), most)
             if self._inbox and not self._is_stopped():
                 self._deliver()
         if self._out:
@@ -238,25 +272,20 @@ class Call:
         self._connection.h2.write_headers(stream, headers, end=True)
         self._connection.finished(self, reset=not self._remote_done)
 
-    def _write_data(self, stream: H2Stream, room: int) -> None:
-        """Writes a frame of at most `room` bytes."""
-        out = self._out
-        pieces: list[bytes | memoryview]
-        if self._out_bytes <= room:
-            pieces, length = list(out), self._out_bytes
-            out.clear()
-        else:
-            pieces, length, left = [], room, room
-            while left:
-                piece = out.popleft()
-                if len(piece) > left:
-                    view = memoryview(piece)
-                    out.appendleft(view[left:])
-                    piece = view[:left]
-                pieces.append(piece)
-                left -= len(piece)
-        self._out_bytes -= length
-        self._connection.h2.write_data(stream, pieces, length)
+    def _taken(self, count: int) -> Sequence[bytes | memoryview]:
+        """Take so many bytes from what is to be written, which is more."""
+        out, left = self._out, count
+        pieces: list[bytes | memoryview] = []
+        while left:
+            piece = out.popleft()
+            if len(piece) > left:
+                view = memoryview(piece)
+                out.appendleft(view[left:])
+                piece = view[:left]
+            pieces.append(piece)
+            left -= len(piece)
+        self._out_bytes -= count
+        return pieces
 
     # -- inside --------------------------------------------------------------------------------
 
@@ -269,7 +298,7 @@ class Call:
         return self._holding or self._out_bytes > _CHOKED_BYTES
 
     def _deliver(self) -> None:
-        """Hands over what waits, as far as the handler takes it."""
+        """Hand over what waits, as far as the handler takes it."""
         while self._inbox and self._end is None and not self._is_stopped():
             message = self._inbox.popleft()
             self._inbox_bytes -= len(message)
@@ -277,7 +306,10 @@ class Call:
         taken = not (self._inbox or self._holding or self._half_closed)
         if taken and self._remote_done and self._end is None:
             self._half_closed = True
-            self._guarded(self.handler.half_closed)
+            try:
+                self.handler.half_closed()
+            except Exception:  # noqa: BLE001 - a call's guard
+                _LOG.exception("a call failed")
         self._account()
         self._credit()
 
@@ -285,31 +317,31 @@ class Call:
         try:
             self.handler.receive(message)
         except Exception:  # noqa: BLE001 - a call's guard
-            _LOG.exception("a call failed")
-            self.end(Code.UNKNOWN, "internal error")
+            self._failed()
+
+    def _failed(self) -> None:
+        _LOG.exception("a call failed")
+        self.end(Code.UNKNOWN, "internal error")
 
     def _leave(self) -> None:
-        """Parts with the handler."""
+        """Part with the handler."""
         if self.deadline is not None:
             self.deadline.cancel()
         self._inbox.clear()
         self._inbox_bytes = 0
-        self._unframer = Unframer(0)
-        self._account()
+        self._unframer = None
+        if self._counted_bytes:
+            self._account()
         self.reassure = None  # no cycle, which only a collection of all would free
-        handler, self.handler = self.handler, _Nobody()
-        self._guarded(handler.closed)
-
-    @staticmethod
-    def _guarded(step: Callable[[], None]) -> None:
+        handler, self.handler = self.handler, _NO_HANDLER
         try:
-            step()
+            handler.closed()
         except Exception:  # noqa: BLE001 - a call's guard
             _LOG.exception("a call failed")
 
     def _account(self) -> None:
-        """Counts the held bytes among those of the connection, which have a limit."""
-        held = self._unframer.held_bytes + self._inbox_bytes
+        """Count the held bytes among those of the connection, which have a limit."""
+        held = self._inbox_bytes + (self._unframer.held_bytes if self._unframer else 0)
         if held != self._counted_bytes:
             room = self._connection.hold_bytes(held - self._counted_bytes)
             self._counted_bytes = held
@@ -317,7 +349,7 @@ class Call:
                 self.end(Code.RESOURCE_EXHAUSTED, "too many unfinished messages")
 
     def _credit(self) -> None:
-        """Gives the window back, once half of it is used and nothing of it waits here."""
+        """Give the window back, once half of it is used and nothing of it waits here."""
         if self._owed_bytes >= self._credit_bytes and not self._inbox and not self._remote_done:
             self._connection.credit(self, self._owed_bytes)
             self._owed_bytes = 0

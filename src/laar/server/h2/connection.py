@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio.Protocol ----------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greets."""
+        """Send the greeting."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.connections.add(self)
         tls = transport.get_extra_info("ssl_object")
@@ -122,7 +122,7 @@ class Connection(asyncio.Protocol):
             self.drain()
 
     def data_received(self, data: bytes) -> None:
-        """Handles the bytes, and writes the answers they cause."""
+        """Handle the bytes, and write the answers they cause."""
         if self._closing:
             return
         frames = self.guard.feed(data, self._loop.time())
@@ -133,29 +133,17 @@ class Connection(asyncio.Protocol):
             self._frames = chain(self._frames, frames)
 
     def _take_turn(self) -> None:
-        """Handles frames of a read until it is the others' turn, then reads no further."""
-        transport, frames = self._transport, self._frames
-        if self._closing or transport is None or frames is None:
+        """Handle frames of a read until it is the others' turn, then read no further."""
+        if self._closing or self._transport is None or self._frames is None:
             return
-        if self._handle(frames):
-            self._frames = None
-            if self._next_turn is not None:
-                self._next_turn = None
-                transport.resume_reading()
-            return
-        if self._next_turn is None:
-            transport.pause_reading()
-        self._next_turn = self._loop.call_soon(self._take_turn)
-
-    def _handle(self, frames: Iterator[tuple[int, int, bytes]]) -> bool:
-        """Handles the frames; returns whether that was all within this turn."""
         self._heard = self._reading = True
-        now = self._loop.time()
         end, is_over = perf_counter() + self.turn_s, True
         try:
-            for kind, stream_id, piece in frames:
+            for kind, stream_id, piece in self._frames:
                 if kind == Frame.DATA:
-                    self._data(stream_id, piece, len(piece))
+                    self._owed_bytes += len(piece)
+                    if (call := self._calls.get(stream_id)) is not None:
+                        call.data_received(piece, len(piece))
                 elif kind == Frame.HEADERS:
                     self._request(stream_id, self.h2.open(stream_id, piece))
                 elif kind == Frame.RST_STREAM:
@@ -178,14 +166,22 @@ class Connection(asyncio.Protocol):
         finally:
             self._reading = False
         if self._coming:
-            self._reassure(now)
+            self._reassure(self._loop.time())
         if self._owed_bytes >= CONNECTION_WINDOW_BYTES // 2:
             self._credit()
         self._pump()
-        return is_over
+        if is_over:
+            self._frames = None
+            if self._next_turn is not None:
+                self._next_turn = None
+                self._transport.resume_reading()
+            return
+        if self._next_turn is None:
+            self._transport.pause_reading()
+        self._next_turn = self._loop.call_soon(self._take_turn)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends all calls."""
+        """End all calls."""
         self._closing = self._is_lost = True
         self.blocked.clear()
         for handle in (self._timer, self._pumping, self._next_turn):
@@ -195,7 +191,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _lose_calls(self) -> None:
-        """Ends all calls, in turns with what other connections do."""
+        """End all calls, in turns with what other connections do."""
         end = perf_counter() + self.turn_s
         while self._calls:
             _, call = self._calls.popitem()
@@ -210,18 +206,18 @@ class Connection(asyncio.Protocol):
             self._server.forget(self)
 
     def pause_writing(self) -> None:
-        """The peer reads slowly: its answers wait in their calls."""
+        """Let answers wait in their calls: the peer reads slowly."""
         self._unwritable = True
 
     def resume_writing(self) -> None:
-        """Goes on."""
+        """Go on writing."""
         self._unwritable = False
         self._pump()
 
     # -- for calls -----------------------------------------------------------------------------
 
     def wants_write(self, call: Call) -> None:
-        """Lets a call write, at the end of this read or, outside of one, of this turn."""
+        """Let a call write, at the end of this read or, outside of one, of this turn."""
         if not call.ready and call.stream_id in self._calls:
             call.ready = True
             self._ready.append(call)
@@ -229,24 +225,24 @@ class Connection(asyncio.Protocol):
             self._write_soon()
 
     def credit(self, call: Call, count: int) -> None:
-        """Lets the peer send more on a stream."""
+        """Let the peer send more on a stream."""
         stream = self.h2.streams.get(call.stream_id)
         if stream is not None and stream.open and not self._closing:
             self.h2.increment_flow_control_window(count, call.stream_id)
             self._write_soon()
 
     def hold_bytes(self, count: int) -> bool:
-        """Counts bytes that calls hold, or hold no more; False beyond this connection's share."""
+        """Count bytes that calls hold, or hold no more; False beyond this connection's share."""
         self._held_bytes += count
         return self._server.held_bytes.take(count, self._held_bytes) or count <= 0
 
     def is_coming(self, call: Call) -> None:
-        """Notes that a message of a call has begun, or is about to."""
+        """Note that a message of a call has begun, or is about to."""
         if call.reassure is not None:
             self._coming.append((self._loop.time(), call))
 
     def finished(self, call: Call, *, reset: bool) -> None:
-        """Forgets a call whose end is written; `reset` makes a sending peer stop."""
+        """Forget a call whose end is written; `reset` makes a sending peer stop."""
         if reset:
             self._reset(call.stream_id, ErrorCodes.NO_ERROR)
         self._drop(call.stream_id)
@@ -278,7 +274,7 @@ class Connection(asyncio.Protocol):
             call.end(error.code, error.text)
 
     def _begin(self, call: Call, head: Head) -> None:
-        """Finds the handler.
+        """Find the handler.
 
         Raises:
             CallError: there is none, or this is no call that can be served.
@@ -304,20 +300,21 @@ class Connection(asyncio.Protocol):
         self.is_coming(call)
 
     def _reassure(self, now: float) -> None:
-        """Has peers wait for the messages that are long in coming."""
+        """Extend the peers' time-outs of messages that are long in coming."""
         coming = self._coming
-        while coming and (now - coming[0][0] > SLOW_S or not coming[0][1].waits):
-            call = coming.popleft()[1]
-            if call.waits and call.reassure is not None:
+        while coming:
+            begun_at, call = coming[0]
+            waits = call.waits
+            if waits and now - begun_at <= SLOW_S:
+                break
+            coming.popleft()
+            if waits and call.reassure is not None:
                 call.reassure()
 
     def _data_event(self, event: Any) -> None:
-        self._data(event.stream_id, event.data, event.flow_controlled_length)
-
-    def _data(self, stream_id: int, data: bytes, flow_bytes: int) -> None:
-        self._owed_bytes += flow_bytes
-        if (call := self._calls.get(stream_id)) is not None:
-            call.data_received(data, flow_bytes)
+        self._owed_bytes += event.flow_controlled_length
+        if (call := self._calls.get(event.stream_id)) is not None:
+            call.data_received(event.data, event.flow_controlled_length)
 
     def _stream_ended(self, event: Any) -> None:
         if (call := self._calls.get(event.stream_id)) is not None:
@@ -340,7 +337,7 @@ class Connection(asyncio.Protocol):
             self.wants_write(call)
 
     def _windows(self, _event: Any) -> None:
-        """All that wait for a window of the connection, or for settings, try again."""
+        """Let all try again that wait for a window of the connection, or for settings."""
         blocked, self.blocked = self.blocked, {}
         for call in blocked:
             self.wants_write(call)
@@ -364,7 +361,7 @@ class Connection(asyncio.Protocol):
             self._pumping = self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Writes what may be written, a frame of each call in turn."""
+        """Write what may be written, a frame of each call in turn."""
         if self._pumping is not None:
             self._pumping.cancel()
             self._pumping = None
@@ -398,7 +395,7 @@ class Connection(asyncio.Protocol):
             transport.close()
 
     def _credit(self) -> None:
-        """Gives the connection's window back: what streams may hold has a limit of its own."""
+        """Give the connection's window back: what streams may hold has a limit of its own."""
         if not self._closing:
             self.h2.increment_flow_control_window(self._owed_bytes)
             self._owed_bytes = 0
@@ -415,14 +412,14 @@ class Connection(asyncio.Protocol):
             self.h2.reset_stream(stream_id, code)
 
     def _goaway(self, last_stream_id: int, code: int = 0) -> None:
-        """Sends GOAWAY, after all frames that were written before."""
+        """Send GOAWAY, after all frames that were written before."""
         assert self._transport is not None
         self._transport.write(self.h2.data_to_send() + goaway(last_stream_id, code))
 
     # -- life ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """Asks the peer to open no more streams; the connection closes when the open ones end."""
+        """Ask the peer to open no more streams; the connection closes when the open ones end."""
         if self._draining or self._closing or self._transport is None:
             return
         self._draining = True
@@ -431,7 +428,7 @@ class Connection(asyncio.Protocol):
         self._pump()
 
     def cut(self) -> None:
-        """Ends all calls and closes."""
+        """End all calls and close."""
         if self._transport is None or self._closing:
             return
         for stream_id, call in tuple(self._calls.items()):
@@ -453,7 +450,7 @@ class Connection(asyncio.Protocol):
         self._lose_calls()
 
     def _close(self) -> None:
-        """Closes once all is written, which a peer that does not read would put off."""
+        """Close once all is written, which a peer that does not read would put off."""
         assert self._transport is not None
         self._closing = True
         self._transport.close()

@@ -1,4 +1,4 @@
-"""The parts of gRPC over HTTP/2: messages with a length before them, statuses, time-outs.
+"""The parts of gRPC over HTTP/2: messages with a length before them, statuses, timeouts.
 
 Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 """
@@ -13,7 +13,8 @@ from urllib.parse import quote_from_bytes
 
 from jh2.hpack import NeverIndexedHeaderTuple
 
-_PREFIX_BYTES = 5
+PREFIX_BYTES = 5
+"""Bytes before each message: whether it is compressed, and its length."""
 _FEW_PIECES = 64
 _SMALL_PIECE_BYTES = 1024
 _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -71,19 +72,12 @@ class Unframer:
         self.midway = False
         """Whether a message has begun that is not complete."""
 
-    def feed(self, data: bytes) -> Iterable[bytes]:
-        """The messages that a piece completes, each before the next is looked at.
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the messages that a piece completes, each before the next is looked at.
 
         Raises:
             CallError: a message is compressed or too long.
         """
-        if data[:1] == b"\0" and not self.midway:
-            length = len(data) - _PREFIX_BYTES
-            if length == int.from_bytes(data[1:_PREFIX_BYTES], "big") <= self._longest_bytes:
-                return (data[_PREFIX_BYTES:],)  # as most are
-        return self._messages(data)
-
-    def _messages(self, data: bytes) -> Iterator[bytes]:
         try:
             yield from self._cut(data)
         finally:
@@ -98,17 +92,17 @@ class Unframer:
                 if (message := self._continued(piece)) is not None:
                     yield message
                 continue
-            if self._prefix or end - at < _PREFIX_BYTES:
-                taken = _PREFIX_BYTES - len(self._prefix)
+            if self._prefix or end - at < PREFIX_BYTES:
+                taken = PREFIX_BYTES - len(self._prefix)
                 self._prefix += data[at : at + taken]
                 at = min(at + taken, end)
-                if len(self._prefix) < _PREFIX_BYTES:
+                if len(self._prefix) < PREFIX_BYTES:
                     break
                 length = self._length(self._prefix, 0)
                 self._prefix = b""
             else:
                 length = self._length(data, at)
-                at += _PREFIX_BYTES
+                at += PREFIX_BYTES
             if end - at >= length:
                 yield data[at : at + length]
                 at += length
@@ -133,16 +127,11 @@ class Unframer:
     def _length(self, data: bytes, at: int) -> int:
         if data[at]:
             raise CallError(Code.UNIMPLEMENTED, "compressed messages are not taken")
-        length = int.from_bytes(data[at + 1 : at + _PREFIX_BYTES], "big")
+        length = int.from_bytes(data[at + 1 : at + PREFIX_BYTES], "big")
         if length > self._longest_bytes:
             text = f"Received message larger than max ({length} vs. {self._longest_bytes})"
             raise CallError(Code.RESOURCE_EXHAUSTED, text)
         return length
-
-
-def frame(message: bytes) -> bytes:
-    """A message with its length before it."""
-    return b"\0" + len(message).to_bytes(4, "big") + message
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:

@@ -58,6 +58,9 @@ LIBRARY = -1
 _AROUND = {Frame.DATA: 0, Frame.HEADERS: _END_HEADERS, Frame.RST_STREAM: 0}
 """Frames that may go around the library, and the flags they have then."""
 
+_FREE = {Frame.DATA: _SMALL_DATA_BYTES, Frame.HEADERS: 0, Frame.RST_STREAM: 0}
+"""Least length of such a frame that needs no judgement: resets are judged by `Connection`."""
+
 
 class FloodError(Exception):
     """The peer exceeds a limit; the connection is to be closed."""
@@ -144,10 +147,8 @@ class Guard:
         self._settings = Budget(100, 1, now)
         self.leaving = False
         """The peer sent GOAWAY: it opens no more streams."""
-
-    def useful(self) -> None:
-        """A message was taken or written: the window updates around it are no flood."""
-        self._idle.earn(4)
+        self.messages = 0
+        """Messages since a frame was last charged; their window updates are no flood."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
         """Looks at the bytes.
@@ -181,10 +182,12 @@ class Guard:
                 break
             high, low, kind, flags, stream_id = FRAME_HEAD.unpack_from(data, at)
             length = (high << 8) | low
-            self._judge(kind, flags, length, now)
+            is_plain = _AROUND.get(kind) == flags
+            if not is_plain or not _FREE[kind] <= length <= MAX_HEADER_BLOCK_BYTES:
+                self._judge(kind, flags, length, now)
             self._taker = _LIBRARY
             body = at + _HEAD_BYTES
-            if kind == Frame.GOAWAY or _AROUND.get(kind) == flags:
+            if is_plain or kind == Frame.GOAWAY:
                 if since < at:
                     yield LIBRARY, 0, data[since:at]
                 since = at
@@ -209,7 +212,7 @@ class Guard:
             yield LIBRARY, 0, data[since:end]
 
     def _judge(self, kind: int, flags: int, length: int, now: float) -> None:
-        """Judges a frame by its header."""
+        """Judge a frame by its header; most are free of it (`_FREE`)."""
         if length > MAX_FRAME_BYTES:
             raise FloodError("a frame is too long")
         if kind == Frame.GOAWAY:
@@ -228,6 +231,9 @@ class Guard:
             if not self._settings.spend(now):  # each may touch all streams
                 raise FloodError("too many changes of settings")
             return
+        if self.messages:
+            self._idle.earn(4 * self.messages)
+            self.messages = 0
         if not self._idle.spend(now):
             raise FloodError("too many frames that carry nothing")
 

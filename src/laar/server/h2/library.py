@@ -110,9 +110,14 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         Raises:
             ProtocolError: they are none, or break a rule.
         """
-        self.open_inbound_streams  # noqa: B018 - forgets the closed ones
+        if len(self.streams) >= self._prune_at:
+            self.open_inbound_streams  # noqa: B018 - forgets the closed ones
         try:
-            found = self._decode(block)
+            try:
+                found = tuple(self.decoder.decode(block, raw=True))
+            except BaseException as error:  # what panics in Rust is no Exception
+                _decode_headers(_Failed(error), block)  # raises it as the library's own
+                raise
             stream = self._begin_new_stream(stream_id, AllowedStreamIDs.ODD)
             stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
             head = head_of(found)
@@ -121,13 +126,6 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
             raise
         stream._expected_content_length = head.content_length
         return head
-
-    def _decode(self, block: bytes) -> tuple[tuple[Any, ...], ...]:
-        try:
-            return tuple(self.decoder.decode(block, raw=True))
-        except BaseException as error:  # what panics in Rust is no Exception
-            _decode_headers(_Failed(error), block)  # raises it as the library's own
-            raise
 
     def close(self, stream_id: int) -> None:
         """Closes a stream for a reset that `takes` took."""
@@ -162,16 +160,8 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         if end:
             stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
             flags |= _END_STREAM
-        self._write(Frame.HEADERS, flags, stream.stream_id, (block,), len(block))
-
-    def may_send(self, stream: H2Stream) -> int:
-        """Bytes that the next DATA frame of a stream may have; not above 0 where it has to wait."""
-        most: int = min(
-            self.outbound_flow_control_window,
-            stream.outbound_flow_control_window,
-            self.max_outbound_frame_size,
-        )
-        return most
+        self._head(Frame.HEADERS, flags, stream.stream_id, len(block))
+        self._written.append(block)
 
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
@@ -181,34 +171,25 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         Args:
             stream: a stream that was not ended.
             pieces: pieces of the payload.
-            length: bytes of all pieces, at most as many as the stream `may_send`.
+            length: bytes of all pieces, within both windows and the longest frame.
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
-        self._write(Frame.DATA, 0, stream.stream_id, pieces, length)
-
-    def _write(
-        self,
-        kind: int,
-        flags: int,
-        stream_id: int,
-        pieces: Sequence[bytes | memoryview],
-        length: int,
-    ) -> None:
-        if self._data_to_send:
-            self._keep_order()
-        self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
+        self._head(Frame.DATA, 0, stream.stream_id, length)
         self._written += pieces
 
-    def _keep_order(self) -> None:
-        """Put what the library has written before what goes around it."""
-        self._written.append(self._data_to_send)
-        self._data_to_send = bytearray()
+    def _head(self, kind: int, flags: int, stream_id: int, length: int) -> None:
+        """Write a frame's header, behind all that the library itself has written."""
+        if self._data_to_send:
+            self._written.append(self._data_to_send)
+            self._data_to_send = bytearray()
+        self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
 
     def data_to_send(self) -> bytes:
-        """Takes the bytes to write."""
+        """Return the bytes to write, once."""
         if self._data_to_send:
-            self._keep_order()
+            self._written.append(self._data_to_send)
+            self._data_to_send = bytearray()
         data = b"".join(self._written)
         self._written.clear()
         return data

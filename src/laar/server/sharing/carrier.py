@@ -41,14 +41,14 @@ class Carrier(Protocol):
     """Whether snapshots go to `share.snapshot_file`: then the secret of the hashes is in them."""
 
     async def open(self, key: bytes, *, starting: bool) -> Begun:
-        """Opens the way, and offers a key where the others have none.
+        """Open the connection, and offer a key where the others have none.
 
         With `starting` the snapshot is fetched, and the batches since then are received.
         """
         ...
 
     def after(self, place: str) -> None:
-        """Receives the batches after the place in a snapshot, and not those in it."""
+        """Receive the batches after the place in a snapshot, and not those in it."""
         ...
 
     async def send(self, batches: Sequence[bytes]) -> None:
@@ -69,9 +69,9 @@ class Carrier(Protocol):
         ...
 
     async def put_snapshot(self, data: bytes) -> None:
-        """Keeps it for pickers that start."""
+        """Keep it for pickers that start."""
         ...
 
     async def close(self) -> None:
-        """Closes the way."""
+        """Close the connection."""
         ...

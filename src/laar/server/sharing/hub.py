@@ -85,7 +85,7 @@ class Hub:
         self._turns = asyncio.create_task(self._give_turns())
 
     async def stop(self) -> None:
-        """Closes the socket and all connections, and writes the last snapshot."""
+        """Close the socket and all connections, and write the last snapshot."""
         if self._turns is not None:
             await cancel([self._turns])
         if self._open:  # a worker that has ended may have sent what is not read yet
@@ -98,7 +98,7 @@ class Hub:
         await self._save()
 
     async def _give_turns(self) -> None:
-        """Asks one worker after the other for a snapshot."""
+        """Ask one worker after the other for a snapshot."""
         turn = 0
         while True:
             await asyncio.sleep(self._interval_s)
@@ -110,7 +110,7 @@ class Hub:
             await self._save()  # that of the turn before
 
     async def _save(self) -> None:
-        """Writes the last snapshot to the file, if it is not there yet."""
+        """Write the last snapshot to the file, if it is not there yet."""
         if self._file is None or not self._unwritten:
             return
         self._unwritten, data = False, self._snapshot
@@ -160,7 +160,7 @@ class Hub:
             if worker is sender:
                 continue
             if worker.transport.get_write_buffer_size() > _SLOW_BYTES + welcome_bytes:
-                _LOG.warning("a worker does not keep up with the others; it is connected again")
+                _LOG.warning("a worker does not keep up with the others; reconnecting it")
                 del self._workers[worker]
                 worker.transport.abort()
                 continue

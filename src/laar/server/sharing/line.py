@@ -39,7 +39,7 @@ class Line(asyncio.Protocol):
         self._watch: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Opens it, if it is not open."""
+        """Open the connection, if it is not open."""
         if self._transport is None:
             await self._connection.connect()
             self._transport = self._connection._writer.transport
@@ -47,7 +47,7 @@ class Line(asyncio.Protocol):
             self._transport.set_protocol(self)
 
     def ask(self, *commands: tuple[Any, ...], within_s: float) -> asyncio.Future[list[Any]]:
-        """Sends commands, together; their answers follow.
+        """Send commands together; return their replies.
 
         An answer that is late, or an error, closes the connection: later ones would be taken for
         others.
@@ -64,12 +64,12 @@ class Line(asyncio.Protocol):
         return answers
 
     async def close(self) -> None:
-        """Closes it."""
+        """Close the connection."""
         self._end(ConnectionResetError("the connection was closed"))
         await self._connection.disconnect()
 
     def data_received(self, data: bytes) -> None:
-        """Takes answers."""
+        """Read replies."""
         try:
             self._reader.feed(data)
             while (answer := self._reader.gets()) is not False:

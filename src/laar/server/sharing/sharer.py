@@ -171,13 +171,13 @@ class Sharer:
         return {"share": self._run, "leases": self._look}
 
     async def warmed(self) -> None:
-        """Waits for the others' records or the file's, for `WARM_S` at most."""
+        """Wait for the others' records or the file's, for `WARM_S` at most."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(WARM_S):
                 await self._warm.wait()
 
     async def stop(self) -> None:
-        """Takes leave, and saves. The way stays closed: a picker that returns counts as another."""
+        """Tell the others, save, and close. A picker that returns counts as another."""
         if self._file is not None and self._warm.is_set():  # else it was not read yet
             await self._save(self._file)
         if self.carrier is None:
@@ -248,7 +248,7 @@ class Sharer:
             await cancel(parts)
 
     async def _keep_sending(self) -> None:
-        """Sends `flush_ms` after the first news; idle, it is not woken."""
+        """Send `flush_ms` after the first news; idle, it is not woken."""
         self._due.set()  # there may be news from before
         while True:
             await self._due.wait()
@@ -262,7 +262,7 @@ class Sharer:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._due.set)
 
     async def _send(self) -> None:
-        """Sends what waits; what could not be sent is sent again, under its number."""
+        """Send what waits; what could not be sent is sent again, under its number."""
         assert self.carrier is not None
         if not self._unsent:
             self._unsent = self.sharing.batches(self._clock())
@@ -327,7 +327,7 @@ class Sharer:
         self.restored = restore(self.sharing, self._online, told, self._clock())
         if self.carrier is not None:
             self.carrier.after(str(told.get("place", "")))
-        _LOG.info("took up the blocks of %d prompts from %s", self.restored, what)
+        _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
 
     async def _keep_file(self) -> None:
         if self._file is None:

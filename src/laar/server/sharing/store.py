@@ -99,7 +99,7 @@ class Store:
         self._sent: deque[tuple[float, str]] = deque()  # places by the loop's clock, for trimming
 
     def _renew(self) -> None:
-        """Makes new connections, by the password and the certificates as their files are now."""
+        """Make new connections, with the password and certificates that the files have now."""
         from redis.asyncio import ConnectionPool
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
@@ -175,7 +175,7 @@ class Store:
         return _key(await self._ask("GET", self._key))
 
     async def look(self) -> Seen:
-        """Asks how the store is; changes nothing there. Raises `Away` as the others do."""
+        """Ask how the store is; changes nothing there. Raises `Away` as the others do."""
         began = time.perf_counter()
         now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
@@ -252,7 +252,7 @@ class Store:
         return f"{max(0, int(self._now_ms()) - self._history_ms)}-0"
 
     def _note_sent(self, place: str) -> None:
-        """Remembers a place each second: the milliseconds in them do not count time.
+        """Remember a place each second: the milliseconds in them do not count time.
 
         They stand still for as long as the store's clock was set back, and jump if it is set ahead.
         """
@@ -280,7 +280,7 @@ class Store:
             raise self._away(fault) from None
 
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
-        """Asks something else than batches, opening the connection for it where it is not."""
+        """Send a command that is not a batch, on a connection that is opened when needed."""
         other = self._other
         try:
             async with asyncio.timeout(within_s):

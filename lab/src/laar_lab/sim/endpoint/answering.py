@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from laar.measuring.tokens import ASCII_PER_TOKEN
 from laar_lab.sim.answers import NO_QUESTION, Answerer
 from laar_lab.sim.endpoint.bodies import Ask
 from laar_lab.sim.endpoint.echo import ECHO_TOKENS, echo_text
+from laar_lab.tokens import ASCII_PER_TOKEN
 
 FILLER = "This endpoint is simulated: it answers look-ups, and fills the rest with this sentence. "
 """The answer to everything but a look-up, repeated up to the request's limit."""

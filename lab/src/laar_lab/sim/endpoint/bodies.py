@@ -1,7 +1,8 @@
 """Reads request bodies of the APIs that vLLM serves into one form, an `Ask`.
 
 Unknown fields are ignored, as vLLM does. A chat is rendered with a small template of its own (role
-marker, content, tools as JSON), so that parts a picker must see (tools, roles) change the prompt.
+marker, content, tools as JSON behind the system prompt, as Qwen's and Llama's templates have them),
+so that parts a picker must see (tools, roles) change the prompt.
 Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly.
 """
 
@@ -15,9 +16,9 @@ import numpy as np
 import orjson
 from pydantic import BaseModel, Field, ValidationError
 
-from laar.measuring.tokens import count_tokens
 from laar_lab.sim.endpoint.errors import ApiError
 from laar_lab.sim.endpoint.tokenizer import VOCABULARY, TokenIds, token_ids
+from laar_lab.tokens import count_tokens
 
 _Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Limit = Annotated[int, Field(ge=1)]
@@ -289,17 +290,19 @@ def _chat(
     tools: Iterable[object] | None = None,
 ) -> Prompt:
     rendered = []
-    if tools:
-        rendered.append(f"<|tools|>\n{orjson.dumps(list(tools)).decode()}\n")
+    shown = f"<|tools|>\n{orjson.dumps(list(tools)).decode()}\n" if tools else ""
     if system:
         rendered.append(f"<|system|>\n{_flat(system)}\n")
     users = []
     for message in messages:
+        if message.role not in {"system", "developer"}:
+            rendered.append(shown)
+            shown = ""
         text = _flat(message.content)
         rendered.append(f"<|{message.role}|>\n{text}\n")
         if message.role == "user":
             users.append(text)
-    rendered.append("<|assistant|>\n")
+    rendered += [shown, "<|assistant|>\n"]
     return Prompt.of_text("".join(rendered), "\n\n".join(users))
 
 

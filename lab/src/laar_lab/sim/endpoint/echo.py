@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import xxhash
 
-from laar.measuring.tokens import ASCII_PER_TOKEN
+from laar_lab.tokens import ASCII_PER_TOKEN
 
 ECHO_TOKENS = 16
 """Length of an answer whose request sets no limit."""

@@ -1,6 +1,6 @@
 """Token ids and block hashes under the simulated fleet's tokenizer.
 
-`laar.measuring.tokens` counts the tokens of a text: one for each six ASCII characters (across the
+`laar_lab.tokens` counts the tokens of a text: one for each six ASCII characters (across the
 whole text), one for each other character. Here they get ids: a token of ASCII stands where its
 last character stands, an incomplete one at the very end; so appending to a text changes at most its
 last token, as with real tokenizers. Ids are hashes of the characters into 31 bits; real ones have
@@ -18,7 +18,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from laar.measuring.tokens import ASCII_PER_TOKEN
+from laar_lab.tokens import ASCII_PER_TOKEN
 
 TokenIds = NDArray[np.uint32]
 

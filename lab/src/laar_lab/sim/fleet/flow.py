@@ -91,5 +91,5 @@ class FlowControl:
 
     def ended(self, decision: Decision) -> None:
         """An answer is over."""
-        self._admission.ended(decision)
+        self._admission.ended(decision, self._clock.now)
         self.dispatch()

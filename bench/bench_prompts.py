@@ -1,0 +1,160 @@
+"""The context hook on prompts as frameworks send them, over chunks of real text.
+
+For each template and corpus: the share of bodies whose documents are all seen once `LEARNT`
+requests came, how many documents were cut (a chunk that was one piece in the received body and is
+none in the sent one), and the share of the prompt that a block cache holds with the hook off and
+on. Then the bodies whose order matters. Seeds are fixed; the salt of hashes is not, so that shares
+differ by some hundredths between two runs.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+from collections.abc import Iterator
+
+import orjson
+
+from bench.prompts import corpora, orders
+from bench.prompts.templates import TEMPLATES, Body
+from laar.context.bodies import api_of
+from laar.context.hook import ContextHook, HookResult
+from laar.context.settings import ContextSettings
+
+LEARNT = 100
+SCORED = 40
+CHUNKS = 60
+"""Chunks of a corpus, of which each body has `DRAWN`; popular ones are drawn more often."""
+DRAWN = 6
+BLOCK_CHARS = 64
+BODIES_OF_A_KIND = 27
+
+
+def texts(value: object) -> Iterator[str]:
+    """All strings of a body, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from texts(each)
+
+
+def prompt(body: bytes) -> str:
+    return "\x1f".join(texts(orjson.loads(body)))
+
+
+class Blocks:
+    """A prefix cache of text in blocks, without an end."""
+
+    def __init__(self) -> None:
+        self._held: set[int] = set()
+        self.found = self.asked = 0
+
+    def put(self, text: str) -> None:
+        """Takes a prompt in, and counts what of it was there."""
+        chain, fresh = 0, False
+        for at in range(0, len(text) - BLOCK_CHARS + 1, BLOCK_CHARS):
+            chain = hash((chain, text[at : at + BLOCK_CHARS]))
+            fresh = fresh or chain not in self._held
+            self.found += not fresh
+            self._held.add(chain)
+        self.asked += len(text) // BLOCK_CHARS
+
+    @property
+    def share(self) -> float:
+        """The share of all prompts that was there."""
+        return self.found / max(1, self.asked)
+
+
+def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
+    """A body as received, and what the hook makes of it; its endpoint accepts it."""
+    raw = orjson.dumps(body)
+    api = api_of(body)
+    assert api is not None
+    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on")
+    hook.commit(made.receipt, now, endpoint="e")
+    return raw, made
+
+
+def cut(chunks: list[str], before: str, after: str) -> int:
+    """How many chunks were in one piece and no longer are, as they read or inside of JSON."""
+    lost = 0
+    for chunk in chunks:
+        quoted = orjson.dumps(chunk).decode()[1:-1]
+        for form in {chunk, quoted, repr(chunk)[1:-1]}:
+            lost += form in before and form not in after
+    return lost
+
+
+def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, int, int, float, float]:
+    """One template over one corpus: seen, documents moved, cut, cached share off and on."""
+    rng = random.Random(f"{corpus}/{seed}")
+    pool = corpora.chunks(corpus, CHUNKS, rng)
+    weights = [(i + 1) ** -0.8 for i in range(len(pool))]
+    rng.shuffle(weights)
+    hook = ContextHook(ContextSettings(holdout_share=0.0))
+    off, on = Blocks(), Blocks()
+    seen = moved = lost = 0
+    for n in range(LEARNT + SCORED):
+        drawn: dict[int, None] = {}
+        while len(drawn) < DRAWN:
+            drawn[rng.choices(range(len(pool)), weights)[0]] = None
+        docs = [(at, pool[at]) for at in drawn]
+        body = TEMPLATES[name](docs, f"What is said about {rng.choice(pool)[20:50]!r} ({n})?")
+        raw, made = sent(hook, body, float(n))
+        before, after = prompt(raw), prompt(made.body)
+        off.put(before)
+        on.put(after)
+        if n >= LEARNT:
+            seen += made.documents == DRAWN
+        if before != after:
+            moved += DRAWN
+            lost += cut([text for _, text in docs], before, after)
+    return seen / SCORED, moved, lost, off.share, on.share
+
+
+def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
+    """Bodies whose order matters: how many, how many moved, and how many of these wrongly."""
+    rng = random.Random(11)
+    many = [chunk for chunk in corpora.chunks(corpus, 200, rng) if "\n\n" not in chunk]
+    items = [" ".join(chunk.split())[:300] for chunk in many][:10]
+    asked = moved = 0
+    wrong: list[str] = []
+    for kind in (*orders.KEPT, *orders.RANKED):
+        hook = ContextHook(ContextSettings(holdout_share=0.0))
+        for n, body in enumerate(orders.bodies(kind, BODIES_OF_A_KIND, items, rng)):
+            raw, made = sent(hook, body, float(n))
+            asked += 1
+            if made.body == raw:
+                continue
+            moved += 1
+            if kind in orders.KEPT or "documents above" not in prompt(made.body):
+                wrong.append(kind)
+    return asked, moved, len(wrong), sorted(set(wrong))
+
+
+def main(argv: list[str]) -> int:
+    """Prints the table of the templates named in `argv`, all without; 1 where any is cut."""
+    wanted = argv or list(TEMPLATES)
+    print(f"  {'template':26}{'seen, by corpus':^32}{'moved':>7}{'cut':>5}{'off':>7}{'on':>7}")
+    moved = lost = 0
+    for name in wanted:
+        cells = [cell(name, corpus) for corpus in corpora.corpora()]
+        seen = "".join(f"{each[0]:8.0%}" for each in cells)
+        off, on = (statistics.fmean(each[i] for each in cells) for i in (3, 4))
+        moved += sum(each[1] for each in cells)
+        lost += sum(each[2] for each in cells)
+        print(
+            f"  {name:26}{seen}{sum(each[1] for each in cells):7}"
+            f"{sum(each[2] for each in cells):5}{off:7.2f}{on:7.2f}",
+            flush=True,
+        )
+    print(f"  documents moved or passed {moved:,}, cut {lost:,}")
+    asked, shifted, wrong, which = kinds()
+    print(f"  order matters: {asked:,} bodies, moved {shifted:,}, wrongly {wrong:,} {which}")
+    return 1 if lost or wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

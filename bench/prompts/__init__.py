@@ -1,0 +1,1 @@
+"""Prompts as frameworks send them, over real text; see `python -m bench prompts`."""

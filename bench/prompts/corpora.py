@@ -1,0 +1,86 @@
+"""Real text in chunks, as splitters cut it for retrieval.
+
+All of it is on any machine that runs the benchmarks: laar's own pages, Python's language reference,
+the descriptions and the licences of the installed distributions.
+"""
+
+from __future__ import annotations
+
+import pydoc_data.topics
+import random
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+CHUNK_CHARS = 1000
+OVERLAP_CHARS = 100
+SEPARATORS = ("\n\n", "\n", " ")
+"""Tried in this order, as recursive splitters do: a text is cut at the widest one that it has."""
+
+_DOCS = Path(__file__).parents[2] / "docs"
+
+
+@cache
+def corpora() -> dict[str, list[str]]:
+    """The texts by corpus, in a fixed order."""
+    installed = sorted(distributions(), key=lambda each: each.metadata["Name"].casefold())
+    readmes = [str(each.metadata.get_payload() or "") for each in installed]
+    licences = [
+        file.read_text()
+        for each in installed
+        for file in each.files or ()
+        if file.name.upper().startswith(("LICEN", "COPYING")) and file.suffix != ".py"
+    ]
+    return {
+        "pages": [page.read_text("utf-8") for page in sorted(_DOCS.rglob("*.md"))],
+        "reference": [text for _, text in sorted(pydoc_data.topics.topics.items())],
+        "readmes": [text for text in readmes if len(text) > CHUNK_CHARS],
+        "licences": licences,
+    }
+
+
+def split(text: str, separators: Sequence[str] = SEPARATORS) -> list[str]:
+    """Chunks of up to `CHUNK_CHARS`, each of which may begin with the end of the one before."""
+    fits = next((i for i, one in enumerate(separators) if one in text), None)
+    if len(text) <= CHUNK_CHARS or fits is None:
+        return [text[i : i + CHUNK_CHARS].strip() for i in range(0, len(text), CHUNK_CHARS)]
+    separator = separators[fits]
+    chunks: list[str] = []
+    window: list[str] = []
+    for piece in text.split(separator):
+        if len(piece) > CHUNK_CHARS:
+            chunks += [separator.join(window)] if window else []
+            chunks += split(piece, separators[fits + 1 :])
+            window = []
+            continue
+        if window and len(separator.join([*window, piece])) > CHUNK_CHARS:
+            chunks.append(separator.join(window))
+            while window and len(separator.join(window)) > OVERLAP_CHARS:
+                window.pop(0)
+        window.append(piece)
+    chunks += [separator.join(window)] if window else []
+    return [chunk.strip() for chunk in chunks if chunk.strip()]
+
+
+@cache
+def _pieces(corpus: str) -> list[str]:
+    found = [chunk for text in corpora()[corpus] for chunk in split(text)]
+    return [chunk for chunk in dict.fromkeys(found) if len(chunk) >= _LEAST_CHARS]
+
+
+def chunks(corpus: str, count: int, rng: random.Random) -> list[str]:
+    """Different chunks of a corpus, drawn from runs that follow each other in their texts."""
+    different = _pieces(corpus)
+    drawn: dict[str, None] = {}
+    while len(drawn) < min(count, len(different)):
+        start = rng.randrange(len(different))
+        drawn |= dict.fromkeys(different[start : start + _RUN])
+    return list(drawn)[:count]
+
+
+_LEAST_CHARS = 200
+"""Shorter chunks are headings that a splitter left over."""
+
+_RUN = 5
+"""Neighbours drawn together: retrieval finds several chunks of one text, overlaps and all."""

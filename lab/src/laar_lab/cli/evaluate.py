@@ -1,0 +1,35 @@
+"""`laar evaluate`: judge an artifact on graded answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, report_errors
+
+
+def evaluate(
+    artifact: Annotated[Path, typer.Argument(help="Artifact of `laar fit`.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Files of graded answers. Questions that the artifact was fitted to are left out."
+        ),
+    ],
+    seed: Annotated[int, typer.Option(help="Random seed of the resampling for the intervals.")] = 0,
+    json_file: JsonFile = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the calibration, and the accuracy against the cost, to this file (.svg, "
+            ".png)."
+        ),
+    ] = None,
+) -> None:
+    """Judge an artifact on graded answers: laar, the best model and an oracle, at equal cost."""
+    with report_errors():
+        from laar_lab.judging.command import run_evaluate
+
+        run_evaluate(artifact, records, seed=seed, json_file=json_file, plot_file=plot)

@@ -1,0 +1,261 @@
+"""More agents than the caches hold: turns, times and fairness by rule, as sessions grow.
+
+Real sessions of coding agents as a closed loop, on engines with short caches. What fits is the
+fleet's KV by `SESSION_TOKENS`; the loads are multiples of it. All rules meet the same sessions,
+have laar's own index of prefixes and the engines' sizes, and the rules that hold sessions back
+place them as laar does.
+
+Half of the sessions are for choosing, the other half for the verdict, by their place in the file.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from laar.core.cost import CostWeights
+from laar.core.interfaces import Scorer
+from laar.core.policy import Policy
+from laar.core.request import Request
+from laar.errors import RequestError
+from laar.flow.settings import FlowSettings
+from laar.policies import build_policies
+from laar_lab.claims import Claim, Evidence, Runs, Seen, level, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.peers import Gate, KvAware, Send, Sticky
+from laar_lab.report import Report, Table, Value
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    VirtualFleet,
+    generator,
+    hold_sessions,
+)
+from laar_lab.statistics import means
+from laar_lab.suite import fleets
+from laar_lab.suite.real import agents
+from laar_lab.sweep import grid
+
+KV_TOKENS = 250_000
+"""Tokens of each engine's cache."""
+
+SESSION_TOKENS = 54_000
+"""Mean context of the sessions in these minutes (decision 14)."""
+
+LOADS = (0.75, 1.0, 1.5, 2.0, 3.0)
+"""Sessions at once, by what the caches hold."""
+
+JUDGED_FROM = 70_000
+"""Seeds from here on meet the half of the sessions that is for the verdict."""
+
+_UNTIL_S = 480.0
+_UNCOUNTED_S = 0.2 * _UNTIL_S
+_CROWD = 0.9  # share of the fleet's KV that the crude gate fills
+_CROWD_IDLE_S = 20.0  # the better of those tried: 1, 5, 20 and 65 s
+
+RULES = {
+    "laar": ("laar", ""),
+    "laar, flow": ("laar", "flow"),
+    "least-loaded": ("least-loaded", ""),
+    "vllm-router": ("vllm-router", ""),
+    "smg": ("smg", ""),
+    "sticky": ("sticky", ""),
+    "kv-aware": ("kv-aware", ""),
+    "kv-aware, once": ("kv-aware, once", ""),
+    "crude gate": ("laar", "gate"),
+    "programs": ("laar", "programs"),
+}
+"""Policy and the way in, by the name in the table."""
+
+_PEERS: dict[str, Callable[[], Scorer]] = {
+    "sticky": Sticky,
+    "kv-aware": KvAware,
+    "kv-aware, once": lambda: KvAware(once=True),
+}
+
+
+class _Run:
+    """One run, and what its clients saw."""
+
+    def __init__(self, engines: int, rule: str, seed: int) -> None:
+        policy, way = RULES[rule]
+        policies = build_policies(CostWeights())
+        for name, scorer in _PEERS.items():
+            policies[name] = Policy(name=name, scorers=[(scorer(), 1.0)])
+        self.fleet = VirtualFleet(
+            fleets.of_one("llama-3-8b-a100", engines, kv_tokens=KV_TOKENS),
+            FleetSettings(policy=policy),
+            seed=seed,
+            assessor=fleets.nothing([]),
+            policies=policies,
+            flow=FlowSettings() if way == "flow" else None,
+        )
+        room = float(engines * KV_TOKENS)
+        gates: dict[str, Callable[[], Send]] = {
+            "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
+            "programs": lambda: Gate(self.fleet, room, fades=True).send,
+        }
+        self.send = gates[way]() if way in gates else self._enqueue
+        self.done = self.refused = 0
+        self._turns: list[tuple[float, ...]] = []
+        self._by_session: dict[str, list[float]] = defaultdict(list)
+
+    def _enqueue(
+        self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]
+    ) -> None:
+        """Sends through flow control, if there is any; what it refuses comes again."""
+
+        def refused(error: RequestError) -> None:
+            self.refused += 1
+            again = replace(request, id=f"{request.id}+")
+            due_s = self.fleet.clock.now + (error.retry_after_s or 1)
+            self.fleet.clock.at(due_s, self._enqueue, again, arrival, ended)
+
+        self.fleet.enqueue(request, arrival.prompt, ended, refused)
+
+    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
+        """Counts a turn: among those done by when it ends, in all else by when it began."""
+        self.done += _UNCOUNTED_S <= exchange.end_s < _UNTIL_S
+        if arrival.at_s < _UNCOUNTED_S:
+            return
+        self.refused += exchange.status != 200
+        took_s, first_s, held_s = (
+            at - arrival.at_s for at in (exchange.end_s, exchange.first_s, exchange.decision.now)
+        )
+        prompt_tokens = exchange.prompt.prompt_tokens
+        self._turns.append((took_s, first_s, held_s, prompt_tokens, exchange.cached_tokens))
+        self._by_session[arrival.session].append(took_s)
+
+    def numbers(self) -> dict[str, float]:
+        """The numbers of `_SHOWN`."""
+        took_s, first_s, held_s, tokens, cached = np.array(self._turns).T
+        by_session = np.array([np.mean(each) for each in self._by_session.values()])
+        return {
+            "turns_per_s": self.done / (_UNTIL_S - _UNCOUNTED_S),
+            "turn_s": float(took_s.mean()),
+            "ttft_s": float(first_s.mean()),
+            "ttft_p50_s": float(np.median(first_s)),
+            "hit_rate": float(cached.sum() / tokens.sum()),
+            "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
+            "held_s": float(held_s.max()),
+            "refused": float(self.refused),
+        }
+
+
+def run_cliff(
+    data: Path, half: int, engines: int, load: float, rule: str, seed: int
+) -> dict[str, float]:
+    """One run of a rule: `half` of the sessions, at `load` times what the caches hold."""
+    run = _Run(engines, rule, seed)
+    hold_sessions(
+        run.fleet,
+        agents(data, half)(generator(seed, "cliff")),
+        run.ended,
+        at_once=round(load * engines * KV_TOKENS / SESSION_TOKENS),
+        ramp_s=60.0,
+        until_s=_UNTIL_S,
+        send=run.send,
+    )
+    return run.numbers()
+
+
+_SHOWN = {
+    "turns_per_s": "turns/s",
+    "turn_s": "mean turn s",
+    "ttft_s": "TTFT s",
+    "ttft_p50_s": "p50",
+    "hit_rate": "hit rate",
+    "fairness": "p95 session / mean",
+    "held_s": "longest hold s",
+    "refused": "refused",
+}
+
+
+def run(scope: Scope) -> Report:
+    """Every rule at every load, on four and eight engines."""
+    assert scope.data is not None
+    half = int(scope.seeds[0] >= JUDGED_FROM)
+    engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)
+    cases = {
+        (count, load, rule): (scope.data, half, count, load, rule)
+        for count, load, rule in product(engines, loads, RULES)
+    }
+    runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
+    rows: list[tuple[Value, ...]] = [(*case, *means(runs[case], _SHOWN)) for case in cases]
+    columns = ("engines", "load", "rule", *_SHOWN.values())
+    title = "sessions at once, by what the caches hold"
+    table = Table(title=title, columns=columns, rows=rows, digits=3)
+    return Report(tables=[table], evidence=_evidence(runs, engines, loads))
+
+
+def _evidence(
+    runs: Mapping[tuple[int, float, str], Runs], engines: Sequence[int], loads: Sequence[float]
+) -> Evidence:
+    parts = {f"{count} engines, {load}": (count, load) for count in engines for load in loads}
+
+    def turns(most: float, least: float) -> dict[str, Seen]:
+        return {
+            part: paired(runs[*case, "laar, flow"], runs[*case, "laar"], "turns_per_s")
+            for part, case in parts.items()
+            if least <= case[1] <= most
+        }
+
+    return {
+        "turns-past": turns(2.0, 1.5),
+        "turns-below": turns(1.0, 0.0),
+        "longest-hold": {
+            part: level(runs[*case, "laar, flow"], "held_s") for part, case in parts.items()
+        },
+    }
+
+
+CLAIMS = (
+    Claim(
+        name="turns-past",
+        says="At 1.5 times and twice the sessions that fit, flow control adds 20 % turns",
+        metric="turns a second, with flow control / without",
+        effect="ratio",
+        direction="above",
+        bound=1.2,
+        seeds=4,
+    ),
+    Claim(
+        name="turns-below",
+        says="Where the sessions fit, flow control costs at most 3 % of the turns",
+        metric="turns a second, with flow control / without",
+        effect="ratio",
+        direction="above",
+        bound=0.97,
+        seeds=4,
+    ),
+    Claim(
+        name="longest-hold",
+        says="No turn is held for longer than 62 s",
+        metric="longest hold, seconds",
+        effect="every",
+        direction="below",
+        bound=62.0,
+        seeds=4,
+    ),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="agents-cliff",
+        minutes=3.0,
+        about="More agents than the caches hold: a fleet goes on at its best",
+        source="no paper",
+        run=run,
+        claims=CLAIMS,
+        seeds=4,
+        needs_data=True,
+        first_seed=60_000,
+        takes=frozenset({"data"}),
+    ),
+)

@@ -1,0 +1,313 @@
+"""Routing by the question's words, on tasks that were graded and on one that was not.
+
+Each task of the records is left out in turn. The artifact is fitted to most questions of the other
+tasks; it is asked the rest of these (known tasks) and every question of the task left out (unseen),
+without a header. A second artifact is fitted to all questions of the other tasks, as `laar fit
+--hold-out 0` does, and asked the task left out. The best single model is the one with the highest
+base rate in the artifact, as an operator would take it. Seeds divide the questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.fitting.fit import without_retries
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.records import Records, question_of, read_records
+from laar.accuracy.fitting.text import fit_text
+from laar.errors import SettingError
+from laar_lab.claims import Claim, Evidence, Seen
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.judging.judge import calibration_error
+from laar_lab.judging.questions import Asked, Floats, questions_of
+from laar_lab.report import Report, Table, Value
+from laar_lab.statistics import estimate
+from laar_lab.sweep import sweep
+
+RECORDS = "correctness-9-models.jsonl.gz"
+"""The file of graded answers in `--data`."""
+
+FITTED = 0.8
+"""Share of the known tasks' questions that is fitted to, as `laar fit` does by default."""
+
+MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
+"""Bounds: points of 1 on unseen tasks, share of the told gain, share of known called unlike."""
+
+_LEAST_TASK = 100
+"""Questions of a task from which on its own gain is no luck of a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """Answers to some questions.
+
+    Args:
+        single: scores of the best single model.
+        laar: scores of the model with the highest P(correct).
+        told: the same, with the task named.
+        unlike: share of the questions called unlike anything graded.
+        predicted: P(correct) of each question and model.
+        observed: their scores.
+    """
+
+    single: Floats
+    laar: Floats
+    told: Floats
+    unlike: float
+    predicted: Floats
+    observed: Floats
+
+    @property
+    def gain(self) -> float:
+        """Share right beyond the best single model's."""
+        return float(np.mean(self.laar - self.single))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One task left out: known and unseen tasks, and what the fit said of unseen ones."""
+
+    known: Judged
+    unseen: Judged
+    everything: Judged
+    estimates: tuple[float, float]
+
+
+def run(scope: Scope) -> Report:
+    """Every task left out, every seed.
+
+    Raises:
+        SettingError: `--data` has no graded answers.
+    """
+    path = (scope.data or Path()) / RECORDS
+    if not path.is_file():
+        raise SettingError(f"{path} is not there: it holds the graded answers")
+    tasks = sorted({outcome.task for outcome in _read(path).outcomes})
+    cases = list(product([path], tasks[:2] if scope.quick else tasks, scope.seeds))
+    runs = sweep(run_one, cases, label="unseen-tasks")
+    by_task: dict[str, list[Run]] = {}
+    for (_, task, _), each in zip(cases, runs, strict=True):
+        by_task.setdefault(task, []).append(each)
+    by_seed = list(zip(*by_task.values(), strict=True))
+    return Report(
+        tables=[_unseen(by_task, by_seed), _known(by_seed)],
+        evidence=_evidence(by_task, by_seed),
+    )
+
+
+def run_one(path: Path, left_out: str, seed: int) -> Run:
+    """One task left out."""
+    outcomes = _read(path).outcomes
+    known = [outcome for outcome in outcomes if outcome.task != left_out]
+    unseen = [outcome for outcome in outcomes if outcome.task == left_out]
+    fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
+    rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
+    asked, estimates = _asked(fitted, [rest, unseen])
+    everything, _ = _asked(known, [unseen])
+    return Run(known=asked[0], unseen=asked[1], everything=everything[0], estimates=estimates)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path) -> Records:
+    return read_records([path])
+
+
+def _is_fitted(outcome: MeasuredOutcome, seed: int) -> bool:
+    digest = blake2b(f"{seed} {question_of(outcome.query_id)}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") < FITTED * 2**32
+
+
+def _asked(
+    fitted: Sequence[MeasuredOutcome], asked: Sequence[Sequence[MeasuredOutcome]]
+) -> tuple[list[Judged], tuple[float, float]]:
+    artifact, _ = without_retries(fitted, "lab", "0" * 64)
+    text = fit_text(fitted)
+    artifact = artifact.model_copy(update={"text": text})
+    capability = CapabilityModel(artifact)
+    judged = []
+    for outcomes in asked:
+        found = questions_of(artifact, outcomes)
+        rates = np.array([capability.base_rate(model) for model in found.models])
+        judged.append(_judged(found, rates))
+    estimates = (text.gain_unseen, text.worst_unseen) if text else (None, None)
+    mean, worst = (float("nan") if each is None else each for each in estimates)
+    return judged, (mean, worst)
+
+
+def _judged(asked: Asked, rates: Floats) -> Judged:
+    rows = np.arange(len(asked.tasks))
+    return Judged(
+        single=asked.scores[:, int(rates.argmax())],
+        laar=asked.scores[rows, asked.untold.argmax(axis=1)],
+        told=asked.scores[rows, asked.told.argmax(axis=1)],
+        unlike=float(asked.unlike.mean()),
+        predicted=asked.untold,
+        observed=asked.scores,
+    )
+
+
+_BySeed = Sequence[Sequence[Run]]
+
+
+def _unseen(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Table:
+    def row(name: str, runs: Sequence[Run]) -> tuple[Value, ...]:
+        return (
+            name,
+            len(runs[0].unseen.single),
+            estimate([100 * float(np.mean(each.unseen.single)) for each in runs]),
+            estimate([100 * each.unseen.gain for each in runs]),
+            estimate([100 * each.everything.gain for each in runs]),
+            estimate([100 * each.unseen.unlike for each in runs]),
+        )
+
+    def over(name: str, runs: _BySeed, worst: bool) -> tuple[Value, ...]:
+        pick = min if worst else np.mean
+        return (
+            name,
+            "",
+            "",
+            estimate([100 * float(pick([each.unseen.gain for each in seed])) for seed in runs]),
+            estimate([100 * float(pick([each.everything.gain for each in seed])) for seed in runs]),
+            estimate([100 * each.estimates[worst] for seed in runs for each in seed]),
+        )
+
+    return Table(
+        title="A task that was not graded: points of right answers beyond the best single model",
+        columns=(
+            "task left out",
+            "questions",
+            "best single, %",
+            "gain",
+            "gain, --hold-out 0",
+            "unlike, %; fit's own estimate",
+        ),
+        rows=[
+            *(row(task, runs) for task, runs in by_task.items()),
+            over("mean", by_seed, False),
+            over("worst", by_seed, True),
+        ],
+        digits=1,
+    )
+
+
+def _told_share(seed: Sequence[Run]) -> float:
+    """The share of the told task's gain that the words alone bring, over all known questions."""
+    gained = np.concatenate([each.known.laar - each.known.single for each in seed])
+    told = np.concatenate([each.known.told - each.known.single for each in seed])
+    return float(gained.mean() / max(told.mean(), 1e-9))
+
+
+def _calibration(judged: Sequence[Judged]) -> float:
+    predicted = np.concatenate([each.predicted.ravel() for each in judged])
+    observed = np.concatenate([each.observed.ravel() for each in judged])
+    return calibration_error(predicted, observed, np.ones(len(observed)))
+
+
+def _known(by_seed: _BySeed) -> Table:
+    figures = {
+        "gain on known tasks, points": [
+            100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
+        ],
+        "share of the told task's gain": [_told_share(seed) for seed in by_seed],
+        "known questions called unlike, share": [
+            float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
+        ],
+        "calibration error, known": [_calibration([r.known for r in s]) for s in by_seed],
+        "calibration error, unseen": [_calibration([r.unseen for r in s]) for s in by_seed],
+    }
+    return Table(
+        title="Known tasks without a header, and calibration",
+        columns=("figure", "mean"),
+        rows=[(name, estimate(values)) for name, values in figures.items()],
+        digits=3,
+    )
+
+
+def _evidence(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Evidence:
+    large = {
+        task: runs for task, runs in by_task.items() if len(runs[0].unseen.single) >= _LEAST_TASK
+    }
+    zero = [0.0] * len(by_seed)
+    return {
+        "unseen": {
+            "held back": Seen(
+                [float(np.mean([each.unseen.gain for each in s])) for s in by_seed], zero
+            ),
+            "all learned": Seen(
+                [float(np.mean([each.everything.gain for each in s])) for s in by_seed], zero
+            ),
+        },
+        "worst": {
+            task: Seen([each.unseen.gain for each in runs], zero) for task, runs in large.items()
+        },
+        "known": {"": Seen([_told_share(seed) for seed in by_seed], zero)},
+        "unlike": {
+            "": Seen([float(np.mean([each.known.unlike for each in s])) for s in by_seed], zero)
+        },
+    }
+
+
+_UNSEEN = "share right on tasks left out, less the best single model's"
+CLAIMS = (
+    Claim(
+        name="unseen",
+        says=f"On tasks that were not graded laar is {100 * MEAN:g} points above the best model",
+        metric=_UNSEEN,
+        effect="difference",
+        direction="above",
+        bound=MEAN,
+        seeds=3,
+        why="Words tell whether a question is of a graded task, and where it is not nothing tells "
+        "which model to switch to.",
+    ),
+    Claim(
+        name="worst",
+        says=f"On none of them it is more than {-100 * WORST:g} points below",
+        metric=_UNSEEN,
+        effect="difference",
+        direction="above",
+        bound=WORST,
+        seeds=3,
+    ),
+    Claim(
+        name="known",
+        says=f"On known tasks the words bring {SHARE:.0%} of what the named task brings",
+        metric="gain by the words, share of the gain with the task named",
+        effect="difference",
+        direction="above",
+        bound=SHARE,
+        seeds=3,
+    ),
+    Claim(
+        name="unlike",
+        says=f"At most {UNLIKE:.0%} of the questions of known tasks are called unlike",
+        metric="share called unlike",
+        effect="difference",
+        direction="below",
+        bound=UNLIKE,
+        seeds=3,
+    ),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="unseen-tasks",
+        minutes=6.0,
+        about="A switch of model by the question's words, on graded tasks and on one left out",
+        source="decision 11",
+        run=run,
+        claims=CLAIMS,
+        takes=frozenset({"data"}),
+        needs_data=True,
+        seeds=3,
+        quick_seeds=1,
+    ),
+)

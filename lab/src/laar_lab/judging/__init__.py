@@ -1,0 +1,1 @@
+"""`laar evaluate`: judge an artifact on graded answers."""

@@ -1,0 +1,178 @@
+"""`laar evaluate`: judge an artifact on graded answers, print the figures and draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from laar.accuracy.artifact import MAX_ARTIFACT_BYTES, parse_artifact
+from laar.accuracy.fitting.records import read_records
+from laar.errors import SettingError
+from laar_lab.judging.judge import judge
+from laar_lab.judging.questions import questions_of
+
+_WAYS = ("best_single", "laar", "laar_task_told", "oracle")
+_MAX_TASKS_SHOWN = 40
+_UNITS = {
+    "seconds": "s",
+    "dollars": "$",
+    "billion_parameters": "B parameters",
+}
+
+
+def run_evaluate(
+    artifact: Path,
+    records: Sequence[Path],
+    *,
+    seed: int,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Judges an artifact, prints the judgement and writes the files.
+
+    Args:
+        artifact: artifact of `laar fit`.
+        records: files of graded answers.
+        seed: seed of the resampling.
+        json_file: file for the figures.
+        plot_file: file for pictures of calibration and of accuracy against cost.
+
+    Raises:
+        SettingError: a file can't be read or written, or holds only questions of the fit.
+    """
+    console = Console()
+    try:
+        with artifact.open("rb") as file:
+            fitted = parse_artifact(file.read(MAX_ARTIFACT_BYTES + 1), source=str(artifact))
+    except OSError as fault:
+        raise SettingError(f"{artifact}: can't be read: {fault.strerror}") from None
+    read = read_records(records)
+    asked = questions_of(fitted, read.outcomes)
+    figures = judge(fitted, asked, seed=seed)
+    try:
+        if json_file is not None:
+            options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+            json_file.write_bytes(orjson.dumps(figures, option=options))
+    except OSError as fault:
+        raise SettingError(f"{fault.filename}: {fault.strerror}") from None
+    if plot_file is not None:
+        plot(plot_file, figures)
+    _show(console, figures)
+    for note in read.faults:
+        console.print(f"note: {note}", markup=False)
+
+
+def _show(console: Console, figures: Mapping[str, Any]) -> None:
+    console.print(
+        f"{figures['questions']} questions, {figures['answers']} answers; the artifact was fitted "
+        f"to {figures['excluded_fitted']} more questions, which are left out."
+    )
+    if figures["alike_fitted"]:
+        console.print(
+            f"{figures['alike_fitted']} answers are like some of the fit (question, length, model "
+            "and verdict). They count as others: the file has answers that the fit had not, and "
+            "lacks some that it had."
+        )
+    if figures["ignored_models"]:
+        names = ", ".join(figures["ignored_models"][:10])
+        console.print(f"Models that the artifact does not know: {names}.", markup=False)
+    table = Table(title="Right at the first attempt, every model at the same cost")
+    table.add_column("task", overflow="fold")  # a long name may break, a number is never cut
+    columns = ("best single", "laar", "task given", "oracle", "Brier", "calibration error")
+    for name in ("questions", *columns):
+        table.add_column(name, justify="right", overflow="fold", min_width=6)
+    tasks = sorted(figures["tasks"].items(), key=lambda item: -item[1]["questions"])
+    for name, row in [("all", figures), *tasks[:_MAX_TASKS_SHOWN]]:
+        shares = [f"{row[way]:.1%}" for way in _WAYS]
+        table.add_row(
+            escape(name), str(row["questions"]), *shares, f"{row['brier']:.3f}", f"{row['ece']:.3f}"
+        )
+    console.print(table)
+    low, high = figures["intervals"]["laar_less_best_single"]
+    console.print(
+        f"laar minus the best single model ({figures['best_single_model']}): "
+        f"{100 * (figures['laar'] - figures['best_single']):+.1f} points, 95 % interval "
+        f"{100 * low:+.1f} to {100 * high:+.1f}. Regret against the oracle: "
+        f"{100 * figures['regret']:.1f} points. {figures['unlike']:.0%} of the questions are "
+        "unlike anything it was fitted to: these got mostly the base rates.",
+        markup=False,
+    )
+    _show_attempts(console, figures["attempts"])
+    for unit, found in figures["costs"].items():
+        at_cost = [f"{100 * edge:.1f}" for edge in found["accuracy_at_same_cost_interval"]]
+        saved = [f"{edge:.3g}" for edge in found["cost_at_same_accuracy_interval"]]
+        console.print(
+            f"At the best single model's cost ({found['best_single_cost']:.3g} {_UNITS[unit]} a "
+            f"question): {found['accuracy_at_same_cost']:.1%} right ({' to '.join(at_cost)}) "
+            f"against {found['best_single_accuracy']:.1%}. As often right as that model: "
+            f"{found['cost_at_same_accuracy']:.3g} ({' to '.join(saved)}) {_UNITS[unit]}."
+        )
+
+
+def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
+    if not attempts:
+        return
+    within = ", ".join(f"{share:.1%}" for share in attempts["laar"])
+    console.print(
+        f"Right within 1 to {len(attempts['laar'])} attempts: {within}, of the "
+        f"{attempts['questions']} questions that {attempts['models']} models or more answered, "
+        "each once."
+    )
+    for number, found in attempts["value_of_attempt"].items():
+        low, high = (100 * edge for edge in found["interval"])
+        console.print(
+            f"Attempt {number} adds {100 * found['value']:.1f} points ({low:.1f} to {high:.1f})."
+        )
+    if second := attempts.get("second_after_failure"):
+        console.print(
+            f"After a failure ({second['attempts']} of them) the second attempt's Brier score is "
+            f"{second['brier']:.3f} with what failed, {second['brier_marginal']:.3f} without: "
+            f"{second['better_by']:.0%} better."
+        )
+
+
+def plot(path: Path, figures: Mapping[str, Any]) -> None:
+    """Draws calibration, and accuracy against cost where a cost is known.
+
+    Raises:
+        SettingError: the file can't be written, or its ending names no format.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    costs = figures["costs"]
+    figure = Figure(figsize=(5 * (1 + len(costs)), 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 1 + len(costs), squeeze=False)[0]
+    bins = figures["reliability"]
+    most = max(each["answers"] for each in bins)
+    axes[0].plot([0, 1], [0, 1], "--", color="grey")
+    axes[0].scatter(
+        [each["predicted"] for each in bins],
+        [each["observed"] for each in bins],
+        s=[10 + 150 * each["answers"] / most for each in bins],
+    )
+    axes[0].set(
+        xlabel="predicted P(correct)",
+        ylabel="share correct",
+        title=f"calibration (error {figures['ece']:.3f})",
+    )
+    for panel, (unit, found) in zip(axes[1:], costs.items(), strict=True):
+        line = sorted(found["frontier"])
+        panel.plot([cost for cost, _ in line], [score for _, score in line], "o-", label="laar")
+        panel.plot(
+            found["best_single_cost"], found["best_single_accuracy"], "s", label="best single"
+        )
+        panel.axhline(figures["oracle"], linestyle=":", color="grey", label="oracle")
+        panel.set(xlabel=f"{_UNITS[unit]} a question", ylabel="share right", title="accuracy")
+        panel.legend()
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise SettingError(f"--plot {path}: {error}") from None

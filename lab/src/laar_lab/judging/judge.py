@@ -1,0 +1,345 @@
+"""Judges an artifact on questions that it was not fitted to.
+
+Four ways to choose a model for each question are compared, at equal cost: the best single model (by
+the artifact's own evidence: it is chosen before the questions are seen), laar with the question
+alone, laar with the task given, and an oracle that knows the scores. Beside these: whether the
+probabilities are right, overall and by length; the gain of a second and a third attempt; and, where
+seconds or dollars are known, the cost at the same accuracy and the accuracy at the same cost.
+
+Intervals are 95 %, by resampling questions. Models that the artifact does not know are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import Capability
+from laar.accuracy.capability import CapabilityModel
+from laar_lab.judging.questions import Asked, Floats
+
+MIN_BUCKET_ANSWERS = 100
+"""Answers of one length from which its calibration error is reported."""
+
+_MOSTLY = 0.9
+"""Share of the questions that a model has to have answered to be the best one in hindsight."""
+
+_NO_ERROR = 1e-6  # of a Brier score, of which no share can be told
+
+_BINS = 10
+_RESAMPLES = 1000
+_PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # points of accuracy for a usual cost
+
+
+def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
+    """The figures, as plain JSON types; shares of 1.
+
+    Args:
+        artifact: the artifact to judge.
+        asked: questions it was not fitted to.
+        seed: seed of the resampling.
+    """
+    capability = CapabilityModel(artifact)
+    rates = _base_rates(capability, asked.models)
+    figures: dict[str, object] = {
+        "questions": len(asked.tasks),
+        "answers": int(asked.answers.sum()),
+        "excluded_fitted": asked.excluded,
+        "alike_fitted": asked.alike,
+        "ignored_models": list(asked.ignored),
+        "best_single_model": asked.models[int(rates.argmax())],
+        **_figures(asked, rates),
+        **_intervals(asked, rates, np.random.default_rng(seed)),
+        "unlike": float(np.average(asked.unlike, weights=asked.weights)),
+        "reliability": _reliability(asked),
+        "lengths": _lengths(asked),
+        "attempts": _attempts(capability, asked, rates, np.random.default_rng(seed)),
+        "costs": _frontiers(asked, rates, np.random.default_rng(seed)),
+        "tasks": {
+            str(task): _figures(asked.of(asked.tasks == task), rates)
+            | {"questions": int((asked.tasks == task).sum())}
+            for task in np.unique(asked.tasks)
+        },
+    }
+    return figures
+
+
+def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
+    """The base rate of each model where it was fitted; below 0 for one with few outcomes there."""
+    rates = np.array([capability.base_rate(model) for model in models])
+    counts = np.array([capability.outcomes(model) for model in models])
+    return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
+
+
+def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
+    """The preferred model of each question, of those whose answer is known."""
+    picked: NDArray[np.intp] = np.argmax(
+        np.where(np.isnan(asked.scores), -np.inf, preference), axis=1
+    )
+    return picked
+
+
+def _single(asked: Asked, rates: Floats) -> NDArray[np.intp]:
+    """The model with the highest base rate where it was fitted, of those whose answer is known."""
+    return _picked(np.broadcast_to(rates, asked.scores.shape), asked)
+
+
+def _means(asked: Asked) -> Floats:
+    right = np.nan_to_num(asked.scores) * asked.answers
+    means: Floats = right.sum(axis=0) / np.maximum(asked.answers.sum(axis=0), 1)
+    return means
+
+
+def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
+    """The score of each question's answer, by the way of choosing."""
+    rows = np.arange(len(asked.tasks))
+    return {
+        "best_single": asked.scores[rows, _single(asked, rates)],
+        "laar": asked.scores[rows, _picked(asked.untold, asked)],
+        "laar_task_told": asked.scores[rows, _picked(asked.told, asked)],
+        "oracle": asked.scores[rows, _picked(np.nan_to_num(asked.scores), asked)],
+    }
+
+
+def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
+    shares = {
+        name: float(np.average(scores, weights=asked.weights))
+        for name, scores in _choices(asked, rates).items()
+    }
+    most = asked.weights @ (asked.answers > 0) >= _MOSTLY * asked.weights.sum()
+    best_here = float(np.max(_means(asked)[most] if most.any() else _means(asked)))
+    predicted, observed, weights = _answers(asked)
+    return {
+        **shares,
+        "regret": shares["oracle"] - shares["laar"],
+        "best_single_in_hindsight": best_here,
+        "brier": _brier(asked),
+        "ece": calibration_error(predicted, observed, weights),
+    }
+
+
+def _brier(asked: Asked) -> float:
+    """The Brier score over single answers, also where a score is the mean of several."""
+    known = asked.answers > 0
+    p, mean = asked.untold[known], asked.scores[known]
+    errors = p**2 - 2 * p * mean + asked.squares[known]
+    return float(np.average(errors, weights=asked.answers[known]))
+
+
+def _answers(asked: Asked) -> tuple[Floats, Floats, Floats]:
+    """Predicted, observed and how many answers, of each question and model."""
+    known = asked.answers > 0
+    return asked.untold[known], asked.scores[known], asked.answers[known]
+
+
+def _bins(predicted: Floats) -> NDArray[np.intp]:
+    return np.minimum((predicted * _BINS).astype(np.intp), _BINS - 1)
+
+
+def calibration_error(predicted: Floats, observed: Floats, weights: Floats) -> float:
+    """Return the expected calibration error, over bins of equal width."""
+    gaps = np.bincount(_bins(predicted), weights=weights * (predicted - observed), minlength=_BINS)
+    return float(np.abs(gaps).sum() / weights.sum())
+
+
+def _reliability(asked: Asked) -> list[dict[str, float]]:
+    predicted, observed, weights = _answers(asked)
+    bins = _bins(predicted)
+    found = []
+    for number in range(_BINS):
+        here = bins == number
+        if here.any():
+            share = {"weights": weights[here]}
+            found.append(
+                {
+                    "predicted": float(np.average(predicted[here], **share)),
+                    "observed": float(np.average(observed[here], **share)),
+                    "answers": float(weights[here].sum()),
+                }
+            )
+    return found
+
+
+def _lengths(asked: Asked) -> dict[str, dict[str, float]]:
+    """Predicted against observed by length; only lengths with answers enough."""
+    found = {}
+    for bucket in np.unique(asked.buckets):
+        predicted, observed, weights = _answers(asked.of(asked.buckets == bucket))
+        if weights.sum() < MIN_BUCKET_ANSWERS:
+            continue
+        mean, share = (float(np.average(each, weights=weights)) for each in (predicted, observed))
+        found[str(bucket)] = {
+            "answers": float(weights.sum()),
+            "predicted": mean,
+            "observed": share,
+            "error": abs(mean - share),
+            "ece": calibration_error(predicted, observed, weights),
+        }
+    return found
+
+
+def _resampled(values: Mapping[str, Floats], asked: Asked, rng: np.random.Generator) -> Floats:
+    """Means of each of the values over resampled questions; shape (values, resamples)."""
+    count = len(asked.tasks)
+    stacked = np.stack(list(values.values())) * asked.weights
+    found = np.empty((len(stacked), _RESAMPLES))
+    for at in range(_RESAMPLES):
+        drawn = np.bincount(rng.integers(0, count, count), minlength=count)
+        found[:, at] = stacked @ drawn / (asked.weights @ drawn)
+    return found
+
+
+def _interval(samples: Floats) -> list[float]:
+    return [float(edge) for edge in np.quantile(samples, (0.025, 0.975))]
+
+
+def _intervals(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
+    choices = _choices(asked, rates)
+    samples = dict(zip(choices, _resampled(choices, asked, rng), strict=True))
+    return {
+        "intervals": {
+            **{name: _interval(each) for name, each in samples.items()},
+            "laar_less_best_single": _interval(samples["laar"] - samples["best_single"]),
+            "regret": _interval(samples["oracle"] - samples["laar"]),
+        }
+    }
+
+
+def _attempts(
+    capability: CapabilityModel, asked: Asked, rates: Floats, rng: np.random.Generator
+) -> dict[str, object]:
+    """The share right within one, two and three attempts, and how well the second is predicted.
+
+    Of each question the models whose one answer is known, as many as there are attempts at least.
+    """
+    known = np.where((asked.answers <= 1).all(axis=1), (asked.answers == 1).sum(axis=1), 0)
+    most = min(3, int(known.max()))
+    if most < 2:
+        return {}
+    whole = asked.of(known >= most)
+    count = len(whole.tasks)
+    right = {name: np.zeros((most, count)) for name in ("laar", "marginal", "best_singles")}
+    errors: list[tuple[float, float]] = []
+    for row in range(count):
+        here = np.flatnonzero(whole.answers[row])
+        models = [whole.models[at] for at in here]
+        scores, marginal = whole.scores[row, here], whole.untold[row, here]
+        orders = {
+            "marginal": np.argsort(-marginal, kind="stable"),
+            "best_singles": np.argsort(-rates[here], kind="stable"),
+            "laar": np.array(_order(capability, models, marginal, most)),
+        }
+        for name, order in orders.items():
+            right[name][:, row] = np.maximum.accumulate(scores[order[:most]])
+        first = int(orders["laar"][0])
+        if scores[first] < 0.5:
+            then = int(orders["laar"][1])
+            given = capability.given_failures(marginal, models, [models[first]])
+            errors.append(((marginal[then] - scores[then]) ** 2, (given[then] - scores[then]) ** 2))
+    found: dict[str, object] = {
+        name: [float(np.average(each, weights=whole.weights)) for each in within]
+        for name, within in right.items()
+    }
+    found["questions"], found["models"] = count, most
+    gained = {str(at): right["laar"][at] - right["laar"][at - 1] for at in range(1, most)}
+    found["value_of_attempt"] = {
+        str(at + 1): {"value": float(np.average(gained[str(at)])), "interval": _interval(samples)}
+        for at, samples in zip(range(1, most), _resampled(gained, whole, rng), strict=True)
+    }
+    if errors:
+        plain, given_failure = np.array(errors).T.mean(axis=1)
+        better = float(1 - given_failure / plain) if plain > _NO_ERROR else 0.0
+        found["second_after_failure"] = {
+            "attempts": len(errors),
+            "brier_marginal": float(plain),
+            "brier": float(given_failure),
+            "better_by": better,
+        }
+    return found
+
+
+def _order(
+    capability: CapabilityModel, models: Sequence[str], marginal: Floats, most: int
+) -> list[int]:
+    """Models in the order that laar asks them, each given that those before have failed."""
+    order: list[int] = []
+    for _ in range(most):
+        row = capability.given_failures(marginal, models, [models[at] for at in order])
+        row = np.array(row)
+        row[order] = -1.0
+        order.append(int(np.argmax(row)))
+    return order
+
+
+def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
+    """Finds by unit the accuracy at the best single model's cost, and the cost of its accuracy.
+
+    A question goes to the model with the largest P(correct) less its cost times a price. The price
+    for the same cost is set by the costs alone. That for the same accuracy is chosen on one half of
+    the questions, and its cost read on the other: the best of many prices would be lucky on its
+    own. Two prices next to each other may share the questions.
+    """
+    rows = np.arange(len(asked.tasks))
+    found: dict[str, object] = {}
+    alone = _single(asked, rates)
+    half = rng.permutation(len(rows)) % 2
+    for unit, costs in asked.costs.items():
+        usual = float(np.average(costs[rows, alone], weights=asked.weights))
+        if not usual > 0:
+            continue
+        scores, spent = [asked.scores[rows, alone]], [costs[rows, alone]]
+        for price in _PRICES:
+            picked = _picked(asked.untold - price * costs / usual, asked)
+            scores.append(asked.scores[rows, picked])
+            spent.append(costs[rows, picked])
+        values = np.array([*scores, *spent, np.ones(len(rows))])
+        halves = np.concatenate([np.where(half == number, values, 0.0) for number in (0, 1)])
+        samples = _resampled({str(at): each for at, each in enumerate(halves)}, asked, rng)
+        exact = np.average(halves, weights=asked.weights, axis=1)
+        single, _, frontier = _curves(exact)
+        found[unit] = {
+            "best_single_cost": usual,
+            "best_single_accuracy": single[0],
+            "accuracy_at_same_cost": _same_cost(exact),
+            "accuracy_at_same_cost_interval": _interval(
+                np.array([_same_cost(each) for each in samples.T])
+            ),
+            "cost_at_same_accuracy": _same_accuracy(exact),
+            "cost_at_same_accuracy_interval": _interval(
+                np.array([_same_accuracy(each) for each in samples.T])
+            ),
+            "frontier": [[float(cost), float(score)] for score, cost in frontier.T],
+        }
+    return found
+
+
+def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
+    """The single model's score and cost, the questions' share, and both by price, of some sums."""
+    rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
+    share = float(rows[-1])
+    scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)
+    return (float(scores[0]), float(costs[0])), share, np.array([scores[1:], costs[1:]])
+
+
+def _same_cost(sums: Floats) -> float:
+    """The accuracy at the least price that keeps to the single model's cost."""
+    (_, budget), _, (scores, costs) = _curves(sums)
+    at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
+    if at == 0 or costs[at - 1] <= costs[at]:
+        return float(scores[at])
+    share = (costs[at - 1] - budget) / (costs[at - 1] - costs[at])
+    return float(scores[at - 1] + min(share, 1.0) * (scores[at] - scores[at - 1]))
+
+
+def _same_accuracy(sums: Floats) -> float:
+    """The cost of the single model's accuracy, by the price that the other half suggests."""
+    halves = [_curves(half) for half in np.split(sums, 2)]
+    total = 0.0
+    for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(
+        halves, reversed(halves), strict=True
+    ):
+        enough = np.flatnonzero(scores >= chosen[0])
+        total += share * float(there[enough[costs[enough].argmin()]] if len(enough) else single[1])
+    return total

@@ -1,0 +1,236 @@
+"""The questions that an artifact is judged on, as arrays beside its estimates."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.accuracy.artifact import Capability
+from laar.accuracy.capability import CapabilityModel
+from laar.accuracy.features import GENERIC, Features, task_name, task_of
+from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
+from laar.accuracy.fitting.records import fingerprint, is_kept_back, place_of, question_of
+from laar.accuracy.text import Said
+from laar.errors import SettingError
+
+_BILLIONS = re.compile(r"(?<![a-z0-9.])(\d+(?:\.\d+)?)b(?![a-z])", re.IGNORECASE)
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Questions as arrays; rows are questions, columns the models, NaN where nothing is known.
+
+    Args:
+        models: the columns.
+        tasks: task of each question.
+        buckets: length bucket of each question, in tokens.
+        scores: scores in 0..1.
+        answers: number of answers behind each score: 1, or more for answers that only their place
+            in a file distinguishes, which stand together by task and length.
+        squares: the mean of the squares of their scores.
+        untold: P(correct) by the question alone.
+        told: P(correct) with the task given.
+        unlike: whether the question is unlike anything the artifact was fitted on.
+        costs: costs by unit, where they are known of every model.
+        excluded: questions left out because the artifact was fitted to them.
+        alike: answers that only look like some of the fit: of the same question, length, model and
+            verdict. They count, because the file has others and lacks some of the fit.
+        ignored: models that the artifact does not know.
+    """
+
+    models: tuple[str, ...]
+    tasks: NDArray[np.str_]
+    buckets: NDArray[np.int64]
+    scores: Floats
+    answers: Floats
+    squares: Floats
+    untold: Floats
+    told: Floats
+    unlike: NDArray[np.bool_]
+    costs: Mapping[str, Floats]
+    excluded: int
+    ignored: tuple[str, ...]
+    alike: int = 0
+
+    @property
+    def weights(self) -> Floats:
+        """The weight of each question."""
+        weights: Floats = self.answers.max(axis=1)
+        return weights
+
+    def of(self, rows: NDArray[np.bool_]) -> Asked:
+        """Some of the questions."""
+        return Asked(
+            self.models,
+            self.tasks[rows],
+            self.buckets[rows],
+            self.scores[rows],
+            self.answers[rows],
+            self.squares[rows],
+            self.untold[rows],
+            self.told[rows],
+            self.unlike[rows],
+            {unit: costs[rows] for unit, costs in self.costs.items()},
+            self.excluded,
+            self.ignored,
+            self.alike,
+        )
+
+
+def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
+    """The questions that the artifact was not fitted to, and its estimates for them.
+
+    Raises:
+        SettingError: there are none, or none of a model that the artifact knows.
+    """
+    capability = CapabilityModel(artifact)
+    fresh: dict[str, list[MeasuredOutcome]] = defaultdict(list)
+    excluded: set[str] = set()
+    ignored: set[str] = set()
+    fitted, alike = _fitted(artifact, outcomes)
+    for outcome, is_fitted in zip(outcomes, fitted, strict=True):
+        if is_fitted:
+            excluded.add(outcome.query_id)
+        elif outcome.model not in capability.models:
+            ignored.add(outcome.model)
+        else:
+            fresh[_question_of(outcome)].append(outcome)
+    if not fresh:
+        raise SettingError(
+            f"nothing to judge by: the artifact was fitted to {len(excluded)} of the questions and "
+            f"{len(ignored)} models are not in it; fit with --hold-out, or give other records"
+        )
+    models = tuple(sorted({o.model for answers in fresh.values() for o in answers}))
+    column = {model: at for at, model in enumerate(models)}
+    count = len(fresh)
+    sums, answers_of = np.zeros((count, len(models))), np.zeros((count, len(models)))
+    squares = np.zeros_like(sums)
+    seconds, dollars = np.zeros_like(sums), np.full_like(sums, np.nan)
+    untold, told = np.empty_like(sums), np.empty_like(sums)
+    unlike = np.zeros(count, bool)
+    tasks, buckets = [], []
+    for row, answers in enumerate(fresh.values()):
+        first = answers[0]
+        cell = features_of_outcome(first)
+        guess = capability.guess(_untold(first, cell), Said(first.text or ""))
+        untold[row] = capability.probabilities(models, guess.features, shares=guess.shares)
+        told[row] = (
+            capability.probabilities(models, cell)
+            if cell.task in capability.tasks and task_name(cell.task) == cell.task
+            else (untold[row])
+        )
+        unlike[row] = guess.unlike
+        tasks.append(cell.task)
+        buckets.append(cell.bucket)
+        for outcome in answers:
+            at = row, column[outcome.model]
+            sums[at] += outcome.right
+            squares[at] += outcome.right**2
+            answers_of[at] += 1
+            seconds[at] += outcome.latency_s
+            if outcome.dollars is not None:
+                dollars[at] = outcome.dollars
+    with np.errstate(invalid="ignore"):
+        scores, squares, seconds = (each / answers_of for each in (sums, squares, seconds))
+    return Asked(
+        models=models,
+        tasks=np.array(tasks),
+        buckets=np.array(buckets),
+        scores=scores,
+        answers=answers_of,
+        squares=squares,
+        untold=untold,
+        told=told,
+        unlike=unlike,
+        costs=_costs(artifact, models, seconds, dollars, np.array(buckets)),
+        excluded=len(excluded),
+        ignored=tuple(sorted(ignored)),
+        alike=alike,
+    )
+
+
+def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
+    """Whether the fit has seen each outcome, and how many only look as if it had.
+
+    An answer that only its content identifies looks like any other of the same content. The file
+    shows which it is: one with the answers of the fit, or with a part of them, has them all or has
+    no others. In any other file to leave out what is alike would leave the unusual verdicts.
+    """
+    if artifact.fitted_on is None:
+        return [False] * len(outcomes), 0
+    seen, share = artifact.fitted_on.fingerprints(), artifact.fitted_on.held_out
+    here = [fingerprint(outcome.query_id) for outcome in outcomes]
+    contents = [_by_content(outcome) for outcome in outcomes]
+    places = [None if content is None else fingerprint(content) for content in contents]
+    has_others = any(
+        content == outcome.query_id and place not in seen and not is_kept_back(content, share)
+        for outcome, content, place in zip(outcomes, contents, places, strict=True)
+    )
+    by_question = [mark in seen and mark != place for mark, place in zip(here, places, strict=True)]
+    by_place = [place in seen for place in places]
+    if has_others and not seen <= {*here, *places}:
+        return by_question, sum(by_place)
+    return [a or b for a, b in zip(by_question, by_place, strict=True)], 0
+
+
+def _question_of(outcome: MeasuredOutcome) -> str:
+    """The key that groups answers to one question; a place in a file cannot serve as the key."""
+    if outcome.query_id.startswith("at:"):
+        return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
+    return outcome.query_id
+
+
+def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
+    """The cell with the task that serving would detect without a header."""
+    return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
+
+
+def _costs(
+    artifact: Capability,
+    models: Sequence[str],
+    seconds: Floats,
+    dollars: Floats,
+    buckets: NDArray[np.int64],
+) -> dict[str, Floats]:
+    costs: dict[str, Floats] = {}
+    speeds = [artifact.models[model].speed for model in models]
+    if np.nansum(seconds) > 0:
+        costs["seconds"] = _filled(np.where(seconds > 0, seconds, np.nan))
+    elif all(speeds):
+        by_model = [(s.seconds_per_token, s.fixed_s) for s in speeds if s is not None]
+        costs["seconds"] = np.stack([c * buckets + fixed for c, fixed in by_model], axis=1)
+    if not np.isnan(dollars).all():
+        costs["dollars"] = _filled(dollars)
+    sizes = [billions_of(model) for model in models]
+    if all(sizes):
+        row = np.array(sizes, np.float64)
+        costs["billion_parameters"] = np.tile(row, (len(buckets), 1))
+    return {unit: cost for unit, cost in costs.items() if np.isfinite(cost).all()}
+
+
+def billions_of(model: str) -> float | None:
+    """The size in a model's name, in billions of parameters; None if the name has none."""
+    size = _BILLIONS.search(model)
+    return None if size is None else float(size[1])
+
+
+def _filled(costs: Floats) -> Floats:
+    """Unknown costs of a model as its mean."""
+    known = ~np.isnan(costs)
+    means = np.where(known, costs, 0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return np.where(known, costs, np.where(known.any(axis=0), means, np.nan))
+
+
+def _by_content(outcome: MeasuredOutcome) -> str | None:
+    """Return the id of an answer that a fit knows by its content only; None for a named one."""
+    if outcome.query_id.startswith(("at:/", "row:/")):
+        return outcome.query_id
+    question = question_of(outcome.query_id)
+    return place_of([outcome], question, 1) if question.startswith("q:") else None

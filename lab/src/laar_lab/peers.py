@@ -1,0 +1,135 @@
+"""Rules of others that are no policies of laar: formulas of peers, and gates for sessions.
+
+By their documents of November 2026: Dynamo 1.6 (KV router; ThunderAgent, arXiv 2602.13692), Ray
+2.60 and vLLM router 0.1.17. None of their code was read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.core.request import Request
+from laar.policies.ranking import least, ranks
+from laar_lab.sim.fleet import Arrival, Exchange, VirtualFleet
+
+_TICK_S = 1.0
+
+Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
+"""Sends a turn; as `hold_sessions` takes it."""
+
+
+class KvAware:
+    """The formula of Dynamo's router, which Ray's and vLLM router's `kv_aware` share.
+
+    Prompt tokens not yet answered, uncached tokens of this one, and the contexts in flight; the
+    least is taken. The documents leave open how what is shared counts: `once` counts the uncached
+    parts of those in flight.
+    """
+
+    def __init__(self, *, once: bool = False) -> None:
+        self._once = once
+
+    def score(self, view: View) -> Floats:
+        """Ties go to chance."""
+        table, slots = view.table, view.slots
+        active = (table.queued_uncached_tokens if self._once else table.queued_tokens)[slots]
+        uncached = np.maximum(view.tokens - view.cached_tokens, 0.0)
+        return ranks(least(table.prefill_tokens[slots] + uncached + active, view.rng))
+
+
+class Sticky:
+    """A session stays where it was first sent, by the fewest sessions."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, int] = {}
+
+    def score(self, view: View) -> Floats:
+        """The session's own endpoint, or the one with the fewest."""
+        slots = view.slots.tolist()
+        session = view.request.session
+        if self._at.get(session, -1) not in slots:
+            held = Counter(self._at.values())
+            order = least(np.array([float(held[slot]) for slot in slots]), view.rng)
+            self._at[session] = slots[order[0]]
+        return np.array([float(slot == self._at[session]) for slot in slots])
+
+
+@dataclass(slots=True)
+class _Program:
+    """A session as a gate knows it."""
+
+    tokens: int
+    inside: bool = False
+    busy: bool = False
+    idle_since_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Gate:
+    """Lets sessions in while their contexts fit; what differs is who goes out, and who is next.
+
+    Args:
+        fleet: gets the requests.
+        room_tokens: what may be inside.
+        idle_s: a session idle for so long may be put out for one that waits.
+        fades: count an idle session's context for half as much with each second (ThunderAgent).
+    """
+
+    fleet: VirtualFleet
+    room_tokens: float
+    idle_s: float = 0.0
+    fades: bool = False
+    _known: dict[str, _Program] = field(default_factory=dict)
+    _queue: list[tuple[Request, Arrival, Callable[[Exchange], None]]] = field(default_factory=list)
+
+    def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        """Sends a turn now, or when its session is let in."""
+        program = self._known.setdefault(request.session, _Program(0))
+        program.tokens = arrival.prompt.prompt_tokens + arrival.prompt.output_tokens
+        if not program.inside:
+            self._queue.append((request, arrival, ended))
+            self._let_in()
+            return
+        self._go(request, arrival, ended)
+
+    def _go(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        program = self._known[request.session]
+        program.inside = program.busy = True
+
+        def over(exchange: Exchange) -> None:
+            program.busy, program.idle_since_s = False, self.fleet.clock.now
+            ended(exchange)
+            self._let_in()
+            if self._queue:
+                self.fleet.clock.later(self.fleet.clock.now + _TICK_S, self._let_in)
+
+        self.fleet.send(request, arrival.prompt, over)
+
+    def _let_in(self) -> None:
+        now = self.fleet.clock.now
+        inside = [each for each in self._known.values() if each.inside]
+        if self.fades:
+            self._queue.sort(key=lambda one: self._known[one[0].session].tokens)
+        for each in sorted(inside, key=lambda each: each.idle_since_s):
+            if not self._queue or self._fits(now):
+                break
+            if not each.busy and (self.fades or now - each.idle_since_s >= self.idle_s):
+                each.inside = False
+        while self._queue and self._fits(now):
+            self._go(*self._queue.pop(0))
+
+    def _fits(self, now: float) -> bool:
+        used = sum(self._weight(each, now) for each in self._known.values() if each.inside)
+        return used + self._known[self._queue[0][0].session].tokens <= self.room_tokens
+
+    def _weight(self, each: _Program, now: float) -> float:
+        if each.busy or not self.fades:
+            return each.tokens
+        return each.tokens * math.exp2(each.idle_since_s - now)

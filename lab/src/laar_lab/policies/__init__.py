@@ -1,0 +1,42 @@
+"""Other routers' policies, to compare with: a plug-in of laar by its entry points.
+
+laar builds one where its settings name it (`routing.policy`, `routing.baselines`), and the lab
+where a run does. The defaults are those that the authors published; each module has its source and
+date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+
+from laar import Policy, Scorer
+from laar_lab.policies.aibrix import LeastRequest, PrefixCache
+from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar_lab.policies.laar_paper import LaarPaper
+from laar_lab.policies.llm_router import PrefixAware
+from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst
+
+
+def _alone(
+    name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
+) -> Callable[..., Policy]:
+    """A policy of one scorer; its parameters are the scorer's."""
+
+    @wraps(make)
+    def policy(**given: object) -> Policy:
+        return Policy(name=name, scorers=[(make(**given), 1.0)], knows_retries=knows_retries)
+
+    return policy
+
+
+laar_paper = _alone("laar-paper", LaarPaper, knows_retries=True)
+llm_router = _alone("llm-router", PrefixAware)
+aibrix_prefix_cache = _alone("aibrix-prefix-cache", PrefixCache)
+sglang_cache_aware = _alone("sglang-cache-aware", CacheAware)
+smg = _alone("smg", CacheAware)  # SGLang's gateway under its own name: the same rule and thresholds
+vllm_router = _alone("vllm-router", SessionsFirst)
+lmetric = _alone("lmetric", Lmetric)
+least_request = _alone("least-request", LeastRequest)
+least_load = _alone("least-load", LeastLoad)
+simple_session_affinity = _alone("simple-session-affinity", SimpleSessionAffinity)

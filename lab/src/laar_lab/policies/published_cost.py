@@ -1,0 +1,149 @@
+"""The papers' cost: seconds until a correct answer, as a sum of published terms.
+
+    cost(e | x) = L(e, x) / (A(e) * Q(m(e), x, tried)) * retry_penalty ** times_tried
+    L(e, x)     = k_rtt * rtt_s + base_s(m)
+                + c(m) * (uncached * (1 + k_delay * min(in_flight, 32)) + k_queue * queued
+                          + in_flight_tokens * in_flight)
+                + slow_s(e)
+
+LAAR section 4 (L / Q and the retry penalty), GORGO section 3 (round trip, uncached prefix and
+queued tokens in one sum). With `k_rtt=0`, no cached tokens and `base_s=0` it is LAAR's, by which
+`laar-paper` serves; with `Q=1` and `c=1` it orders endpoints as GORGO's score does. Both papers
+leave out the other terms, which are laar's: `base_s` is the part of a latency that does not grow
+with the prompt, `k_delay` the prefills that a prompt holds up, and `in_flight_tokens` the answers
+that are decoded beside it. The experiments `gorgo-rtt` and `laar-ablation` measure them.
+laar's default policy has an engine model instead: `laar.policies.laar.outlook`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
+from laar.core.endpoints import Floats
+from laar.core.expected import IN_FLIGHT_TOKENS
+from laar.core.interfaces import View
+
+HELD_UP = 32.0
+"""Requests in flight that a prefill can hold up at most: those that are being decoded. The others
+there wait ahead of it. Without a bound hundreds of prompts that come at once are dealt out by their
+delays instead of by the tokens ahead, and one endpoint gets most of those."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights(CostWeights):
+    """Weights of this cost.
+
+    `k_queue` is alpha, and prompts in flight count without what is probably cached; `k_delay` is
+    the part of a prefill that counts again for each request in flight. GORGO's 0.276 tokens a
+    millisecond are a `k_rtt` of 0.028 at 10,000 tokens a second.
+    """
+
+    in_flight_tokens: float = IN_FLIGHT_TOKENS
+    """Weight of a request in flight besides its prompt, in uncached tokens of this one."""
+
+
+class ExpectedTime:
+    """Scores by this cost.
+
+    Args:
+        weights: weights of the cost's terms.
+        use_prefix: leave out the tokens that are probably cached, of the prompt and of queued
+            prompts; off for LAAR as published.
+        use_base: count `base_s`; off for LAAR as published.
+        strict_retries: a candidate whose model was tried less often comes first, regardless of
+            cost. Off for LAAR as published, where a penalty of 100 can be outbid.
+    """
+
+    def __init__(
+        self,
+        weights: PublishedWeights,
+        *,
+        use_prefix: bool = True,
+        use_base: bool = True,
+        strict_retries: bool = True,
+    ) -> None:
+        self.weights = weights
+        self._use_prefix = use_prefix
+        self._use_base = use_base
+        self._strict_retries = strict_retries
+        self._tuned = TunedWeights(weights)
+
+    def score(self, view: View) -> Floats:
+        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        tokens, queued = view.tokens, view.queued_tokens
+        if self._use_prefix:
+            tokens = tokens - view.cached_tokens
+            queued = view.table.queued_uncached_tokens[view.slots]
+        view.terms = expected_time(
+            cast("PublishedWeights", self._tuned.under(view.weights)),
+            rtt_s=view.rtt_s,
+            base_s=view.base_s if self._use_base else view.base_s * 0.0,
+            seconds_per_token=view.seconds_per_token,
+            uncached_tokens=tokens,
+            queued_tokens=queued,
+            in_flight=view.in_flight,
+            probability=view.probability,
+            times_tried=view.times_tried,
+            strict_retries=self._strict_retries,
+            answers=view.answers,
+            pace=view.pace,
+            typical_s=view.typical_s,
+        )
+        return scores_of_costs(view.terms.cost_s)
+
+
+def expected_time(
+    weights: PublishedWeights,
+    *,
+    rtt_s: Floats,
+    base_s: Floats,
+    seconds_per_token: Floats,
+    uncached_tokens: Floats,
+    queued_tokens: Floats,
+    in_flight: Floats,
+    probability: Floats,
+    times_tried: Floats,
+    strict_retries: bool = False,
+    answers: Floats | None = None,
+    pace: Floats | None = None,
+    typical_s: Floats | float = 0.0,
+) -> Terms:
+    """Prices every candidate. No input may be NaN: unknowns are settled by the caller.
+
+    `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
+    whole answer, most of which the other terms leave out where `base_s` is not known.
+
+    With `strict_retries` the penalty is raised, where it has to be, above the spread of the costs:
+    a tried model is then used again only when no other is left.
+    """
+    rtt = weights.k_rtt * rtt_s
+    prefill = seconds_per_token * uncached_tokens
+    queue = seconds_per_token * (
+        weights.k_queue * queued_tokens + weights.in_flight_tokens * in_flight
+    )
+    if weights.k_delay:
+        queue = queue + prefill * (weights.k_delay * np.minimum(in_flight, HELD_UP))
+    latency = rtt + base_s + prefill + queue
+    slow = None
+    if pace is not None:
+        slow = (pace - 1.0) * (latency + typical_s)
+        latency = latency + slow
+    cost, penalty = until_correct(
+        weights, latency, probability, times_tried, answers=answers, strict_retries=strict_retries
+    )
+    return Terms(
+        rtt_s=rtt,
+        base_s=base_s,
+        prefill_s=prefill,
+        queue_s=queue,
+        probability=probability,
+        penalty=penalty,
+        latency_s=latency,
+        cost_s=cost,
+        answers=answers,
+        slow_s=slow,
+    )

@@ -1,0 +1,658 @@
+"""Documents learned by recurrence: a span that came before between other neighbours is a document.
+
+No look, word or language is known here. A text is a row of lines; a *long* line identifies itself.
+Two lines that follow each other are joined as long as either was only ever seen beside the other,
+and are parted once both were seen beside others too. What stands between two partings and comes
+back with another line before it and another one behind it is a document; from then on it is found
+wherever it stands. Chunks that overlap, paragraphs that many chunks share and headings that all
+have never meet that: a part that always comes with the same neighbour is no document of its own.
+
+    learn:  lines -> partings -> pieces -> (other neighbours on both sides) -> documents
+    find:   lines -> documents, longest first -> what short lines between them belong to
+
+Short lines (labels, rules, fences) prove nothing by themselves. Those that always stand behind a
+document among others are its tail, those always before it its head; what both claim or neither
+does, and is alike in all gaps, separates. Where that is in doubt two neighbours stay one item, so
+a document is never cut; where the edge of the first or the last one is in doubt it stays in place.
+
+Only hashes are kept, salted by the process, in tables of fixed size. The scope (tenant, route and
+model) is part of each.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
+
+from laar.context.blocks import Block, Item
+
+MAX_LINES = 4_000
+"""Lines of a text above which it is not looked at, some 4 ms."""
+
+LONG_LINE = 24
+"""Characters from which on a line identifies itself, labels and rules aside."""
+
+LEAST_CHARS = 40
+"""Characters of a piece that may be a document; shorter ones are labels and headings."""
+
+MOST_SHORT = 24
+"""Short lines in a row that may be the tail or the head of a document; of more nothing is known."""
+
+MAX_DOCUMENTS = 30_000
+MAX_PIECES = 30_000
+"""Documents known, and pieces seen that may become some, 0.5 KB each; the least recent one goes."""
+
+MAX_ALIKE = 12
+"""Documents that begin with the same line; the least recent goes."""
+
+_OFTEN = 3
+_OFTEN_TEXTS = 2
+"""Times that one line stands in one text, and texts that hold it so often more than others that do
+not, from which on it is part of the frame, not of a document."""
+
+MAX_FRAME = 4_000
+"""Lines counted for that."""
+
+_MOSTLY = 0.5
+"""Share of a line's sightings beside another one from which on the two are taken for one piece."""
+
+_SLOT_BITS = 17
+_VARIED = (1 << 31) - 1
+_BEGIN, _END = 1, 2  # the edges of a text, as neighbours
+
+_LABEL = re.compile(
+    r"((?:[-*•+>]\s+)?(?:[#=*\-_\[(【<]{0,6}\s?(?:[^\W\d]{1,20}[\s_:#.\-]{0,3})?\d{1,6}"
+    r"(?:[\])】>.:|]{1,3}\s*|\s*+[=*\-_#]{1,8}$|\s+))?)"
+    r"((?:[^\s:]{1,40}:(?:\s+|$))?)"
+)
+"""What may stand before a document on its first line: a bullet or a number, a name with a colon."""
+
+_NUMBER = re.compile(r"\d+")
+_RULE = "-=#*_~+|`.:<>/ \t\r"
+
+
+class Lines(NamedTuple):
+    """The lines of a text that are not blank.
+
+    Args:
+        starts: where each begins, indented or not.
+        cores: where it goes on behind what may be a label.
+        ends: where it ends, without blanks.
+        keys: hash of it from its core on; of all of it for a short one.
+        long: indices of the long ones.
+    """
+
+    starts: list[int]
+    cores: list[int]
+    ends: list[int]
+    keys: list[int]
+    long: list[int]
+
+
+@dataclass(slots=True, eq=False)
+class _Piece:
+    """A span that was seen, from its first long line to its last.
+
+    Args:
+        before, after: keys of the long lines beside it; 0 once these were different ones.
+        tail, head: short lines that always stood behind and before it, among others; None: unknown.
+        labels: number and name that always began its first long line, and each line of its head
+            from the last one up, among others; None where they differed.
+        previous, next: the documents that stood beside it; 0 once these were different ones.
+    """
+
+    before: int
+    after: int
+    tail: tuple[int, ...] | None = None
+    head: tuple[int, ...] | None = None
+    labels: list[tuple[str | None, str | None]] = field(default_factory=list)
+    previous: int = -1
+    next: int = -1
+
+    @property
+    def own_head(self) -> tuple[int, ...] | None:
+        """Its head, once it was seen behind different documents."""
+        return self.head if not (self.previous and self.head) else None
+
+    @property
+    def own_tail(self) -> tuple[int, ...] | None:
+        """Its tail, once different documents were seen behind it."""
+        return self.tail if not (self.next and self.tail) else None
+
+    @property
+    def is_document(self) -> bool:
+        """Whether it came between different neighbours."""
+        return not self.before and not self.after
+
+
+class Place(NamedTuple):
+    """A document in a text: indices of its first and last line, and what is known of it."""
+
+    first: int
+    last: int
+    piece: _Piece
+
+
+@dataclass(slots=True)
+class Seen:
+    """A text as it was looked at, to be learned from once its request was accepted."""
+
+    scope: int
+    lines: Lines
+    places: list[Place]
+    labels: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+
+class _Neighbours:
+    """For each key the one neighbour it was seen with, or that there were several.
+
+    A table of fixed size: a key that falls on the slot of another one takes it over.
+    """
+
+    def __init__(self) -> None:
+        self._slots = array("Q", bytes(8 << _SLOT_BITS))
+
+    def get(self, key: int) -> int:
+        """The part of the neighbour's key that is kept, `_VARIED` for several, 0 for none."""
+        word = self._slots[key & ((1 << _SLOT_BITS) - 1)]
+        return word & _VARIED if word >> 31 == _tag(key) else 0
+
+    def note(self, key: int, neighbour: int) -> bool:
+        """Takes a neighbour in; whether several are known."""
+        known = self.get(key)
+        own = part(neighbour)
+        if known == own:
+            return False
+        word = _VARIED if known else own
+        self._slots[key & ((1 << _SLOT_BITS) - 1)] = _tag(key) << 31 | word
+        return bool(known)
+
+
+def _tag(key: int) -> int:
+    return (key >> 20) & 0xFFFFFFFF
+
+
+def part(key: int) -> int:
+    """The part of a key that is kept of a neighbour; never 0 nor `_VARIED`."""
+    return (key & 0x3FFFFFFF) + 1
+
+
+class _Together:
+    """How often two lines followed each other, and each at all; some counts may be too high."""
+
+    def __init__(self) -> None:
+        self._counts = bytearray(1 << _SLOT_BITS)
+
+    def note(self, a: int, b: int) -> None:
+        """Counts a pair."""
+        for key in (a, b, hash((a, b))):
+            slot = key & ((1 << _SLOT_BITS) - 1)
+            self._counts[slot] = min(255, self._counts[slot] + 1)
+
+    def mostly(self, a: int, b: int) -> bool:
+        """Whether either is hardly ever seen without the other."""
+        counts, mask = self._counts, (1 << _SLOT_BITS) - 1
+        pair = counts[hash((a, b)) & mask]
+        return pair > 1 and pair > _MOSTLY * min(counts[a & mask], counts[b & mask]) / 2
+
+
+class Recurrences:
+    """Documents of all scopes."""
+
+    def __init__(self) -> None:
+        self._together = _Together()
+        self._after = _Neighbours()
+        self._before = _Neighbours()
+        self._frame: OrderedDict[int, int] = OrderedDict()  # texts that hold a line often
+        self._pieces: OrderedDict[int, _Piece] = OrderedDict()
+        self._documents: OrderedDict[int, dict[int, int]] = OrderedDict()  # lines of each, by key
+
+    def __len__(self) -> int:
+        """Pieces held."""
+        return len(self._pieces)
+
+    def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
+        """The documents in a text, as one block, and what to `learn` from; both may be missing."""
+        lines = self._lines(scope, text)
+        if lines is None or not lines.long:
+            return None, None
+        seen = Seen(scope, lines, self._places(lines))
+        for i, (start, core) in enumerate(zip(lines.starts, lines.cores, strict=True)):
+            if core > start:
+                number = _LABEL.match(text, start, core)
+                assert number is not None  # it may be empty
+                seen.labels[i] = number[1], text[number.end(1) : core]
+        return _Bounds(text, seen, self._together).block(), seen
+
+    def _lines(self, scope: int, text: str) -> Lines | None:
+        """The lines of a text; None for too many."""
+        if text.count("\n") > MAX_LINES:
+            return None
+        starts: list[int] = []
+        cores: list[int] = []
+        ends: list[int] = []
+        keys: list[int] = []
+        long: list[int] = []
+        at = 0
+        for line in text.split("\n"):
+            own = line.strip()
+            if own:
+                start = at + line.index(own[0])
+                label = _LABEL.match(own)
+                skip = label.end() if label is not None else 0
+                core = own[skip:]
+                if len(core) < LONG_LINE or len(core.strip(_RULE)) < LONG_LINE:
+                    skip = label.end(1) if label is not None and label.end(1) < len(own) else 0
+                    key = hash((scope, own[skip:]))
+                else:
+                    key = hash((scope, core, ""))
+                    if self._frame.get(key, 0) < _OFTEN_TEXTS:
+                        long.append(len(keys))
+                starts.append(start)
+                cores.append(start + skip)
+                ends.append(start + len(own))
+                keys.append(key)
+            at += len(line) + 1
+        return Lines(starts, cores, ends, keys, long)
+
+    def _places(self, lines: Lines) -> list[Place]:
+        """Documents in text order, the longest of those that begin alike, without overlaps."""
+        places: list[Place] = []
+        long, keys = lines.long, lines.keys
+        at, count = 0, len(long)
+        while at < count:
+            first = long[at]
+            known = self._documents.get(keys[first])
+            step = 1
+            for whole, length in sorted(known.items(), key=_by_length) if known else ():
+                last = first + length - 1
+                end = bisect_left(long, last)
+                piece = self._pieces.get(whole)
+                if piece is None or end == count or long[end] != last:
+                    continue
+                if hash(tuple(keys[first : last + 1])) != whole:
+                    continue
+                step = end + 1 - at
+                places.append(Place(first, last, piece))
+                break
+            at += step
+        return self._unjoined(lines, places)
+
+    def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
+        """Without those that are part of a longer piece: what stands beside them always does."""
+        firsts = {place.first for place in places}
+        lasts = {place.last for place in places}
+        at = {line: n for n, line in enumerate(lines.long)}
+        kept: list[Place] = []
+        for place in places:
+            before, after = at[place.first] - 1, at[place.last] + 1
+            joined = False
+            if before >= 0 and lines.long[before] not in lasts:
+                known = self._after.get(lines.keys[lines.long[before]])
+                joined = known == part(lines.keys[place.first])
+            if not joined and after < len(lines.long) and lines.long[after] not in firsts:
+                known = self._before.get(lines.keys[lines.long[after]])
+                joined = known == part(lines.keys[place.last])
+            if not joined:
+                kept.append(place)
+        return kept
+
+    # -- learning ------------------------------------------------------------------------------
+
+    def learn(self, seen: Seen) -> None:
+        """Takes in a text that was sent."""
+        lines = seen.lines
+        keys = lines.keys
+        counted = Counter([keys[i] for i in lines.long])
+        for key, count in counted.items():
+            if count >= _OFTEN:
+                self._frame[key] = min(2 * _OFTEN_TEXTS, self._frame.get(key, 0) + 1)
+            elif key in self._frame:
+                self._frame[key] -= 1
+                if not self._frame[key]:
+                    del self._frame[key]
+        while len(self._frame) > MAX_FRAME:
+            self._frame.popitem(last=False)
+        # Each known document is one node, each other long line one of its own.
+        nodes: list[tuple[int, int, bool]] = []
+        places = {place.first: place for place in seen.places}
+        done = -1
+        for line in lines.long:
+            if line <= done:
+                continue
+            place = places.get(line)
+            done = line if place is None else place.last
+            nodes.append((line, done, place is not None))
+        # A parting stands before each node that does not belong to the one before it.
+        starts = [0]
+        for n in range(1, len(nodes)):
+            (_, a, known), (b, _, next_known) = nodes[n - 1], nodes[n]
+            free = self._after.note(keys[a], keys[b])
+            free = self._before.note(keys[b], keys[a]) and free
+            self._together.note(keys[a], keys[b])
+            if self._together.mostly(keys[a], keys[b]):
+                continue
+            if free or known or next_known:
+                starts.append(n)
+        stops = [*starts[1:], len(nodes)]
+        runs = [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
+        for n, (start, stop) in enumerate(runs):
+            before = keys[nodes[start - 1][1]] if start else _BEGIN
+            after = keys[nodes[stop][0]] if stop < len(nodes) else _END
+            piece = self._piece(lines, nodes[start][0], nodes[stop - 1][1], before, after)
+            if piece is None:
+                continue
+            # The frame of a text, before and behind all documents, tells nothing of their edges.
+            if n > 1 or (n and nodes[start - 1][2]):
+                self._learn_start(seen, piece, nodes[start][0], before)
+            if n < len(runs) - 2 or (n < len(runs) - 1 and nodes[stop][2]):
+                self._learn_end(seen, piece, nodes[stop - 1][1], after)
+
+    def _piece(self, lines: Lines, first: int, last: int, before: int, after: int) -> _Piece | None:
+        """Takes in a span between two partings, and its neighbours; None for a short one."""
+        if lines.ends[last] - lines.cores[first] < LEAST_CHARS:
+            return None
+        whole = hash(tuple(lines.keys[first : last + 1]))
+        piece = self._pieces.get(whole)
+        if piece is None:
+            piece = self._pieces[whole] = _Piece(before, after)
+            if len(self._pieces) > MAX_PIECES:
+                self._pieces.popitem(last=False)
+        else:
+            self._pieces.move_to_end(whole)
+            if piece.before != before:
+                piece.before = 0
+            if piece.after != after:
+                piece.after = 0
+        if piece.is_document:
+            known = self._documents.setdefault(lines.keys[first], {})
+            known.pop(whole, None)
+            known[whole] = last - first + 1
+            if len(known) > MAX_ALIKE:
+                del known[next(iter(known))]
+            self._documents.move_to_end(lines.keys[first])
+            if len(self._documents) > MAX_DOCUMENTS:
+                self._documents.popitem(last=False)
+        return piece
+
+    @staticmethod
+    def _learn_start(seen: Seen, piece: _Piece, first: int, before: int) -> None:
+        """Takes in what stands before a piece that follows a document."""
+        head = short_before(seen.lines, first)
+        piece.head = head if piece.head is None else _common_end(piece.head, head)
+        if piece.previous != before:
+            piece.previous = before if piece.previous < 0 else 0
+        now = [seen.labels.get(first - k, _NO_LABEL) for k in range(len(piece.head) + 1)]
+        piece.labels = [
+            (number if number == known[0] else None, name if name == known[1] else None)
+            for (number, name), known in zip(now, piece.labels or now, strict=False)
+        ]
+
+    @staticmethod
+    def _learn_end(seen: Seen, piece: _Piece, last: int, after: int) -> None:
+        """Takes in what stands behind a piece that a document follows."""
+        tail = short_after(seen.lines, last)
+        piece.tail = tail if piece.tail is None else _common_start(piece.tail, tail)
+        if piece.next != after:
+            piece.next = after if piece.next < 0 else 0
+
+
+def _by_length(known: tuple[int, int]) -> int:
+    return -known[1]
+
+
+_NO_LABEL = ("", "")
+
+
+def short_before(lines: Lines, first: int) -> tuple[int, ...]:
+    """Keys of the short lines right before a long one."""
+    return tuple(lines.keys[_before(lines, first) : first][-MOST_SHORT:])
+
+
+def short_after(lines: Lines, last: int) -> tuple[int, ...]:
+    """Keys of the short lines right behind a long one."""
+    return tuple(lines.keys[last + 1 : _after(lines, last)][:MOST_SHORT])
+
+
+def _before(lines: Lines, first: int) -> int:
+    """The first of the short lines right before a long one."""
+    n = bisect_left(lines.long, first)
+    return lines.long[n - 1] + 1 if n else 0
+
+
+def _after(lines: Lines, last: int) -> int:
+    """The end of the short lines right behind a long one."""
+    n = bisect_right(lines.long, last)
+    return lines.long[n] if n < len(lines.long) else len(lines.keys)
+
+
+def _common_start(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    count = 0
+    while count < min(len(a), len(b)) and a[count] == b[count]:
+        count += 1
+    return a[:count]
+
+
+def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    return _common_start(a[::-1], b[::-1])[::-1]
+
+
+class _Gap(NamedTuple):
+    """The short lines between two documents, `first` to `stop`, and who claims them.
+
+    Args:
+        first, stop: the lines.
+        start, end: those of them that both documents claim, or neither.
+        tail, head: how many the one before claims, and the one behind.
+        both: both claim them.
+        sure: what is claimed is known, or nothing is there.
+    """
+
+    first: int
+    stop: int
+    start: int
+    end: int
+    tail: int
+    head: int
+    both: bool
+    sure: bool
+
+
+_Bound: TypeAlias = "tuple[int, int]"
+"""The end of one item and the beginning of the next."""
+
+
+class _Bounds:
+    """Decides where items begin and end, by the short lines around all documents of a text."""
+
+    def __init__(self, text: str, seen: Seen, together: _Together) -> None:
+        self._text = text
+        self._together = together
+        self._lines = seen.lines
+        self._places = seen.places
+        self._labels = seen.labels
+        self._separator: tuple[str, ...] = ()  # short lines in all gaps, without their numbers
+        self._claimed: tuple[int, ...] = ()  # their keys, where the documents claim them
+        self._numbered = False
+
+    def block(self) -> Block | None:
+        """The items from the first known document to the last one; None for fewer than two."""
+        places = self._places
+        if len(places) < 2:
+            return None
+        pairs = list(pairwise(places))
+        gaps = [None if self._is_apart(x, y) else self._gap(x, y) for x, y in pairs]
+        self._separate([gap for gap in gaps if gap is not None and gap.sure])
+        bounds: list[_Bound] = []
+        for (x, y), gap in zip(pairs, gaps, strict=True):
+            if gap is None:
+                bounds += self._around_unknown(x, y)
+            else:
+                bound = self._between(x, y, gap)
+                bounds += () if bound is None else (bound,)
+        first, last = self._start(places[0]), self._end(places[-1])
+        starts = [*(() if first is None else (first,)), *(start for _, start in bounds)]
+        ends = [*(end for end, _ in bounds), *(() if last is None else (last,))]
+        if first is None:
+            ends = ends[1:]
+        if last is None:
+            starts = starts[:-1]
+        if len(starts) < 2:
+            return None
+        numbered = self._numbered or any("#" in line for line in self._separator)
+        items = tuple([Item(a, b, a, b) for a, b in zip(starts, ends, strict=True)])
+        return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
+
+    def _is_apart(self, x: Place, y: Place) -> bool:
+        """Whether a long line stands between two documents."""
+        return _after(self._lines, x.last) <= _before(self._lines, y.first) - 1
+
+    def _gap(self, x: Place, y: Place) -> _Gap:
+        first, stop = x.last + 1, y.first
+        keys = tuple(self._lines.keys[first:stop])
+        tail = len(_common_start(x.piece.own_tail or (), keys))
+        head = len(_common_end(y.piece.own_head or (), keys))
+        start, end = sorted((first + tail, stop - head))
+        sure = not keys or not (x.piece.own_tail is None or y.piece.own_head is None)
+        return _Gap(first, stop, start, end, tail, head, tail + head > len(keys), sure)
+
+    def _masked(self, first: int, stop: int) -> tuple[str, ...]:
+        lines = self._lines
+        return tuple(
+            [
+                _NUMBER.sub("#", self._text[lines.starts[i] : lines.ends[i]])
+                for i in range(first, stop)
+            ]
+        )
+
+    def _separate(self, gaps: Sequence[_Gap]) -> None:
+        """Finds what separates documents: the most usual of what no single one of them claims."""
+        counted = Counter([self._masked(gap.start, gap.end) for gap in gaps])
+        if counted:
+            self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
+        for gap in gaps:
+            if gap.both and self._masked(gap.start, gap.end) == self._separator:
+                self._claimed = tuple(self._lines.keys[gap.start : gap.end])
+                break
+        self._numbered = any(
+            number is None for place in self._places for number, _ in place.piece.labels
+        )
+
+    def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
+        """The bound in a gap without unknown text; None where it is in doubt."""
+        lines, size = self._lines, len(self._separator)
+        if self._together.mostly(lines.keys[x.last], lines.keys[y.first]):
+            return None
+        start, end = gap.start, gap.end
+        if not gap.sure or self._masked(start, end) != self._separator:
+            found = [
+                at
+                for at in range(gap.first, gap.stop - size + 1)
+                if size and self._masked(at, at + size) == self._separator
+            ]
+            if len(found) != 1:
+                return None if gap.sure else self._one_sided(x, y, gap)
+            start, end = found[0], found[0] + size
+            if gap.sure and (start - gap.first > gap.tail or gap.stop - end > gap.head):
+                return None
+        begin = self._core(y, end)
+        return None if begin is None else (lines.ends[start - 1], begin)
+
+    def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
+        """The bound in a gap of which only one document is known well."""
+        lines, size = self._lines, len(self._separator)
+        end = self._tail(x)
+        if end is not None:
+            begin = end + size
+            if begin > gap.stop or self._masked(end, begin) != self._separator:
+                return None
+            start = self._core(y, begin)
+        else:
+            start = self._start(y)
+            own = self._own(y.piece.head, sure=not y.piece.previous, behind=True)
+            end = gap.stop - len(own or ()) - size
+            if end < gap.first or self._masked(end, end + size) != self._separator:
+                return None
+        return None if start is None else (lines.ends[end - 1], start)
+
+    def _core(self, place: Place, line: int) -> int | None:
+        """Where a document begins on its first line; None where that is in doubt."""
+        number, name = self._labels.get(line, _NO_LABEL)
+        core, known, above = self._lines.cores[line], place.piece.labels, place.first - line
+        if not number and not name:
+            return core
+        if above >= len(known) or known[above][1] is None:
+            return None
+        own_number, own_name = known[above]
+        if name != own_name:  # what stands there belongs to the text before all documents
+            return core if not own_name else None
+        core -= len(name)
+        if self._numbered or not own_number:
+            return core
+        return core - len(number) if number == own_number else None
+
+    def _start(self, place: Place) -> int | None:
+        """Where a document begins whose neighbour before it is not known; None in doubt."""
+        lines = self._lines
+        first = _before(lines, place.first)
+        own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
+        if own is None:
+            return self._core(place, first) if first == place.first else None
+        at = place.first - len(own)
+        if at < first or tuple(lines.keys[at : place.first]) != own:
+            return None
+        return self._core(place, at)
+
+    def _own(
+        self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
+    ) -> tuple[int, ...] | None:
+        """What of the short lines beside a document is its own; None where that is not known."""
+        size = len(self._claimed)
+        if lines is not None and len(lines) >= MOST_SHORT:
+            return None
+        if not lines or not size:
+            return lines if sure or not lines else None
+        for at in range(len(lines) - size + 1):
+            if lines[at : at + size] == self._claimed:
+                return lines[at + size :] if behind else lines[:at]
+        return None
+
+    def _end(self, place: Place) -> int | None:
+        """Where a document ends whose neighbour behind it is not known; None in doubt."""
+        end = self._tail(place)
+        return None if end is None else self._lines.ends[end - 1]
+
+    def _tail(self, place: Place) -> int | None:
+        """The line behind a document and its own short lines; None in doubt."""
+        lines = self._lines
+        first, stop = place.last + 1, _after(lines, place.last)
+        own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
+        if own is None:
+            return first if first == stop else None
+        if first + len(own) > stop or tuple(lines.keys[first : first + len(own)]) != own:
+            return None
+        return first + len(own)
+
+    def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
+        """The bounds of unknown text between two documents, one item; those that are certain."""
+        lines, size = self._lines, len(self._separator)
+        bounds: list[_Bound] = []
+        end = self._tail(x)
+        if end is not None and self._masked(end, end + size) == self._separator:
+            after = end + size
+            begin = lines.starts[after]
+            if self._numbered:
+                begin += len(self._labels.get(after, _NO_LABEL)[0])
+            bounds.append((lines.ends[end - 1], begin))
+        start = self._start(y)
+        if start is not None:
+            line = bisect_right(lines.starts, start) - 1
+            if self._masked(max(0, line - size), line) == self._separator:
+                bounds.append((lines.ends[line - size - 1], start))
+        return [bound for bound in bounds if bound[0] < bound[1]]

@@ -1,0 +1,47 @@
+"""Forms that recur in Envoy's configuration, as plain JSON values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from laar.protocol.agreed import LB_NAMESPACE
+
+Json: TypeAlias = dict[str, object]
+
+
+def typed(kind: str, **fields: object) -> Json:
+    """Return a message that names its type, below ``envoy.`` in Envoy's API."""
+    return {"@type": f"type.googleapis.com/envoy.{kind}", **fields}
+
+
+def extension(name: str, kind: str, **fields: object) -> Json:
+    """Return a named extension with its configuration; both below ``envoy.``."""
+    return {"name": f"envoy.{name}", "typed_config": typed(kind, **fields)}
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as Envoy writes it."""
+    return f"{seconds:g}s"
+
+
+def socket_address(host: str, port: int) -> Json:
+    """Return a TCP address; `host` is an IP address or, for the picker, a DNS name.
+
+    ``::`` takes clients of both families, as it does where laar listens itself.
+    """
+    families = {"ipv4_compat": True} if host == "::" else {}
+    return {"socket_address": {"address": host, "port_value": port, **families}}
+
+
+def set_headers(headers: Mapping[str, str]) -> list[Json]:
+    """Return the setting of these headers, also where a message has them already."""
+    return [
+        {"header": {"key": name, "value": value}, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
+        for name, value in headers.items()
+    ]
+
+
+def lb_key(key: str) -> Json:
+    """Return the key of a value among the picker's metadata."""
+    return {"key": LB_NAMESPACE, "path": [{"key": key}]}

@@ -1,0 +1,282 @@
+"""The page `/metrics`: the table `metrics.txt`, read from the parts of a picker at each scrape.
+
+A row says where its value is: a dotted path from `_Scrape` or, beyond its own names, from the
+picker. A part that the settings leave out has no series. The text is written here:
+prometheus-client takes 6 us for a sample, and the endpoints of a large fleet would hold the loop
+for 50 ms at each scrape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, cached_property, lru_cache
+from importlib.resources import files
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from laar.telemetry.metrics import Histogram
+
+if TYPE_CHECKING:
+    from laar.health.endpoint import Endpoint
+    from laar.prefix.index import IndexStats
+    from laar.server.picker import Picker
+
+_Value: TypeAlias = float | Histogram
+_Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
+"""Values by those of the labels; a bare string means a single label."""
+
+_BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "trial": 2, "open": 3}
+_HOOK_MEMORIES = (
+    "index_documents",
+    "index_orders",
+    "index_capacity",
+    "index_scopes",
+    "memo_entries",
+)
+
+
+class Metric(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    path: str
+    help: str
+
+
+@cache
+def metrics() -> tuple[Metric, ...]:
+    """Return the table, in the order of the page."""
+    found = []
+    for line in (files("laar.server.admin") / "metrics.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            name, kind, labels, path, text = line.split(" | ", 4)
+            found.append(Metric(name, kind, tuple(labels.strip("-").split()), path, text))
+    return tuple(found)
+
+
+def metrics_page(picker: Picker) -> bytes:
+    """Return the page in Prometheus' text format."""
+    scrape, lines = _Scrape(picker), []
+    for metric in metrics():
+        lines.append(f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n")
+        for key, value in _read(scrape, metric.path):
+            lines += _lines(metric, (key,) if isinstance(key, str) else key, value)
+    return "".join(lines).encode()
+
+
+def _read(scrape: _Scrape, path: str) -> _Series:
+    found: Any = scrape
+    for name in path.split("."):
+        found = getattr(found, name)
+        if found is None:
+            return ()
+    if callable(found):
+        found = found()
+    if isinstance(found, Mapping):
+        found = found.items()
+    return found if isinstance(found, Iterable) else [((), found)]
+
+
+def _lines(metric: Metric, values: tuple[str, ...], value: _Value) -> Iterator[str]:
+    labels = _labels(metric.labels, values)
+    if not isinstance(value, Histogram):
+        yield f"{metric.name}{labels} {_number(value)}\n"
+        return
+    for bound, count in value.buckets():
+        upper = _labels((*metric.labels, "le"), (*values, _number(bound)))
+        yield f"{metric.name}_bucket{upper} {_number(count)}\n"
+    yield f"{metric.name}_count{labels} {_number(count)}\n"
+    yield f"{metric.name}_sum{labels} {_number(value.sum)}\n"
+
+
+@lru_cache(maxsize=1 << 16)  # a page has the series of the page before, and few more
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    pairs = sorted(f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
+    return "{" + ",".join(pairs) + "}" if names else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return repr(float(value))
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+
+
+class _Scrape:
+    """The parts of a picker, and values that more than one attribute gives."""
+
+    def __init__(self, picker: Picker) -> None:
+        self._picker = picker
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._picker, name)
+
+    @cached_property
+    def prefix(self) -> IndexStats | None:
+        prefixes = self._picker.prefixes
+        return prefixes.index.stats() if prefixes else None
+
+    def forgotten_blocks(self) -> _Series:
+        if self.prefix is not None:
+            yield "capacity", self.prefix.evicted_capacity_blocks
+            yield "memory", self.prefix.evicted_memory_blocks
+            yield "disproved", self.prefix.disproved_blocks
+
+    @cached_property
+    def tuning(self) -> Any:
+        tuner = self._picker.tuner
+        return SimpleNamespace(**tuner.shown()) if tuner else None
+
+    # -- sharing -------------------------------------------------------------------------------
+
+    def shared_records(self) -> _Series:
+        if sharer := self._picker.sharer:
+            for kind, count in sharer.sharing.outbox.sent.items():
+                yield (kind, "sent"), count
+            for kind, count in sharer.sharing.taken.items():
+                yield (kind, "taken"), count
+
+    def shared_bytes(self) -> _Series:
+        if sharer := self._picker.sharer:
+            yield "sent", sharer.sent_bytes
+            yield "taken", sharer.received_bytes
+
+    def shared_losses(self) -> _Series:
+        if sharer := self._picker.sharer:
+            yield "missed", sharer.sharing.missed
+            yield "doubled", sharer.sharing.doubled
+            yield "dropped", sharer.sharing.outbox.dropped
+            yield "unknown-prefix", sharer.sharing.unknown_prefixes
+            yield "lease", sharer.sharing.peers.ended_by_lease
+            yield "interruption", sharer.interruptions
+
+    # -- endpoints -----------------------------------------------------------------------------
+
+    @cached_property
+    def endpoints(self) -> _Columns:
+        return _Columns(self._picker)
+
+    def endpoints_by_health(self) -> _Series:
+        picker = self._picker
+        return sorted(picker.observability.page.health(picker.clock()).items())
+
+    @cached_property
+    def _failing(self) -> list[tuple[str, int, Endpoint]]:
+        """Endpoints that fail or ever did; of others the series would show 1 and 0."""
+        picker = self._picker
+        return [
+            (picker.table.address(slot), slot, known)
+            for slot, known in picker.health.known()
+            if known.failures or known.breaker.openings or known.pace != 1.0
+        ]
+
+    def failures(self) -> _Series:
+        for address, _, known in self._failing:
+            for kind, count in known.failures.items():
+                yield (address, str(kind)), count
+
+    def ejections(self) -> _Series:
+        return ((address, known.breaker.openings) for address, _, known in self._failing)
+
+    def trials(self) -> _Series:
+        return ((address, known.breaker.trials) for address, _, known in self._failing)
+
+    def breaker_states(self) -> _Series:
+        for address, _, known in self._failing:
+            yield address, _BREAKER_STATES[known.breaker.state]
+
+    def answers(self) -> _Series:
+        picker = self._picker
+        now = picker.clock()
+        return ((address, picker.health.answers(slot, now)) for address, slot, _ in self._failing)
+
+    def paces(self) -> _Series:
+        return ((address, known.pace) for address, _, known in self._failing)
+
+    def seconds_per_token(self) -> _Series:
+        for model, (measured, seen) in self._picker.learning.speeds().items():
+            if measured is not None:
+                yield (model, "measured"), measured
+            if seen is not None:
+                yield (model, "seen"), seen.seconds_per_token
+
+    # -- observability -------------------------------------------------------------------------
+
+    def version(self) -> _Series:
+        return [(self._picker.observability.version, 1)]
+
+    def log_lines(self) -> _Series:
+        if log := self._picker.observability.log:
+            yield "written", log.written
+            yield "dropped", log.dropped
+
+    def records_made(self) -> _Series:
+        senders = self._picker.observability.exports.senders
+        return ((signal, sender.made) for signal, sender in senders.items())
+
+    def records_sent(self) -> _Series:
+        for signal, sender in self._picker.observability.exports.senders.items():
+            yield (signal, "sent"), sender.sent
+            yield (signal, "failed"), sender.failed
+
+    # -- the context hook ----------------------------------------------------------------------
+
+    def hook_requests(self) -> _Series:
+        for route in self._picker.context.tallies():
+            yield from (((route.name, reason), count) for reason, count in route.reasons.items())
+
+    def hook_lists(self) -> _Series:
+        for route in self._picker.context.tallies():
+            yield from (((route.name, shape), count) for shape, count in route.shapes.items())
+
+    def hooks_off(self) -> _Series:
+        return ((route.name, route.is_off) for route in self._picker.context.tallies())
+
+    def hook_added_s(self) -> _Series:
+        return ((route.name, route.added_s) for route in self._picker.context.tallies())
+
+    def hook_entries(self) -> _Series:
+        for route in self._picker.context.tallies():
+            stats = route.hook.stats()
+            yield from (((route.name, memory), stats[memory]) for memory in _HOOK_MEMORIES)
+
+    def hook_evictions(self) -> _Series:
+        for route in self._picker.context.tallies():
+            stats = route.hook.stats()
+            for cause in ("capacity", "ttl", "told"):
+                yield (route.name, cause), stats[f"index_evicted_{cause}"]
+
+    @property
+    def hook_groups(self) -> _Groups:
+        return _Groups(self._picker)
+
+
+class _Columns:
+    """The columns of the endpoint table, by endpoint and model."""
+
+    def __init__(self, picker: Picker) -> None:
+        self._table = table = picker.table
+        specs = (table.spec(slot) for slot in table.active.tolist())
+        self._keys = [(spec.key, spec.models[0]) for spec in specs]
+
+    def __getattr__(self, column: str) -> _Series:
+        values: list[float] = getattr(self._table, column)[self._table.active].tolist()
+        return zip(self._keys, values, strict=True)
+
+
+class _Groups:
+    """The figures of the context hook's groups of requests, by route and group."""
+
+    def __init__(self, picker: Picker) -> None:
+        self._routes = picker.context.tallies()
+
+    def __getattr__(self, figure: str) -> _Series:
+        for route in self._routes:
+            for name, group in route.groups.items():
+                yield (route.name, name), getattr(group, figure)

@@ -1,0 +1,350 @@
+"""Records of graded answers: every form is read, bad ones are named, and the task is known."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import orjson
+import pytest
+
+from laar.accuracy import CapabilityModel, Features, parse_artifact
+from laar.accuracy.features import features_of
+from laar.accuracy.fitting.command import run_fit
+from laar.accuracy.fitting.fit import Fit, fit
+from laar.accuracy.fitting.records import parse_records, read_records
+from laar.accuracy.text import Said, hashed, task_table
+from laar.errors import SettingError
+from laar.protocol.prompt import Spans
+from laar_lab.judging.command import run_evaluate
+from laar_lab.judging.judge import judge
+from laar_lab.judging.questions import questions_of
+
+_WORDS = {
+    "sums": "add apples plus minus how many coins left total 12 7 dollars price each",
+    "poems": "write verse rhyme moon river love stanza gentle night dream song heart",
+    "trivia": "who was the king city capital year war river country born discovered",
+    "code": "def return function list loop error python class import value ( ) :",
+}
+_RIGHT = {
+    "big": {"sums": 0.9, "poems": 0.5, "trivia": 0.7, "code": 0.6},
+    "small": {"sums": 0.3, "poems": 0.8, "trivia": 0.4, "code": 0.5},
+    "coder": {"sums": 0.5, "poems": 0.2, "trivia": 0.2, "code": 0.9},
+}
+
+
+def world(tasks: list[str], each: int, seed: int = 0) -> list[dict[str, object]]:
+    rng = Random(seed)
+    records = []
+    for task in tasks:
+        for number in range(each):
+            words = [rng.choice(_WORDS[task].split()) for _ in range(14)]
+            hard = rng.random()
+            scores = {
+                model: float(0.5 * rng.random() + 0.5 * hard < right[task])
+                for model, right in _RIGHT.items()
+            }
+            question = f"{' '.join(words)} {seed}-{number}?"
+            records.append({"task": task, "question": question, "scores": scores})
+    rng.shuffle(records)
+    return records
+
+
+def lines(records: list[dict[str, object]]) -> bytes:
+    return b"".join(orjson.dumps(record) + b"\n" for record in records)
+
+
+def fitted(records: list[dict[str, object]], hold_out: float = 0.0) -> Fit:
+    read = parse_records([(lines(records), "records.jsonl")])
+    made = fit(read.outcomes, created="2026-01-01", data_sha256=read.sha256, hold_out=hold_out)
+    assert parse_artifact(made.artifact.dump(), source="x") == made.artifact
+    return made
+
+
+@pytest.fixture(scope="module")
+def known() -> Fit:
+    return fitted(world(["sums", "poems", "trivia", "code"], 150))
+
+
+def test_questions_of_known_tasks_get_the_right_model_without_a_header(known: Fit) -> None:
+    fresh = parse_records([(lines(world(["sums", "poems", "trivia", "code"], 100, 9)), "x")])
+    figures = judge(known.artifact, questions_of(known.artifact, fresh.outcomes))
+    gain = figures["laar"] - figures["best_single"]  # type: ignore[operator]
+    told = figures["laar_task_told"] - figures["best_single"]  # type: ignore[operator]
+    assert told > 0.1
+    assert gain > 0.8 * told
+    assert figures["ece"] < 0.06  # type: ignore[operator]
+    assert figures["unlike"] < 0.2  # type: ignore[operator]
+    assert set(figures["tasks"]) == {"sums", "poems", "trivia", "code"}  # type: ignore[call-overload]
+
+
+def test_a_second_attempt_has_a_value_where_each_question_lacks_a_model(known: Fit) -> None:
+    records = world(["sums", "poems", "trivia", "code"], 100, 9)
+    whole = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    for number, record in enumerate(records):
+        scores = record["scores"]
+        assert isinstance(scores, dict)
+        del scores[sorted(scores)[number % 3]]
+    some = judge(
+        known.artifact,
+        questions_of(known.artifact, parse_records([(lines(records), "x")]).outcomes),
+    )
+    values = [each["attempts"]["value_of_attempt"]["2"]["value"] for each in (whole, some)]  # type: ignore[index]
+    assert some["attempts"]["questions"] == 400  # type: ignore[index]
+    assert 0.0 < values[1] < values[0] + 0.3
+
+
+def test_a_request_unlike_anything_measured_gets_the_base_rates(known: Fit) -> None:
+    capability = CapabilityModel(known.artifact)
+    models = tuple(sorted(_RIGHT))
+    asked = Features("en", 512)
+    guess = capability.guess(asked, Said("Übersetze bitte folgenden Satz ins Niederländische"))
+    assert guess.unlike
+    assert guess.features.task == "generic"
+    row = capability.probabilities(models, guess.features, shares=guess.shares)
+    means = [capability.mean(model) for model in models]
+    assert row == pytest.approx(means, abs=0.05)
+
+
+@pytest.mark.parametrize("left_out", ["sums", "poems", "code"])
+def test_a_task_that_was_not_graded_goes_to_the_best_single_model(left_out: str) -> None:
+    tasks = [task for task in _RIGHT["big"] if task != left_out]
+    made = fitted(world(tasks, 80))
+    fresh = parse_records([(lines(world([left_out], 100, 9)), "x")])
+    figures = judge(made.artifact, questions_of(made.artifact, fresh.outcomes))
+    assert figures["laar"] >= figures["best_single"] - 0.02  # type: ignore[operator]
+
+
+def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
+    tasks = np.array([[0.5, 0.9, 0.52], [0.8, 0.4, 0.7], [0.6, 0.5, 0.5]])
+    table = task_table(tasks, np.full((3, 3), 100.0), tasks.mean(axis=0), 0)
+
+    def best(*shares: float) -> int:
+        return int(table.row(np.array(shares)).argmax())
+
+    assert best(1.0, 0.0, 0.0) == 1
+    assert best(0.6, 0.0, 0.0) == 1
+    assert best(0.2, 0.0, 0.0) == 0  # a stranger, more likely
+    assert best(0.0, 1.0, 0.0) == best(0.0, 0.0, 0.0) == 0
+    tasks[0, 1] = 0.6
+    for counts, expected in ((1000.0, 1), (4.0, 0)):  # four questions show no lead of a tenth
+        few = task_table(tasks, np.full((3, 3), counts), tasks.mean(axis=0), 0)
+        assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
+
+
+def test_a_told_task_wins_over_the_words(known: Fit) -> None:
+    capability = CapabilityModel(known.artifact)
+    words = Said("how many coins left total 12 7 dollars price each apples plus")
+    told = capability.guess(Features("en", 512, "code"), words)
+    assert told.shares is None
+    assert told.features.task == "code"
+    guessed = capability.guess(Features("en", 512), words)
+    assert guessed.features.task == "sums"
+
+
+def test_too_few_tasks_leave_requests_to_their_class() -> None:
+    artifact = fitted(world(["sums"], 60)).artifact
+    assert artifact.text is None
+    assert CapabilityModel(artifact).guess(Features("en", 512), Said("x")).shares is None
+
+
+def test_questions_that_were_fitted_to_are_not_judged_by() -> None:
+    records = world(["sums", "poems"], 100)
+    made = fitted(records, hold_out=0.25)
+    read = parse_records([(lines(records), "records.jsonl")])
+    asked = questions_of(made.artifact, read.outcomes)
+    assert asked.excluded + len(asked.tasks) == 200
+    assert 25 < len(asked.tasks) < 75
+    fit_on_all = fitted(records).artifact
+    with pytest.raises(SettingError, match="200 of the questions"):
+        questions_of(fit_on_all, read.outcomes)
+
+
+def test_models_and_scores_may_be_missing(known: Fit) -> None:
+    records = world(["sums", "poems"], 60, 3)
+    for at, record in enumerate(records):
+        scores = record["scores"]
+        assert isinstance(scores, dict)
+        del scores[["big", "small", "coder"][at % 3]]
+        scores["stranger"] = 1.0
+        if at % 5 == 0:
+            scores[next(iter(scores))] = None
+    read = parse_records([(lines(records), "x")])
+    figures = judge(known.artifact, questions_of(known.artifact, read.outcomes))
+    assert figures["ignored_models"] == ["stranger"]
+    for name in ("best_single", "laar", "laar_task_told", "oracle", "brier", "ece"):
+        assert 0 <= figures[name] <= 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gz", "array", "bom"])
+def test_files_are_read_in_every_form(tmp_path: Path, form: str) -> None:
+    records = world(["sums"], 5)
+    data = lines(records)
+    if form == "gz":
+        data = gzip.compress(data)
+    elif form == "array":
+        data = orjson.dumps(records, option=orjson.OPT_INDENT_2)
+    elif form == "bom":
+        data = b"\xef\xbb\xbf" + data
+    path = tmp_path / "records"
+    path.write_bytes(data)
+    assert len(read_records([path]).outcomes) == 15
+
+
+def test_single_answers_of_one_text_are_answers_to_several_questions() -> None:
+    rows = [
+        {"model": "a", "task": "t", "prompt_tokens": 1000, "question": "Where?", "correct": right}
+        for right in (True, False, 0.25)
+    ]
+    read = parse_records([(lines(rows), "x")])
+    assert [outcome.right for outcome in read.outcomes] == [1.0, 0.0, 0.25]
+    assert {outcome.prompt_tokens for outcome in read.outcomes} == {1000}
+
+
+def test_bad_entries_are_named_with_file_and_line() -> None:
+    good = lines(world(["sums"], 4))
+    bad = b'{"task":"t","question":"q","scores":{"a":2}}\n{"question":"q"}\nnot json\n'
+    read = parse_records([(good + bad, "some.jsonl")])
+    assert read.unreadable == 3
+    assert [fault.split(": ")[0] for fault in read.faults] == [
+        "some.jsonl:5",
+        "some.jsonl:6",
+        "some.jsonl:7",
+    ]
+    assert "scores.a" in read.faults[0]
+
+
+def test_a_long_name_of_a_language_is_a_bad_entry() -> None:
+    records = [record | {"language": "en"} for record in world(["sums"], 4)]
+    read = parse_records([(lines([*records, records[0] | {"language": "L" * 65}]), "x")])
+    assert {outcome.language for outcome in read.outcomes} == {"en"}
+    assert read.faults == ["x:5: language: must be a name of at most 64 characters"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\n\n", b"[]", b"[1,2]", b"{}", b"null", b"\xff\xfe", b'{"scores":{}}', b"[" * 9999],
+)
+def test_files_of_something_else_are_refused_by_name(data: bytes) -> None:
+    with pytest.raises(SettingError, match=r"some\.json"):
+        parse_records([(data, "some.json")])
+
+
+@pytest.mark.parametrize("first", [b"[]", b'["a note"]'])
+def test_a_line_that_is_a_list_is_one_bad_line(first: bytes) -> None:
+    read = parse_records([(first + b"\n" + lines(world(["sums"], 4)), "x")])
+    assert (read.unreadable, len(read.outcomes) > 0) == (1, True)
+    assert read.faults[0].startswith("x:1:")
+
+
+def test_a_torn_archive_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "torn.gz"
+    path.write_bytes(gzip.compress(lines(world(["sums"], 50)))[:-20])
+    with pytest.raises(SettingError, match=r"torn\.gz"):
+        read_records([path])
+
+
+def test_the_report_names_the_figures_and_draws_them(known: Fit, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(known.artifact.dump())
+    records = world(["sums", "code"], 50, 5)
+    for record in records:
+        record["seconds"] = {"big": 9.0, "small": 1.0, "coder": 3.0}
+    (tmp_path / "r.jsonl").write_bytes(lines(records))
+    figures, picture = tmp_path / "f.json", tmp_path / "f.png"
+    run_evaluate(
+        tmp_path / "a.json", [tmp_path / "r.jsonl"], seed=0, json_file=figures, plot_file=picture
+    )
+    read = orjson.loads(figures.read_bytes())
+    assert read["oracle"] >= read["laar"] >= read["best_single"] - 0.1
+    assert read["costs"]["seconds"]["best_single_cost"] == pytest.approx(9.0)
+    assert read["costs"]["seconds"]["cost_at_same_accuracy"] < 9.0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    path, made = tmp_path / "r.jsonl", tmp_path / "a.json"
+    names = {"big": "Qwen/Qwen2.5-Coder-32B-Instruct-AWQ", "small": "a[/b]", "coder": "c[chat]"}
+    records = world(["sums", "code"], 60)
+    for record in records:
+        record["task"] = f"a-benchmark-with-a-long-name[/INST]-{record['task']}"
+        record["scores"] = {names[model]: score for model, score in record["scores"].items()}
+    path.write_bytes(lines(records))
+    run_fit([path], out=made, report=None, json_file=None)
+    run_evaluate(made, [path], seed=0, json_file=None, plot_file=None)
+    told = capsys.readouterr().out
+    assert "…" not in told
+    assert "a[/b]" in told
+    assert "c[chat]" in told
+
+
+def test_a_task_that_is_a_whole_text_is_cut_to_a_name() -> None:
+    """The fit failed on it, and asked for fewer tasks."""
+    records = world(["sums", "code"], 60)
+    for record in records:
+        record["task"] += " and nothing else" * 20
+    read = parse_records([(lines(records), "x")])
+    made = fit(read.outcomes, created="2026-01-01", data_sha256=read.sha256)
+    cells = {cell.task for model in made.artifact.models.values() for cell in model.cells}
+    assert {task[:4] for task in cells} == {"sums", "code"}
+
+
+def test_the_first_fault_of_a_refused_file_is_named() -> None:
+    good = b'{"task": "a", "question": "Why?", "scores": {"m": 1}}\n'
+    bad = b'{"task": "a", "question": "Why?", "scores": {"m": "1"}}\n'
+    with pytest.raises(SettingError, match=r"first: b:2: scores\.m"):
+        parse_records([(good * 30 + bad * 25, "a"), (good + bad * 40, "b")])
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "\x00", "\ud800", "é" * 9000, "東京は？" * 500, "a" * 10**6]
+)
+def test_any_text_is_hashed_within_bounds(text: str) -> None:
+    row = hashed(Said(text, text, (text, text)))
+    assert row.shape == (8192,)
+    assert 0 <= float(row @ row) <= 1.3
+
+
+def test_the_middle_of_a_long_question_is_not_looked_at() -> None:
+    head, tail = "count the coins " * 40, " what is the total?" * 40
+    one = hashed(Said(head + "x" * 10**6 + tail))
+    other = hashed(Said(head + "y" * 10**5 + tail))
+    assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        {"task": "a", "question": "Who?", "scores": {}},
+        {"id": "9", "model": "m", "correct": False, "tried_models": ["n"]},
+    ],
+)
+def test_an_entry_without_an_answer_may_stand_among_answers_of_several_lengths(
+    nothing: dict[str, object],
+) -> None:
+    unnamed = [{"model": "m", "correct": True, "tokens": tokens} for tokens in (100, 9000)]
+    read = parse_records([(lines([*unnamed, nothing]), "r")])
+    assert (len(read.outcomes), read.unreadable) == (2, 0)
+
+
+def test_a_question_in_parts_is_of_the_class_that_serving_sees() -> None:
+    """A document in one language, and behind it the question in another."""
+    parts = [{"type": "text", "text": text} for text in ("日本語の文書。" * 80, "Translate it.")]
+    message = {"role": "user", "content": parts}
+    spans = Spans(b"")
+    spans.message("user", parts)
+    served = features_of(spans.question, 4000)
+    read = parse_records([(lines([{"model": "m", "correct": True, "messages": [message]}]), "r")])
+    (outcome,) = read.outcomes
+    assert (
+        (outcome.language, outcome.task) == (served.language, served.task) == ("en", "translation")
+    )
+    assert outcome.text == spans.question
+    assert outcome.prompt_chars > 500

@@ -1,0 +1,281 @@
+"""Records as others write them: ids, repeated answers, fractional scores, few answers."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections import Counter
+from random import Random
+
+import numpy as np
+import orjson
+import pytest
+
+from laar.accuracy.artifact import FittedOn
+from laar.accuracy.fitting.fit import fit
+from laar.accuracy.fitting.outcomes import MeasuredOutcome
+from laar.accuracy.fitting.records import fingerprint, parse_records, question_of
+from laar.accuracy.fitting.text import _questions, _some
+from laar.errors import SettingError
+from laar_lab.judging.judge import judge
+from laar_lab.judging.questions import Asked, questions_of
+from support.artifacts import artifact, model
+
+
+def lines(*entries: dict[str, object]) -> bytes:
+    return b"".join(orjson.dumps(entry) + b"\n" for entry in entries)
+
+
+def outcomes_of(*entries: dict[str, object]) -> list[MeasuredOutcome]:
+    return list(parse_records([(lines(*entries), "x")]).outcomes)
+
+
+def test_ids_that_begin_again_with_each_task_name_other_questions() -> None:
+    entries: list[dict[str, object]] = [
+        {"id": n, "task": task, "question": f"{task} {n}?", "model": "a", "correct": True}
+        for task in ("one", "two")
+        for n in range(1, 6)
+    ]
+    assert len({outcome.query_id for outcome in outcomes_of(*entries)}) == 10
+    for entry in entries:
+        del entry["question"]
+    assert len({outcome.query_id for outcome in outcomes_of(*entries)}) == 10
+
+
+def test_a_question_keeps_its_id_under_another_number() -> None:
+    entry: dict[str, object] = {"task": "one", "question": "Why?", "model": "a", "correct": True}
+    first, second = (outcomes_of({**entry, "id": n})[0].query_id for n in (1, 2))
+    assert first == second
+
+
+def test_a_text_has_the_language_that_serving_sees() -> None:
+    entry: dict[str, object] = {"task": "one", "model": "a", "correct": True, "language": "de"}
+    assert outcomes_of({**entry, "question": "Warum?"})[0].language == "en"
+    assert outcomes_of({**entry, "prompt_tokens": 9})[0].language == "de"
+
+
+def samples(questions: int, each: int) -> list[dict[str, object]]:
+    return [
+        {"task": "one", "question": f"Question {n}?", "model": "a", "score": at / each}
+        for n in range(questions)
+        for at in range(each)
+    ]
+
+
+def test_repeated_answers_are_the_same_in_another_file_and_order() -> None:
+    entries = samples(40, 3)
+    ids = {outcome.query_id for outcome in outcomes_of(*entries)}
+    assert len(ids) == 120
+    other = {outcome.query_id for outcome in outcomes_of(*reversed(entries))}
+    assert ids == other
+
+
+def test_answers_to_one_question_are_held_back_together() -> None:
+    fitted = fit(outcomes_of(*samples(60, 5)), created="x", data_sha256="x", hold_out=0.5).artifact
+    asked = questions_of(fitted, outcomes_of(*samples(60, 5)))
+    texts = {question_of(outcome.query_id) for outcome in outcomes_of(*samples(60, 5))}
+    assert fitted.fitted_on is not None
+    seen = fitted.fitted_on.fingerprints()
+    fresh = [text for text in texts if fingerprint(text) not in seen]
+    assert 10 < len(fresh) < 50
+    assert asked.answers.sum() == 5 * len(fresh)
+
+
+def test_fractional_scores_are_judged_as_they_are_fitted() -> None:
+    entries: list[dict[str, object]] = [
+        {"task": "one", "question": f"Question {n}?", "scores": {"a": 0.4, "b": 0.4}}
+        for n in range(200)
+    ]
+    fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.2)
+    assert fitted.evaluation.overall.brier < 0.001
+    assert fitted.evaluation.overall.calibration_error < 0.02
+    judged = judge(fitted.artifact, questions_of(fitted.artifact, outcomes_of(*entries)))
+    attempts = judged["attempts"]
+    assert isinstance(attempts, dict)
+    assert attempts["second_after_failure"]["brier"] < 0.001
+
+
+def test_a_model_with_a_few_right_answers_is_not_the_best_single_one() -> None:
+    rng = Random(1)
+    entries: list[dict[str, object]] = [
+        {
+            "task": "one",
+            "question": f"Question {n}?",
+            "scores": {"a": float(rng.random() < 0.6), "b": float(rng.random() < 0.5)}
+            | ({"c": 1.0} if n < 5 else {}),
+        }
+        for n in range(300)
+    ]
+    fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.2).artifact
+    judged = judge(fitted, questions_of(fitted, outcomes_of(*entries)))
+    assert judged["best_single_model"] == "a"
+    assert float(str(judged["best_single_in_hindsight"])) <= float(str(judged["oracle"]))
+
+
+def test_the_accuracy_at_the_same_cost_is_no_gain_where_all_models_are_alike() -> None:
+    """Of many prices one is lucky on the questions that it is judged by."""
+    gains = []
+    names = tuple(f"m-{size}b" for size in (3, 7, 8, 13, 32, 34, 70, 72))
+    sizes = np.array([3.0, 7, 8, 13, 32, 34, 70, 72])
+    cells = (("en", 512, "one", 300),)
+    known = artifact({name: model(cells=cells) for name in names})
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        scores = (rng.random((200, 8)) < 0.5).astype(float)
+        guessed = np.clip(0.5 + 0.05 * rng.standard_normal((200, 8)), 0.1, 0.9)
+        asked = Asked(
+            models=names,
+            tasks=np.array(["one"] * 200),
+            buckets=np.full(200, 512),
+            scores=scores,
+            answers=np.ones((200, 8)),
+            squares=scores**2,
+            untold=guessed,
+            told=guessed,
+            unlike=np.zeros(200, bool),
+            costs={"billion_parameters": np.tile(sizes, (200, 1))},
+            excluded=0,
+            ignored=(),
+        )
+        costs = judge(known, asked)["costs"]
+        assert isinstance(costs, dict)
+        gains.append(costs["billion_parameters"]["accuracy_at_same_cost"] - 0.5)
+    assert abs(float(np.mean(gains))) < 0.02
+
+
+LENGTHS = (1000, 4000, 16000, 64000)
+
+
+def ladder(form: str, tokens: int) -> list[dict[str, object]]:
+    """30 questions of one length to two models, in one of three forms."""
+    entries: list[dict[str, object]] = []
+    for n in range(30):
+        common: dict[str, object] = {"task": "needle", "prompt_tokens": tokens}
+        common |= {"id": n} if form == "id" else {"question": f"Where is needle {n}?"}
+        if form == "scores":
+            entries.append(common | {"scores": {"a": 1.0, "b": 0.0}})
+        else:
+            entries += [common | {"model": m, "correct": m == "a"} for m in ("a", "b")]
+    return entries
+
+
+@pytest.mark.parametrize("form", ["single", "scores", "id"])
+@pytest.mark.parametrize("files", [1, 4])
+def test_a_question_at_several_lengths_counts_at_each(form: str, files: int) -> None:
+    parts = [lines(*ladder(form, tokens)) for tokens in LENGTHS]
+    parts = parts if files == 4 else [b"".join(parts)]
+    read = parse_records([(part, f"{at}") for at, part in enumerate(parts)])
+    assert len(read.outcomes) == 2 * 30 * 4
+    assert read.contradictions == 0
+    by_question = Counter(outcome.query_id for outcome in read.outcomes)
+    assert set(by_question.values()) == {2}  # both models of a question at a length
+    assert len({question_of(query_id) for query_id in by_question}) == 30
+
+
+def test_a_question_at_several_lengths_is_not_judged_at_another_one() -> None:
+    entries = [entry for tokens in LENGTHS for entry in ladder("single", tokens)]
+    fitted = fit(outcomes_of(*entries), created="x", data_sha256="x", hold_out=0.5).artifact
+    assert fitted.fitted_on is not None
+    seen = fitted.fitted_on.fingerprints()
+    longest = outcomes_of(*ladder("single", LENGTHS[-1]))
+    fresh = [outcome for outcome in longest if fingerprint(outcome.query_id) not in seen]
+    asked = questions_of(fitted, longest)
+    assert 0 < asked.answers.sum() == len(fresh) < len(longest)
+
+
+def test_rows_of_one_text_are_several_questions() -> None:
+    """As of questions about documents that the record does not hold."""
+    entry: dict[str, object] = {"task": "one", "question": "Where?", "prompt_tokens": 1000}
+    scores = ({"a": 1, "b": 0}, {"a": 0, "b": 0}, {"a": 1, "b": 0})
+    read = outcomes_of(*(entry | {"scores": each} for each in scores))
+    assert len(read) == 6
+    assert set(Counter(outcome.query_id for outcome in read).values()) == {2}
+
+
+def answers(seed: int, count: int) -> bytes:
+    """Answers to four questions about documents that the record does not hold; one in ten right."""
+    rng = Random(seed)
+    return lines(
+        *(
+            {
+                "task": "one",
+                "question": f"Question {rng.randrange(4)}?",
+                "prompt_tokens": 1000,
+                "model": "a",
+                "correct": rng.random() < 0.1,
+            }
+            for _ in range(count)
+        )
+    )
+
+
+def test_parts_of_a_file_hold_as_many_answers_as_the_whole() -> None:
+    one, two = answers(1, 500), answers(2, 500)
+    whole = parse_records([(one + two, "whole")]).outcomes
+    parts = parse_records([(one, "one"), (two, "two"), (one, "one again")]).outcomes
+    assert len(parts) == len(whole) == 1000
+    assert {each.query_id for each in parts} == {each.query_id for each in whole}
+
+
+def test_answers_of_another_file_are_judged_whatever_they_look_like() -> None:
+    one, two = answers(1, 500), answers(2, 700)
+    read = parse_records([(one, "one")])
+    fitted = fit(read.outcomes, created="x", data_sha256="x", hold_out=0.2).artifact
+
+    def judged(data: bytes) -> Asked:
+        return questions_of(fitted, parse_records([(data, "x")]).outcomes)
+
+    of_others = judged(two)
+    assert of_others.answers.sum() == 700
+    assert of_others.alike > 300
+    kept_back = int(judged(one).answers.sum())
+    assert 60 < kept_back < 140
+    shuffled = one.splitlines(keepends=True)
+    Random(3).shuffle(shuffled)
+    assert judged(b"".join(shuffled)).answers.sum() == kept_back
+    assert judged(b"".join(shuffled[:200])).excluded > 100
+    assert judged(one + two).answers.sum() == kept_back + 700
+
+
+def test_a_few_answers_of_the_fit_are_not_judged_by() -> None:
+    """So few that no question is in the file twice."""
+    one = answers(1, 500)
+    fitted = fit(parse_records([(one, "x")]).outcomes, created="x", data_sha256="x").artifact
+    fitted = fitted.model_copy(
+        update={
+            "fitted_on": FittedOn(
+                held_out=0.0,
+                questions=b64encode(
+                    b"".join(fingerprint(o.query_id) for o in parse_records([(one, "x")]).outcomes)
+                ).decode(),
+            )
+        }
+    )
+    some = b"".join(one.splitlines(keepends=True)[:1])
+    with pytest.raises(SettingError, match="nothing to judge by"):
+        questions_of(fitted, parse_records([(some, "x")]).outcomes)
+
+
+def test_the_length_of_a_chat_is_that_of_all_its_messages() -> None:
+    history = [{"role": "system", "content": "word " * 2000}, {"role": "user", "content": "Why?"}]
+    chat: dict[str, object] = {"task": "one", "model": "a", "correct": True, "messages": history}
+    (outcome,) = outcomes_of(chat)
+    assert (outcome.text, outcome.prompt_chars) == ("Why?", 10_004)
+    (outcome,) = outcomes_of(chat | {"question": "Why?"})
+    assert outcome.prompt_chars == 4
+
+
+def test_many_tasks_are_recognised_from_a_part_of_their_questions() -> None:
+    """The time of the fits with tasks left out grows with tasks times tasks times questions."""
+    entries: list[dict[str, object]] = [
+        {"task": f"t-{t}", "question": f"word{t} thing{t} {t} {n}", "scores": {"a": 1.0, "b": 0.0}}
+        for t in range(100)
+        for n in range(25)
+    ]
+    questions = _questions(outcomes_of(*entries))
+    assert questions is not None
+    known = [f"t-{t}" for t in range(100)]
+    some = _some(questions, known)
+    asked = [first for first, second in some.tasks.tolist() if first == second]
+    assert Counter(asked) == dict.fromkeys(known, 20)
+    assert len(some.tasks) < 2 * len(asked)
+    assert len(_some(questions, known[:9]).tasks) == len(questions.tasks)

@@ -1,0 +1,161 @@
+"""Documents that are known because they came before, between other ones."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from laar.context.recurrence import Recurrences
+from laar.context.rewrite import Change, rewrite
+from laar.context.sequences import Sequences
+
+SCOPE = 7
+WORDS = tuple(f"{a}{b}" for a in ("gran", "tal", "mor", "sil", "ver") for b in ("ite", "on", "eth"))
+
+
+def prose(i, lines=3):
+    rng = random.Random(i)
+    made = [" ".join(rng.choices(WORDS, k=9)) + "." for _ in range(lines)]
+    return "\n".join(f"{line[0].upper()}{line[1:]}" for line in made)
+
+
+def fenced(i):
+    """Every second one ends with a block of code."""
+    return prose(i) + (f"\n\n```yaml\nkey{i}: 1\n```" if i % 2 else "")
+
+
+def headed(i):
+    return f"## Part {i % 3}\n\n{prose(i)}\n\nSee it."
+
+
+FRAMES = {
+    "blank lines": ("\n\n", "{t}"),
+    "rules": ("\n\n---\n\n", "{t}"),
+    "single line ends": ("\n", "{t}"),
+    "names": ("\n\n", "Source: file-{i}.md\nContent: {t}"),
+    "own labels": ("\n\n", "[Doc_{i}] {t}"),
+    "end marks": ("\n", "<<<\n{t}\n>>>"),
+    "bullets": ("\n", "- {t}"),
+}
+
+
+def bodies(make, frame, count, seed=1):
+    """Texts with five documents of twelve, each with these documents as they are in it."""
+    gap, form = FRAMES[frame]
+    rng = random.Random(seed)
+    for n in range(count):
+        docs = [form.format(i=i, t=make(i)) for i in rng.sample(range(12), 5)]
+        question = f"{' '.join(rng.choices(WORDS, k=6))} ({n})?"
+        yield f"Answer from what was found.\n\n{gap.join(docs)}\n\nQuestion: {question}", docs
+
+
+def taught(texts):
+    known = Recurrences()
+    for text, _ in texts:
+        _, seen = known.find(SCOPE, text)
+        if seen is not None:
+            known.learn(seen)
+    return known
+
+
+def items(known, text, scope=SCOPE):
+    block, _ = known.find(scope, text)
+    return [] if block is None else [text[item.start : item.end] for item in block.items]
+
+
+@pytest.mark.parametrize("make", [prose, fenced, headed])
+@pytest.mark.parametrize("frame", FRAMES)
+def test_documents_stay_whole_where_all_are_moved(make, frame):
+    *before, last = bodies(make, frame, 90)
+    known = taught(before)
+    texts = [last, *bodies(make, frame, 20, seed=2)]
+    found = 0
+    for text, docs in texts:
+        block, _ = known.find(SCOPE, text)
+        if block is None:
+            continue
+        found += len(block.items)
+        back = Change(block, tuple(reversed(range(len(block.items)))))
+        moved, _ = rewrite(text, [back])
+        assert [doc for doc in docs if doc not in moved] == []
+        assert text.partition(docs[0])[0] == moved[: text.index(docs[0])]
+        assert moved.endswith(text[text.index("Question: ") :])
+    assert found > 3 * len(texts)
+
+
+def test_nothing_is_found_in_the_first_texts():
+    known = taught([])
+    for text, _ in bodies(prose, "blank lines", 2):
+        assert items(known, text) == []
+
+
+def test_the_question_and_the_words_before_are_in_no_item():
+    *before, (text, _) = bodies(prose, "blank lines", 90)
+    found = "".join(items(taught(before), text))
+    assert found
+    assert "Question" not in found
+    assert "Answer from" not in found
+
+
+def test_other_scopes_know_nothing_of_it():
+    *before, (text, _) = bodies(prose, "blank lines", 90)
+    assert items(taught(before), text, scope=8) == []
+
+
+def test_parts_that_always_follow_each_other_are_one():
+    """A story told in pieces, and chunks that share a paragraph."""
+    story = [prose(i) for i in range(5)]
+    texts = [("Once.\n\n" + "\n\n".join(story) + f"\n\nWhat of {n}?", []) for n in range(60)]
+    known = taught(texts)
+    assert items(known, texts[0][0]) == []
+
+
+def test_numbers_of_places_are_told():
+    gap = "\n\n"
+    rng = random.Random(4)
+    texts = []
+    for n in range(90):
+        drawn = rng.sample(range(12), 5)
+        listed = gap.join(f"Source {k}:\n{prose(i)}" for k, i in enumerate(drawn, 1))
+        texts.append((f"Found:\n\n{listed}\n\nWhy is it so, asks {n}?", drawn))
+    known = taught(texts[:-1])
+    block, _ = known.find(SCOPE, texts[-1][0])
+    assert block is not None
+    assert block.labels_stay
+
+
+@pytest.mark.parametrize("piece", ["\n", "a\n", "x" * 30 + "\n", "- 1: a: b\n", "[1] ", "```\n"])
+def test_hostile_texts_are_looked_at_in_bounded_time_and_room(piece):
+    known = Recurrences()
+    for n in range(3):
+        _, seen = known.find(SCOPE, f"{n}" + piece * (100_000 // len(piece)))
+        if seen is not None:
+            known.learn(seen)
+    assert len(known) < 10
+
+
+class TestOrder:
+    def test_a_list_in_several_orders_may_move(self):
+        known = Sequences()
+        known.observe(SCOPE, [1, 2, 3, 4])
+        assert known.movable(SCOPE, [4, 3, 2, 1])[:2] == (0, 4)
+
+    def test_what_came_in_the_same_order_each_time_stays(self):
+        known = Sequences()
+        for docs in ([1, 2, 3, 4], [1, 3, 4, 5], [2, 3, 5, 6], [1, 2, 5, 6]):
+            known.observe(SCOPE, docs)
+        first, stop, met = known.movable(SCOPE, [1, 2, 3, 6])
+        assert (first, stop, met) == (0, 0, True)
+
+    def test_one_that_always_comes_first_parts_the_rest(self):
+        known = Sequences()
+        for docs in ([9, 1, 2, 3], [9, 3, 1, 2], [9, 2, 3, 1]):
+            known.observe(SCOPE, docs)
+        assert known.movable(SCOPE, [9, 3, 2, 1])[:2] == (1, 4)
+
+    def test_the_same_list_again_tells_nothing(self):
+        known = Sequences()
+        known.observe(SCOPE, [1, 2, 3])
+        known.observe(SCOPE, [1, 2, 3])
+        assert known.movable(SCOPE, [1, 2, 3]) == (0, 0, False)

@@ -1,0 +1,164 @@
+"""Turns whose contexts have no place in a cache wait for one, and go home without waiting."""
+
+from __future__ import annotations
+
+import math
+import random
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, Decision, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointSpec, EndpointTable, Reading
+from laar.core.request import Api, Request
+from laar.flow.admission import Admission
+from laar.flow.item import Limits
+from laar.flow.settings import FlowSettings
+from laar.policies import build_policies
+from laar.prefix.beliefs import PrefixBeliefs
+
+DONE = Completion(status=200, cause="complete", latency_s=1.0)
+CACHE_TOKENS = 10_000
+SPEED = 1e-4
+"""Seconds a token where nothing was measured: 6,000 tokens are .6 s, and a place costs 1.2 s."""
+
+
+class Picker:
+    """Flow control in front of endpoints with small caches; time is an argument."""
+
+    def __init__(self, *names, cache_tokens=CACHE_TOKENS):
+        table = EndpointTable()
+        table.replace("t", [EndpointSpec(address=n, models=("m",)) for n in names or ("a",)])
+        for name in names or ("a",):
+            reading = Reading(waiting=0, running=0, kv_usage=0.0, capacity_tokens=cache_tokens)
+            table.read(name, reading, -math.inf)
+        self.director = Director(
+            table,
+            build_policies(CostWeights()),
+            DirectorSettings(),
+            rng=random.Random(1),
+            prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20),
+        )
+        settings = FlowSettings(limits=Limits(max_hold_s=60.0))
+        self.flow = Admission(self.director, settings)
+        self.asked = 0
+
+    def ask(self, now, *, session="", tokens=6_000, text=""):
+        """Asks for a turn; its decision, or its ticket where it waits."""
+        self.asked += 1
+        text = text or f"{session} {self.asked:06} " * (tokens // 2)
+        request = Request(
+            id=str(self.asked),
+            api=Api.CHAT,
+            model="m",
+            spans=(text[: 4 * tokens],),
+            chars=4 * tokens,
+            session=session,
+        )
+        answer = self.flow.ask(request, now)
+        if not isinstance(answer, Decision):
+            assert not self.dispatch(now)
+        return answer
+
+    def dispatch(self, now):
+        return [each.verdict for each in self.flow.dispatch(now)]
+
+    def end(self, decision, now):
+        self.flow.answering(decision, now)
+        self.director.settle(decision, DONE)
+        self.flow.ended(decision, now)
+
+
+def test_a_session_without_a_place_waits_until_another_has_paused_for_its_price():
+    picker = Picker()
+    first = picker.ask(0.0, session="one")
+    assert not isinstance(picker.ask(0.1, session="two"), Decision)  # the cache holds one of them
+    picker.end(first, 1.0)
+    assert picker.dispatch(1.5) == []  # it may be back at any moment
+    (second,) = picker.dispatch(3.0)
+    assert second.request.session == "two"
+
+
+def test_a_session_with_a_place_goes_home_past_those_that_wait():
+    picker = Picker()
+    picker.end(picker.ask(0.0, session="one"), 1.0)
+    waiting = picker.ask(1.0, session="two")
+    assert isinstance(picker.ask(1.1, session="one"), Decision)
+    assert picker.flow.cancel(waiting)
+
+
+def test_prompts_that_go_on_are_one_session_without_a_name():
+    picker = Picker()
+    text = "".join(f"line {n}\n" for n in range(5_000))
+    picker.end(picker.ask(0.0, text=text, tokens=5_000), 1.0)
+    assert not isinstance(picker.ask(1.0, text="another " * 5_000, tokens=6_000), Decision)
+    assert isinstance(picker.ask(1.1, text=text, tokens=6_000), Decision)
+
+
+def test_nobody_waits_while_all_contexts_fit():
+    picker = Picker("a", "b")
+    for turn in range(3):
+        now = float(turn)
+        decisions = [picker.ask(now, session=name) for name in ("one", "two")]
+        assert {each.address for each in decisions} == {"a", "b"}
+        for each in decisions:
+            picker.end(each, now + 0.5)
+
+
+def test_a_session_stays_at_its_place_while_another_endpoint_is_full_of_others():
+    picker = Picker("a", "b")
+    homes = {}
+    for name in ("one", "two"):
+        decision = picker.ask(0.0, session=name)
+        homes[name] = decision.address
+    again = picker.ask(0.1, session="one")  # both are busy: neither has room for the other
+    assert again.address == homes["one"]
+
+
+def test_who_waits_for_a_place_is_let_in_after_the_longest_hold_and_not_refused():
+    picker = Picker()
+    picker.ask(0.0, session="one")  # never ends
+    picker.ask(0.0, session="two")
+    assert picker.dispatch(59.0) == []
+    (decision,) = picker.dispatch(60.0)
+    assert isinstance(decision, Decision)
+    assert not picker.flow.queue.sheds
+
+
+def test_a_client_that_leaves_frees_its_place_at_once():
+    picker = Picker()
+    one = picker.ask(0.0, session="one")
+    two = picker.ask(0.0, session="two")
+    assert picker.flow.cancel(two)
+    gone = Completion(status=None, cause="disconnect", latency_s=0.0)
+    picker.director.settle(one, gone)
+    picker.flow.ended(one, 1.0)
+    assert isinstance(picker.ask(3.0, session="three"), Decision)
+    assert not picker.flow.queue.waiting
+
+
+def test_sessions_that_never_return_cost_nothing_once_that_is_known():
+    picker = Picker()
+    now = 0.0
+    for number in range(40):  # each is alone, and leaves room for the next after a long time
+        picker.end(picker.ask(now, session=f"once {number}"), now + 1.0)
+        now += 300.0
+    picker.end(picker.ask(now, session="last"), now + 1.0)
+    picker.ask(now + 1.0, session="next")
+    waited_s = next(0.1 * n for n in range(20) if picker.dispatch(now + 1.0 + 0.1 * n))
+    assert waited_s < 0.5  # where all return it is 1.2 s
+
+
+def test_a_cache_of_unknown_size_and_one_that_is_too_small_hold_nobody_up():
+    unknown = Picker(cache_tokens=math.nan)
+    small = Picker(cache_tokens=1_000)
+    for name in ("one", "two", "three"):
+        assert isinstance(unknown.ask(0.0, session=name), Decision)
+    assert isinstance(small.ask(0.0, session="one"), Decision)
+
+
+def test_an_endpoint_that_leaves_takes_its_places_with_it():
+    picker = Picker("a")
+    picker.end(picker.ask(0.0, session="one"), 1.0)
+    picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
+    assert isinstance(picker.ask(1.0, session="two"), Decision)
+    assert len(picker.flow.sessions) == 0  # the size of b's cache is not known yet

@@ -1,0 +1,67 @@
+"""Key-value look-ups: cut to fit, disjoint, and readable by the solver."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.accuracy.features import Features, features_of
+from laar_lab.kv_lookup import LANGUAGES, LENGTHS_TOKENS, queries, solve
+from laar_lab.tokens import count_tokens
+from support.exploring import examples
+
+UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-a[0-9a-f]{3}-[0-9a-f]{12}")
+
+
+@given(st.text())
+def test_counts_six_ascii_characters_or_one_other_as_a_token(text: str) -> None:
+    ascii_chars = sum(ord(c) < 128 for c in text)
+    assert count_tokens(text) == (ascii_chars + 5) // 6 + (len(text) - ascii_chars)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("length", LENGTHS_TOKENS)
+def test_prompt_is_the_longest_that_fits_and_holds_its_answer(language: str, length: int) -> None:
+    (query,) = queries(languages=[language], lengths_tokens=[length], per_cell=1, seed=3)
+    prompt = query.prompt
+    tokens = count_tokens(prompt)
+    pair_tokens = 14  # 80 characters
+    assert length - pair_tokens <= tokens <= length
+    data = orjson.loads(prompt[prompt.index("{") : prompt.rindex("}") + 1])
+    assert data[query.key] == query.answer
+    assert all(UUID4.fullmatch(text) for pair in data.items() for text in pair)
+    assert solve(prompt) == (query.key, query.answer, language, tokens)
+    assert query.prompt == prompt
+    assert features_of(prompt, tokens) == Features(language, length, "kv-lookup")
+
+
+def test_a_64k_prompt_is_about_400_kilobytes() -> None:
+    (query,) = queries(languages=["en"], lengths_tokens=[65536], per_cell=1)
+    assert len(query.prompt) == pytest.approx(65536 * 6, rel=0.001)
+
+
+def test_cells_splits_and_seeds_share_no_key() -> None:
+    drawn = [
+        query
+        for seed in (0, 1)
+        for split in ("fit", "evaluate")
+        for query in queries(per_cell=5, seed=seed, split=split)
+    ]
+    assert len({query.key for query in drawn} | {query.answer for query in drawn}) == 2 * len(drawn)
+    assert len({query.id for query in drawn}) == len(drawn) == 2 * 2 * 15 * 5
+    assert queries(per_cell=5, seed=1, split="evaluate") == drawn[-75:]
+
+
+@settings(max_examples=examples(50))
+@given(st.text())
+def test_other_prompts_have_no_solution(text: str) -> None:
+    assert solve(text) is None
+
+
+def test_a_key_that_the_data_lacks_has_no_solution() -> None:
+    (query,) = queries(languages=["ja"], lengths_tokens=[4096], per_cell=1)
+    assert solve(query.prompt.replace(f'"{query.key}"', '"x"')) is None

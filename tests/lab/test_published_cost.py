@@ -1,0 +1,163 @@
+"""The published cost against both papers' published forms, and against brute force."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laar.core.cost import scores_of_costs
+from laar.policies.gorgo import gorgo_score
+from laar_lab.policies.laar_paper import LaarPaper
+from laar_lab.policies.published_cost import PublishedWeights, expected_time
+from support.views import view_of
+
+ARRAYS = st.integers(1, 8).flatmap(
+    lambda n: st.tuples(
+        *(
+            st.lists(st.floats(low, high), min_size=n, max_size=n).map(np.array)
+            for low, high in ((0, 1), (1e-6, 1e-3), (0, 1e5), (0, 1e6), (0.02, 1), (0, 3))
+        )
+    )
+)
+
+
+def terms(weights, rtt, c, uncached, queued, q, tried, base=0.0, in_flight=3.0):
+    return expected_time(
+        weights,
+        rtt_s=rtt,
+        base_s=np.full(len(rtt), base),
+        seconds_per_token=c,
+        uncached_tokens=uncached,
+        queued_tokens=queued,
+        in_flight=np.full(len(rtt), in_flight),
+        probability=q,
+        times_tried=tried,
+    )
+
+
+@given(ARRAYS)
+def test_without_round_trip_and_cache_it_is_laars_published_cost(arrays):
+    rtt, c, tokens, queued, q, _ = arrays
+    cost = terms(
+        PublishedWeights(k_rtt=0.0, k_queue=0.7, k_delay=0.0, in_flight_tokens=0.0),
+        rtt,
+        c,
+        tokens,
+        queued,
+        q,
+        np.zeros(len(q)),
+    ).cost_s
+    assert np.allclose(cost, c * (tokens + 0.7 * queued) / q)
+
+
+@given(ARRAYS)
+def test_with_q_and_c_one_it_is_gorgos_published_score(arrays):
+    rtt, _, uncached, queued, _, _ = arrays
+    one = np.ones(len(rtt))
+    # Tokens are the unit there: a weight in tokens per millisecond is k_rtt per second / 1000.
+    weights = PublishedWeights(k_rtt=276.0, k_queue=0.5, k_delay=0.0, in_flight_tokens=0.0)
+    cost = terms(weights, rtt, one, uncached, queued, one, 0 * one).cost_s
+    score = gorgo_score(rtt * 1000.0, uncached, queued, 0.276, 0.5)
+    assert np.allclose(cost, score)
+
+
+@given(ARRAYS)
+def test_delay_alone_is_the_parameter_free_product(arrays):
+    _, c, uncached, _, _, in_flight = arrays
+    one = np.ones(len(c))
+    weights = PublishedWeights(k_rtt=0.0, k_queue=0.0, k_delay=1.0, in_flight_tokens=0.0)
+    cost = terms(weights, one, one, uncached, one, one, 0 * one, in_flight=in_flight).cost_s
+    assert np.allclose(cost, uncached * (in_flight + 1.0))
+
+
+def test_a_crowd_is_dealt_out_by_the_tokens_ahead_and_not_by_delays():
+    """Beyond the batch that an engine decodes at once, more requests in flight add no delay."""
+    two = np.array([40.0, 80.0])
+    weights = PublishedWeights(in_flight_tokens=0.0)
+    same = np.full(2, 1e4)
+    cost = terms(
+        weights, 0 * two, 0 * two + 1e-4, same, same, 0 * two + 1.0, 0 * two, in_flight=two
+    )
+    assert cost.queue_s[0] == cost.queue_s[1]
+
+
+def test_where_all_is_cached_the_endpoint_with_fewer_requests_wins():
+    busy = np.array([9.0, 2.0])
+    none = np.zeros(2)
+    cost = terms(
+        PublishedWeights(), none, none + 1e-4, none, none, none + 1.0, none, in_flight=busy
+    )
+    assert cost.cost_s.argmin() == 1
+
+
+@given(ARRAYS)
+def test_terms_add_up_to_the_cost(arrays):
+    rtt, c, uncached, queued, q, tried = arrays
+    t = terms(PublishedWeights(), rtt, c, uncached, queued, q, np.floor(tried), base=0.3)
+    assert np.allclose(t.latency_s, t.rtt_s + t.base_s + t.prefill_s + t.queue_s)
+    assert np.allclose(t.cost_s, t.latency_s / t.probability * t.penalty)
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(0.05, 0.95)), min_size=1, max_size=6))
+def test_trying_models_by_ascending_cost_is_the_fastest_order(models):
+    """Expected time to the first success over independent attempts, against all orders."""
+
+    def expected(order):
+        total, reach = 0.0, 1.0
+        for latency, q in order:
+            total += reach * latency
+            reach *= 1.0 - q
+        return total
+
+    by_cost = sorted(models, key=lambda m: m[0] / m[1])
+    best = min(expected(order) for order in itertools.permutations(models))
+    assert expected(by_cost) == pytest.approx(best)
+
+
+def test_scores_keep_the_ratios_of_costs():
+    assert scores_of_costs(np.array([2.0, 1.0, 4.0])).tolist() == [0.5, 1.0, 0.25]
+    assert scores_of_costs(np.zeros(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_tried_model_loses_to_any_untried_one_until_only_it_is_left():
+    two = np.array([0.0, 1.0])
+    one = np.ones(2)
+    t = terms(PublishedWeights(), 0 * one, np.array([1e-3, 1e-5]), 1000 * one, 0 * one, one, two)
+    assert t.cost_s[0] == pytest.approx(t.cost_s[1])
+    assert math.isfinite(terms(PublishedWeights(), one, one, one, one, one, 10 * one).cost_s[0])
+
+
+def test_a_failing_share_and_a_slow_pace_are_priced():
+    """The formula, by hand."""
+    ones = np.ones(2)
+    terms = expected_time(
+        PublishedWeights(k_rtt=1.0, k_queue=0.0, k_delay=0.0, in_flight_tokens=0.0),
+        rtt_s=0.1 * ones,
+        base_s=0.5 * ones,
+        seconds_per_token=0.001 * ones,
+        uncached_tokens=400 * ones,
+        queued_tokens=0 * ones,
+        in_flight=0 * ones,
+        probability=0.5 * ones,
+        times_tried=0 * ones,
+        answers=np.array([0.5, 1.0]),
+        pace=np.array([1.0, 3.0]),
+        typical_s=2.0,
+    )
+    assert terms.slow_s.tolist() == pytest.approx([0.0, 2.0 * (1.0 + 2.0)])
+    assert terms.cost_s.tolist() == pytest.approx([1.0 / 0.25, 7.0 / 0.5])
+
+
+def test_laar_paper_has_a_static_q_and_neither_decoding_nor_caches() -> None:
+    """c(m) * (T + 0.7 R) / Q * 100 ** tries."""
+    view = view_of([900, 0, 0], [9, 0, 3], queued=[0.0, 100.0, 0.0], base_s=5.0)
+    view.published = np.array([0.5, 0.6, 0.9])
+    view.times_tried = np.array([0.0, 1.0, 2.0])
+    view.cell = ("en", 4096, "qa")
+    LaarPaper().score(view)
+    assert view.terms is not None
+    seconds = 4096 + 0.7 * np.array([0.0, 100.0, 0.0])
+    assert view.terms.cost_s == pytest.approx(seconds / view.published * [1.0, 100.0, 10_000.0])

@@ -1,0 +1,194 @@
+"""Other routers' policies, each against its rule written down a second time, and by example."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.core.cost import CostWeights
+from laar.core.interfaces import Scorer
+from laar.errors import SettingError
+from laar.policies import POLICY_NAMES, build_policies, parse_policy
+from laar.policies.registry import Kind, Registry
+from laar.testing import check_all
+from laar_lab.policies.aibrix import LeastRequest, PrefixCache
+from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
+from laar_lab.policies.llm_router import REASONS, PrefixAware
+from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst
+from support.exploring import examples
+from support.views import chosen, view_of
+
+NAMES = sorted(
+    point.name
+    for point in entry_points(group="laar.policies")
+    if point.value.startswith("laar_lab.")
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_keeps_its_promises(name: str) -> None:
+    by_position = name == "simple-session-affinity"  # a hash modulo the number of candidates
+    check_all(lambda: build_policies(CostWeights(), {name: {}})[name], symmetric=not by_position)
+
+
+def test_they_are_there_only_where_they_are_named() -> None:
+    assert set(NAMES).isdisjoint(POLICY_NAMES)
+    assert list(build_policies(CostWeights(), {"smg": {}})) == [*POLICY_NAMES, "smg"]
+
+
+def test_parameters_reach_them_and_wrong_ones_are_named() -> None:
+    view = view_of([900, 0], [9, 0])
+    for text, first in (
+        ("smg", 0),
+        ("smg:balance_abs_threshold=8", 1),
+        ("smg:cache_threshold=1", 1),
+    ):
+        name, values = parse_policy(text)
+        policy = build_policies(CostWeights(), {name: values})[name]
+        assert policy.order(policy.score(view), view, ())[0] == first, text
+    for wrong in ("smg:x=1", "smg:cache_threshold=a", "lmetric:a=1"):
+        with pytest.raises(SettingError):
+            parse_policy(wrong)
+
+
+def test_the_page_on_policies_names_each_and_every_parameter() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    for name in NAMES:
+        assert f"`{name}`" in page
+        for parameter, each in Registry({}).find(Kind.POLICY, name).parameters().items():
+            if isinstance(each.default, int | float) and not isinstance(each.default, bool):
+                assert f"`{parameter}` {each.default:g}" in page
+
+
+loads = st.lists(st.integers(0, 12).map(float), min_size=4, max_size=4)
+matches = st.lists(st.sampled_from([0.0, 8.0, 16.0, 400.0, 1000.0]), min_size=4, max_size=4)
+
+
+@given(cached=matches, in_flight=loads)
+@settings(max_examples=examples(60))
+def test_lmetric_takes_the_least_product(cached: list[float], in_flight: list[float]) -> None:
+    view = view_of(cached, in_flight)
+    products = [(1000 - c) * (n + 1) for c, n in zip(cached, in_flight, strict=True)]
+    assert products[chosen(Lmetric(), view)] == min(products)
+
+
+@given(in_flight=loads, running=loads)
+@settings(max_examples=examples(60))
+def test_least_request_believes_the_larger_count(
+    in_flight: list[float], running: list[float]
+) -> None:
+    counts = [max(pair) for pair in zip(in_flight, running, strict=True)]
+    view = view_of([0.0] * 4, in_flight, running=running)
+    assert counts[chosen(LeastRequest(), view)] == min(counts)
+
+
+@given(cached=matches, running=loads)
+@settings(max_examples=examples(100))
+def test_aibrix_takes_the_best_match_that_is_not_overloaded(
+    cached: list[float], running: list[float]
+) -> None:
+    first = chosen(PrefixCache(), view_of(cached, [0.0] * 4, running=running))
+    limit = np.mean(running) + np.std(running)
+    fit = [i for i in range(4) if cached[i] > 0 and running[i] <= limit]
+    if max(running) - min(running) > 8 or not fit:
+        assert running[first] == min(running)
+    else:
+        best = max(cached[i] for i in fit)
+        assert cached[first] == best
+        assert running[first] == min(running[i] for i in fit if cached[i] == best)
+
+
+def test_sglang_switches_to_load_when_out_of_balance_or_without_a_match() -> None:
+    assert chosen(CacheAware(), view_of([900, 0], [50, 0])) == 0
+    assert chosen(CacheAware(), view_of([900, 0], [65, 0])) == 1, "65 - 0 is over 64"
+    assert chosen(CacheAware(), view_of([900, 0], [300, 210])) == 0, "300 is within 1.5 of 210"
+    assert chosen(CacheAware(), view_of([300, 0], [5, 4])) == 1, "300 of 1000 is not above 0.3"
+    assert chosen(CacheAware(), view_of([301, 0], [5, 4])) == 0
+
+
+def test_vllm_router_knows_a_session_before_it_knows_a_prefix() -> None:
+    policy = SessionsFirst()
+
+    def sent_to(session: str, cached: list[float], in_flight: list[float], now: float) -> int:
+        view = view_of(cached, in_flight)
+        view.request = replace(view.request, session=session)
+        view.now = now
+        return chosen(policy, view)
+
+    assert sent_to("one", [0, 900], [0, 0], 0.0) == 1
+    assert sent_to("one", [900, 0], [0, 9], 10.0) == 1, "its session is there"
+    assert sent_to("two", [900, 0], [0, 9], 10.0) == 0
+    assert sent_to("", [900, 0], [0, 9], 10.0) == 0
+    assert sent_to("one", [900, 0], [0, 100], 20.0) == 0, "out of balance"
+    assert sent_to("one", [0, 900], [0, 0], 30.0) == 0, "and there it stays"
+    assert sent_to("one", [0, 900], [0, 0], 3700.0) == 1, "after an hour it is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("cached", "in_flight", "reason", "endpoints"),
+    [
+        ([160, 80, 0], [7, 0, 0], "longest-prefix", {0}),
+        ([160, 80, 0], [8, 3, 0], "spilled-from-saturated", {1}),
+        ([15, 0, 0], [4, 2, 3], "fallback-least-loaded", {1}),
+        ([160, 80, 0], [9, 8, 3], "spilled-fallback-least-loaded", {2}),
+        ([160, 160, 0], [3, 2, 0], "longest-prefix", {1}),
+    ],
+)
+def test_llm_router_gives_its_four_reasons(
+    cached: list[float], in_flight: list[float], reason: str, endpoints: set[int]
+) -> None:
+    scorer = PrefixAware(saturation_inflight=8)
+    view = view_of(cached, in_flight)
+    assert chosen(scorer, view) in endpoints
+    assert scorer.reasons == Counter({reason: 1})
+    assert reason in REASONS
+
+
+def test_llm_router_without_a_valve_never_spills() -> None:
+    scorer = PrefixAware(saturation_inflight=0)
+    assert chosen(scorer, view_of([160, 0], [10_000, 0])) == 0
+
+
+def spread_of(scorer: Scorer) -> Counter[int]:
+    """Where 200 requests go that match nothing on four idle workers."""
+    return Counter(chosen(scorer, view_of([0.0] * 4, [0.0] * 4, seed=s)) for s in range(200))
+
+
+def test_llm_router_spreads_ties_and_by_index_it_would_not() -> None:
+    spread = spread_of(PrefixAware())
+    assert len(spread) >= 3
+    assert max(spread.values()) <= 100
+    for by_index in (PrefixAware(shuffle=False), PrefixAware(shuffle_fallback=False)):
+        assert spread_of(by_index) == Counter({0: 200}), "the negative control"
+
+
+@pytest.mark.parametrize("make", [Lmetric, LeastRequest, LeastLoad, PrefixCache, CacheAware])
+def test_ties_go_to_chance(make: Callable[[], Scorer]) -> None:
+    spread = spread_of(make())
+    assert len(spread) == 4
+    assert max(spread.values()) <= 80
+
+
+def test_least_load_adds_requests_and_tokens() -> None:
+    view = view_of(
+        [0] * 3, [0] * 3, queued=[500, 0, 400], running=[3, 1, 1], kv_usage=[0.0, 0.06, 0.0]
+    )
+    assert chosen(LeastLoad(), view) == 2  # 503, 601, 401
+
+
+def test_simple_affinity_knows_the_beginning_and_no_session() -> None:
+    scorer = SimpleSessionAffinity()
+    places = {
+        chosen(scorer, view_of([0] * 4, [0] * 4, start="a" * 1024 + str(i))) for i in range(9)
+    }
+    assert len(places) == 1, "only the first 256 tokens count"
+    places = {chosen(scorer, view_of([0] * 4, [0] * 4, start=str(i))) for i in range(99)}
+    assert places == {0, 1, 2, 3}

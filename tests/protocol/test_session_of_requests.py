@@ -1,0 +1,161 @@
+"""Which session a request belongs to, by what agents and APIs send."""
+
+from itertools import takewhile
+
+import orjson
+import pytest
+
+from laar.core.request import Api, Request
+from laar.prefix.beliefs import PrefixBeliefs
+from laar.protocol.headers import CONTROL_HEADERS, attributes_read, read_head
+from laar.protocol.openai import read_body
+from laar.protocol.paths import response_of
+from laar.protocol.sessions import SESSION_HEADERS
+from laar_lab.sim.endpoint.bodies import MessagesBody
+from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
+
+
+@pytest.mark.parametrize("header", ["x-laar-session", *SESSION_HEADERS])
+def test_each_session_header_names_the_session(header):
+    assert read_head({header: " abc "}).session == "abc"
+
+
+def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
+    main = {"x-claude-code-session-id": "s"}
+    sub = {**main, "x-claude-code-agent-id": "a"}
+    assert read_head(main).session == "s"
+    assert read_head(sub).session == "s/a"
+    assert read_head({**sub, "x-laar-session": "mine"}).session == "mine"
+    assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
+
+
+def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine():
+    attributes = attributes_read()
+    for header in SESSION_HEADERS:
+        assert f"request.headers['{header}']" in attributes
+        assert header not in CONTROL_HEADERS
+
+
+@pytest.mark.parametrize(
+    ("fields", "session"),
+    [
+        ({"prompt_cache_key": "k"}, "k"),
+        ({"prompt_cache_key": 7, "metadata": {"user_id": "u"}}, "u"),
+        ({"metadata": {"user_id": f"user_{'ab' * 32}_account__session_12-34"}}, "12-34"),
+        ({"metadata": {"user_id": '{"device_id": "d", "session_id": "s-1"}'}}, "s-1"),
+        ({"metadata": {"user_id": "{" + "[" * 900}}, ""),
+        ({"metadata": {"user_id": "x" * 5000}}, ""),
+        ({"metadata": {"user_id": "a\nb"}}, ""),
+        ({"metadata": ["user_id"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_bodies_name_sessions_too(fields, session):
+    body = orjson.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], **fields})
+    assert read_body(Api.MESSAGES, body).session == session
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "name"),
+    [
+        ("GET", "/v1/responses/resp_1", "resp_1"),
+        ("DELETE", "/v1/responses/resp_1", "resp_1"),
+        ("POST", "/v1/responses/resp_1/cancel", "resp_1"),
+        ("GET", "/v1/responses/resp_1/input_items?limit=2", "resp_1"),
+        ("POST", "/v1/responses/render", ""),
+        ("POST", "/v1/responses/input_tokens", ""),
+        ("POST", "/v1/responses", ""),
+        ("POST", "/v1/chat/completions", ""),
+        ("GET", "/v1/responses/" + "x" * 300, ""),
+    ],
+)
+def test_a_path_names_a_stored_answer(method, path, name):
+    assert response_of(method, path) == name
+
+
+TOOLS = [
+    {"name": f"tool{n}", "description": "Does things. " * 60, "input_schema": {"type": "object"}}
+    for n in range(20)
+]
+
+
+def agents_turn(turn, *, attribution_block):
+    """The body of one turn of a coding agent, of the shape that Claude Code sends."""
+    line = f"x-anthropic-billing-header: cc_version=2.1.100.7b4; cc_entrypoint=cli; cch={turn:05x};"
+    rules = "You are a coding agent. " + "Rules stand here. " * 900
+    system = (
+        [
+            {"type": "text", "text": line},
+            {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}},
+        ]
+        if attribution_block
+        else f"{line}\n{rules}"
+    )
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Mend the parser."}]}]
+    for n in range(turn):
+        call = {"type": "tool_use", "id": f"t{n}", "name": "edit", "input": {"new": f"{n} " * 600}}
+        result = {"type": "tool_result", "tool_use_id": f"t{n}", "content": f"file {n} " * 700}
+        messages += [
+            {"role": "assistant", "content": [call]},
+            {"role": "user", "content": [result]},
+        ]
+    for message in messages[-2:]:  # marks that move turn by turn
+        message["content"][-1]["cache_control"] = {"type": "ephemeral"}
+    document = {"model": "m", "max_tokens": 99, "system": system, "tools": TOOLS}
+    return orjson.dumps({**document, "messages": messages})
+
+
+def believed(first, second):
+    """The share of the second body's prompt that is believed cached after the first."""
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    chains = []
+    for body in (first, second):
+        read = read_body(Api.MESSAGES, body)
+        chains.append(
+            beliefs.chain(Request(id="r", api=Api.MESSAGES, spans=read.spans, salt=read.salt))
+        )
+    assert beliefs.match(chains[0], 1)[0] == 0.0
+    beliefs.insert(0, chains[0], 0.0)
+    return float(beliefs.match(chains[1], 1)[0])
+
+
+@pytest.mark.parametrize("attribution_block", [True, False])
+def test_the_next_turn_of_an_agent_is_believed_cached(attribution_block):
+    first = agents_turn(18, attribution_block=attribution_block)
+    second = agents_turn(19, attribution_block=attribution_block)
+    share = believed(first, second)
+    assert share >= 0.85
+    texts = [read_in_engine(MessagesBody, body).to_prompt().text for body in (first, second)]
+    alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
+    found = alike / len(texts[1])
+    assert share == pytest.approx(found, abs=0.05)
+
+
+def test_a_line_elsewhere_in_a_prompt_still_counts():
+    def body(number):
+        text = f"x-anthropic-billing-header: cch={number};\n" + "words " * 900
+        message = {"role": "user", "content": text}
+        return orjson.dumps({"model": "m", "max_tokens": 9, "messages": [message]})
+
+    assert believed(body(1), body(2)) < 0.05
+
+
+def test_the_simulated_engine_leaves_the_attribution_out_as_vllm_does():
+    one, two = (
+        read_in_engine(MessagesBody, body).to_prompt().text
+        for body in (
+            orjson.dumps(
+                {
+                    "max_tokens": 9,
+                    "system": [
+                        {"type": "text", "text": f"x-anthropic-billing-header: cch={n};"},
+                        {"type": "text", "text": "Be brief."},
+                    ],
+                    "messages": [{"role": "user", "content": "hi"}],
+                }
+            )
+            for n in (1, 2)
+        )
+    )
+    assert one == two
+    assert "Be brief." in one

@@ -1,0 +1,116 @@
+"""Sessions past the room of the caches behind a real Envoy: held, let in, explained, forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import chain, repeat
+
+import orjson
+import pytest
+
+from support import Answer, eventually, metric
+
+pytestmark = pytest.mark.envoy
+
+TOKENS = 700
+CACHE = b'vllm:cache_config_info{num_gpu_blocks="64",block_size="16"} 1\n'
+"""1,024 tokens: the context of one of these sessions."""
+
+WAITING = 'laar_flow_sessions{state="waiting"}'
+PLACED = 'laar_flow_sessions{state="placed"}'
+
+
+def chat(session):
+    text = f"{session} " * (4 * TOKENS // (len(session) + 1))
+    return {"model": "m", "messages": [{"role": "user", "content": text}]}
+
+
+class Full:
+    """An endpoint whose cache the turn in flight of session `one` fills, until `release`."""
+
+    def __init__(self, gateway, http, shape):
+        self.gateway, self.http, self.shape = gateway, http, shape
+        self.release = asyncio.Event()
+
+    async def __aenter__(self):
+        gateway = self.gateway
+        self.upstream = await gateway.upstream()
+        self.upstream.default_answer = Answer(body=CACHE)
+        gateway.members((self.upstream.address, "m"))
+        self.runner = await gateway.picker(flow={"enabled": True})
+        self.envoy = await gateway.envoy(self.shape)
+        table = self.runner.picker.table
+        await eventually(lambda: table.cache_tokens() == 1024, what="the size of the cache")
+
+        async def answer():
+            await self.release.wait()
+            yield b"{}"
+
+        answers = chain([Answer(chunks=answer())], repeat(Answer()))
+        self.upstream.chat_answer = lambda: next(answers)
+        self.first = asyncio.create_task(self.ask("one"))
+        await eventually(lambda: metric(self.runner, PLACED) == 1, what="the first to be in")
+        return self
+
+    async def __aexit__(self, *_failure):
+        self.release.set()
+        await asyncio.gather(self.first, return_exceptions=True)
+
+    async def ask(self, session):
+        url, named = self.envoy.url() + "/v1/chat/completions", {"x-laar-session": session}
+        async with self.http.post(url, json=chat(session), headers=named) as answer:
+            await answer.read()
+            return answer.status
+
+    async def hold(self, session):
+        """Sends a turn that has to wait; its task."""
+        before = metric(self.runner, WAITING)
+        task = asyncio.create_task(self.ask(session))
+        await eventually(
+            lambda: metric(self.runner, WAITING) == before + 1, what=f"{session} to wait"
+        )
+        return task
+
+
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
+async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape):
+    async with Full(gateway, http, shape) as full:
+        two = await full.hold("two")
+        assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 1024
+        assert 0 < metric(full.runner, "laar_flow_missing_endpoints") <= 1
+        full.release.set()
+        assert await full.first == 200
+        assert await two == 200
+        assert metric(full.runner, WAITING) == 0
+        assert not full.runner.picker.admission.queue.sheds
+
+
+@pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
+async def test_a_client_that_leaves_gives_its_turn_to_the_next(gateway, http, shape):
+    async with Full(gateway, http, shape) as full:
+        two, three = await full.hold("two"), await full.hold("three")
+        two.cancel()
+        await eventually(lambda: metric(full.runner, WAITING) == 1, what="two to be forgotten")
+        full.first.cancel()
+        assert await three == 200
+
+
+async def test_a_new_picker_knows_no_places_and_lets_all_in(gateway, http):
+    async with Full(gateway, http, "standalone") as full:
+        ports = {"ext_proc": gateway.settings.listen.ext_proc}
+        full.runner = await gateway.picker(flow={"enabled": True}, listen=ports)
+        assert await full.ask("two") == 200  # while the turn of the first goes on
+        assert not full.first.done()
+
+
+async def test_an_explanation_says_what_room_costs_and_who_waits(gateway, http):
+    async with Full(gateway, http, "standalone") as full:
+        two = await full.hold("two")
+        shown = full.runner.picker.explain(orjson.dumps(chat("six")), {"x-laar-session": "six"})
+        sessions = shown["sessions"]
+        assert [each["session"] for each in sessions["inside"]] == ["one"]
+        assert [each["session"] for each in sessions["waiting"]] == ["two"]
+        assert sessions["price_s"] is None  # one is in flight
+        assert not sessions["has_place"]
+        full.release.set()
+        assert await two == 200

@@ -1,0 +1,32 @@
+"""`laar` as a user runs it, in the test's own process: an interpreter takes a second to start."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from typer.testing import CliRunner
+
+from laar.cli import app
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The result of a command: its exit status, and all that it wrote."""
+
+    status: int
+    text: str
+
+
+def run(*arguments: object, **variables: str) -> Ran:
+    """Run `laar` to its end, with some environment variables."""
+    environment = {"COLUMNS": "200", "NO_COLOR": "1", **variables}
+    done = CliRunner(env=environment).invoke(app, list(map(str, arguments)))
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Ran(done.exit_code, done.output)
+
+
+async def run_beside(*arguments: object, **variables: str) -> Ran:
+    """Run `laar` to its end, in a thread: what it talks to is served by this loop."""
+    return await asyncio.to_thread(run, *arguments, **variables)
