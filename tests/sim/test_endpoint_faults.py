@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from itertools import pairwise
 
 import httpx
 import pytest
@@ -205,12 +206,16 @@ async def test_a_slow_request_takes_that_many_times_longer() -> None:
 
 
 async def test_a_slow_endpoint_reports_longer_times() -> None:
-    means = []
+    times_s = []
     for faults in ((), (parse_fault("slow:8"),)):
         async with running(time_scale=0.1, faults=faults) as sim:
-            await sim.http.post("/v1/completions", json=PROMPT)
-            means.append(await sim.metric("vllm:e2e_request_latency_seconds_sum"))
-    assert means[1] / means[0] == pytest.approx(8, rel=0.3)
+            sums_s = [0.0]
+            for _ in range(5):
+                await sim.http.post("/v1/completions", json=PROMPT)
+                sums_s.append(await sim.metric("vllm:e2e_request_latency_seconds_sum"))
+        # A busy machine makes some of them longer, and none shorter.
+        times_s.append(min(after - before for before, after in pairwise(sums_s)))
+    assert times_s[1] / times_s[0] == pytest.approx(8, rel=0.4)
 
 
 async def test_a_wrong_answer_looks_like_any_other() -> None:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.datalayer import split_address
 from laar.envoy.endpoints_file import ENVOY_LEARNS_S, EndpointAddress, write_eds
@@ -20,13 +19,12 @@ class EnvoyFile:
 
     Args:
         path: the file.
-        table: the endpoints in use; while it is empty, no request waits for a newcomer.
         problems: gets the fault of a file that cannot be written.
     """
 
-    def __init__(self, path: Path, table: EndpointTable, problems: Problems) -> None:
+    def __init__(self, path: Path, problems: Problems) -> None:
         self._path = path
-        self._table = table
+        self._is_first = True
         self._problems = problems
         self.known: frozenset[str] = frozenset()
         """Addresses that Envoy knows."""
@@ -47,8 +45,10 @@ class EnvoyFile:
         if fault is not None:
             self.known = known
             return False
-        if len(self._table) and not known.issuperset(wanted):
+        if not self._is_first and not known.issuperset(wanted):
+            # Requests may wait for a newcomer, also where the fleet was empty.
             await asyncio.sleep(ENVOY_LEARNS_S)
+        self._is_first = False
         self.known = frozenset(wanted)
         return True
 

@@ -59,7 +59,7 @@ class FleetState:
         self._beliefs = prefixes
         self.problem = problems.report  # a collector knows its sink only
         self._rules = rules
-        self._file = None if eds_file is None else EnvoyFile(eds_file, table, problems)
+        self._file = None if eds_file is None else EnvoyFile(eds_file, problems)
         self._on_change = on_change
         self._on_reading = on_reading
         self._on_empty = on_empty
