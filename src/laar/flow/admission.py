@@ -50,8 +50,8 @@ _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
 
 _OWN_READ = 2.0
-"""Weight of reading a context again for its own session, as the default cost weighs first tokens;
-it counts once for each request beside it."""
+"""Weight of reading a context again for its own session, as the default cost weighs first
+tokens."""
 
 _SHOWN = 50
 """Sessions that an explanation lists, at most."""
@@ -133,7 +133,7 @@ class Admission:
             item = self._item(request, view, now)
             if not item.is_long:
                 self._short_at = now
-            free, places = self._room(view, item, now), self.sessions.room(view, now)
+            free, places = self._room(view, item, now), self._places(request, view, now)
             for_context = bool(free.any()) or not places.any() or self._contexts_wait()
             some = free & places
             return _none(view) if self.queue.waiting else some
@@ -199,7 +199,7 @@ class Admission:
                 now,
                 lambda view: (
                     self._room(view, item, now, shorts_wait=shorts_wait)
-                    & self.sessions.room(view, now)
+                    & self._places(request, view, now)
                 ),
                 lambda _view: _engine_priority(item),
             )
@@ -271,7 +271,9 @@ class Admission:
         if view is None:
             return {}
         own = self._own(decision.request, view)
-        price_s = 0.0 if own is not None else min(self.sessions.prices_s(view, now))
+        price_s = 0.0
+        if own is None and decision.request.session:
+            price_s = min(self.sessions.prices_s(view, now))
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -350,8 +352,14 @@ class Admission:
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
         """The candidate where its session's context lies; None where it has no place."""
         place = self.sessions.place(request.session, view.chain)
-        own = None if place is None else view.slots == place.slot
+        own = None if place is None or not place.is_session else view.slots == place.slot
         return None if own is None or not own.any() else own
+
+    def _places(self, request: Request, view: View, now: float) -> Mask:
+        """The candidates that have a place for its context; all for what is no session's turn."""
+        if not request.session:
+            return np.ones(len(view.slots), np.bool_)
+        return self.sessions.room(view, now)
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
@@ -434,9 +442,12 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        slots = view.slots[at : at + 1]
-        read_s = view.seconds_per_token[at] * view.tokens[at] * self._director.engines.reads(slots)
-        reread_s = float(read_s[0] * (_OWN_READ + view.in_flight[at]))
+        engines = self._director.engines
+        engine = engines.constants(view.slots, view.base_s, timed=view.timed_answers)
+        read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
+        # As the policy counts it: others there are slowed, or have to wait for their turn.
+        beside = (engine.slowed[at] * (1.0 + _OWN_READ) + engine.turns[at]) * view.in_flight[at]
+        reread_s = float(read_s * (_OWN_READ + beside))
         self._begin_turn(decision, decision.slot, decision.tokens, reread_s, now)
         self.prefills.add(
             decision.id,
