@@ -436,7 +436,7 @@ class Admission:
         place = self._turns.get(decision.id)
         if place is not None and place.slot != slot:
             self.sessions.end(place, now)
-            self._begin_turn(decision, slot, place.tokens, place.reread_s, now)
+            self._begin_turn(decision, slot, 0.0, place.reread_s, now)
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
@@ -448,7 +448,8 @@ class Admission:
         # As the policy counts it: others there are slowed, or have to wait for their turn.
         beside = (engine.slowed[at] * (1.0 + _OWN_READ) + engine.turns[at]) * view.in_flight[at]
         reread_s = float(read_s * (_OWN_READ + beside))
-        self._begin_turn(decision, decision.slot, decision.tokens, reread_s, now)
+        found = decision.tokens - decision.uncached_tokens
+        self._begin_turn(decision, decision.slot, found, reread_s, now)
         self.prefills.add(
             decision.id,
             decision.slot,
@@ -463,10 +464,11 @@ class Admission:
         )
 
     def _begin_turn(
-        self, decision: Decision, slot: int, tokens: float, reread_s: float, now: float
+        self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
         session, chain = decision.request.session, decision.chain
-        place = self.sessions.begin(session, chain, slot, tokens, reread_s, now)
+        tokens = decision.tokens
+        place = self.sessions.begin(session, chain, slot, tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
         else:

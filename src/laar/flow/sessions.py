@@ -59,8 +59,9 @@ class Place:
     Args:
         key: the session's name, or the last hash of its prompt.
         slot: the endpoint.
-        tokens: its length.
+        tokens: its length, without what others there had before it.
         reread_s: seconds that it costs all to read it again.
+        shared: tokens that others there had before it, as of a common system prompt.
         busy: turns in flight.
         idle_at: when the last of them ended.
         is_session: it has a name, or went on after an answer; what is asked once, or by many at
@@ -71,6 +72,7 @@ class Place:
     slot: int
     tokens: float
     reread_s: float
+    shared: float = 0.0
     busy: int = 0
     idle_at: float = 0.0
     is_session: bool = False
@@ -116,7 +118,8 @@ class Sessions:
 
     def prices_s(self, view: View, now: float) -> list[float]:
         """Return what room for the prompt costs the others at each candidate, beyond their rent."""
-        candidates = zip(view.slots.tolist(), view.tokens.tolist(), strict=True)
+        missing = view.tokens - view.cached_tokens
+        candidates = zip(view.slots.tolist(), missing.tolist(), strict=True)
         return [self._price_s(slot, tokens, now) for slot, tokens in candidates]
 
     def begin(
@@ -125,10 +128,13 @@ class Sessions:
         chain: Chain | None,
         slot: int,
         tokens: float,
+        found: float,
         reread_s: float,
         now: float,
     ) -> Place | None:
         """Take a turn that is sent, and its context; return its place for `end`.
+
+        What a newcomer is taken to find there (`found`) is others' as well, and takes no room.
 
         Contexts that have no room beside it leave, the least recent first. None for a turn of
         which nothing is known that would find it again.
@@ -143,14 +149,17 @@ class Sessions:
             return None
         own = self.place(session, chain)
         if own is None:
-            own = Place(key, slot, tokens, reread_s, is_session=bool(session))
+            own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
         else:
+            if own.slot != slot:
+                own.shared = found
             self._remove(own)
             if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
             goes_on = not own.busy and (own.is_session or own.key != key)
             own.is_session = bool(session) or goes_on
-            own.key, own.slot, own.tokens, own.reread_s = key, slot, tokens, reread_s
+            own.key, own.slot, own.reread_s = key, slot, reread_s
+        own.tokens = tokens = max(0.0, tokens - own.shared)
         own.busy += 1
         cache = self._caches.setdefault(slot, _Cache())
         for place in tuple(cache.places.values()):
