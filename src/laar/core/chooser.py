@@ -324,7 +324,7 @@ class Chooser:
         health = self._health
         return (
             health is not None
-            and health.blames
+            and bool(health.culprits)
             and not (standing is not None and standing.all_failing)
             and health.is_culprit(traits(request, chain), now)
         )
