@@ -284,12 +284,15 @@ def test_a_part_that_fails_degrades_the_decision_and_says_so(parts, reason):
 
 
 def test_whoever_watches_may_fail_and_costs_nothing():
-    d = director(*FLEET, on_decided=lambda _decision: 1 / 0, on_settled=lambda *_: 1 / 0)
+    d, seen = director(*FLEET), []
+    d.watch(lambda _decision: 1 / 0, lambda *_: 1 / 0)
+    d.watch(seen.append, lambda *end: seen.append(end))
     decision = d.decide(request(), 0.0)
     assert d.table.in_flight.sum() == 1
     d.settle(decision, OK)
     assert not d.table.in_flight.any()
     assert d.degraded["watching"] == 2
+    assert seen == [decision, (decision, OK)]
 
 
 def test_a_prompt_comes_back_to_where_its_prefix_is_and_a_failed_one_is_forgotten():

@@ -81,7 +81,6 @@ class Picker:
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
         self._id_begins = ""  # of decisions
-        self._decided_at = -math.inf
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
@@ -107,6 +106,7 @@ class Picker:
         self.observability = self._observability()
         if self.admission is not None:
             self.observability.explainer.places = self.admission.explained
+        self._watch()
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
@@ -242,8 +242,6 @@ class Picker:
             prefixes=self.prefixes,
             tuner=self.tuner.tuner if self.tuner else None,
             health=self.health,
-            on_decided=self._decided,
-            on_settled=self._settled,
             on_fault=self._part_failed,
         )
 
@@ -319,29 +317,29 @@ class Picker:
 
     def is_at_rest(self) -> bool:
         """Whether nothing is in flight or held, and no decision was made for a while."""
-        return not self.metrics.streams_open and self.clock() - self._decided_at > _REST_AFTER_S
+        idle_s = self.clock() - self.observability.memory.decided_at
+        return not self.metrics.streams_open and idle_s > _REST_AFTER_S
 
     # -- from the director ---------------------------------------------------------------------
 
-    def _decided(self, decision: Decision) -> None:
-        self._decided_at = decision.now
-        self.metrics.decided(decision)
+    def _watch(self) -> None:
+        """Have decisions and their ends observed: one call for each, in turn."""
+        watch, memory = self.director.watch, self.observability.memory
+        watch(settled=self._doubt_names)
         if self.tokenized is not None:
-            self.tokenized.decided(decision)
-        self.pools.decided(decision)
-        self.learning.decided(decision)
-        self.observability.decided(decision)
+            watch(self.tokenized.decided, self.tokenized.settled)
+        watch(self.learning.decided, self.learning.settled)
+        watch(self.pools.decided)
+        watch(self.metrics.decided, self.metrics.settled)
+        watch(memory.decided, memory.settled)
+        watch(self.observability.history.decided)
 
-    def _settled(self, decision: Decision, end: Completion) -> None:
-        self.metrics.settled(end)
-        if end.status == HTTPStatus.NOT_FOUND and decision.flight.slot in self.table.active:
-            self.doubt_names(self.table.spec(decision.flight.slot).address)
+    def _doubt_names(self, decision: Decision, end: Completion) -> None:
+        spec = self.table.by_slot.get(decision.flight.slot)
+        if end.status == HTTPStatus.NOT_FOUND and spec is not None:
+            self.doubt_names(spec.address)
             if self.table.weights(decision.request.model):  # an adapter may have moved
                 self.doubt_names("")
-        if self.tokenized is not None:
-            self.tokenized.settled(decision, end)
-        self.learning.settled(decision, end)
-        self.observability.settled(decision, end)
 
     def _part_failed(self, fault: Fault) -> None:
         """Names the part of a policy and the line, never the text: it may hold some of a prompt."""
