@@ -57,7 +57,7 @@ class Calibration:
 
 
 def calibrate(wanted: Calibration) -> Fit:
-    """Measures, fits, and prints how much an artifact is worth here.
+    """Measure, fit, and print how much an artifact is worth here.
 
     Raises:
         SettingError: an endpoint does not answer, or too few answers came in the time.
