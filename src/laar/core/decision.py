@@ -108,6 +108,7 @@ class InFlight:
             seconds.
         adapter: the adapter that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
+        is_traced: the decision's id goes to the engine, whose KV events name it again.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health asks for the answer to be read.
@@ -127,6 +128,7 @@ class InFlight:
     exhausted: bool = False
     adapter: str = ""
     receipt: Receipt | None = None
+    is_traced: bool = False
     began: Began | None = None
     attempt: Attempt | None = None
     read: bool = False

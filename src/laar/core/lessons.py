@@ -141,6 +141,8 @@ class Lessons:
                 prefixes.settle(held.receipt, None)
             else:
                 prefixes.retract(held.receipt)
+        if decision.flight.is_traced:
+            prefixes.blocks_held.answered(decision.id, flight.model, end.prompt_tokens or 0)
         if receipt is None:
             return
         if not known or not end.ok:
