@@ -19,6 +19,7 @@ from laar.protocol.events import (
     Action,
     Ask,
     Closed,
+    Decided,
     Ended,
     Event,
     Failed,
@@ -179,7 +180,8 @@ class Exchange(Handler):
                         self._held = asked
                         self.reassure()
                         return partial(self._wait, action, asked, now)
-                    pending = processor.decided(asked, now)
+                    overhead_us = processor.metrics.decided_in(processor.clock() - now)
+                    pending = Decided(asked, overhead_us)
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
@@ -221,7 +223,8 @@ class Exchange(Handler):
             return self._processor.refused(ask.request, error)
         finally:
             self._held = None
-        return self._processor.decided(decision, received + waited_s)
+        spent_s = self._processor.clock() - received - waited_s
+        return Decided(decision, self._processor.metrics.decided_in(spent_s))
 
     def _go_on_without(self) -> None:
         """After an internal error: let the request go on, or close the stream where that does."""
