@@ -148,15 +148,13 @@ class Exchange(Handler):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _begin(self) -> Stream:
-        spans = self._processor.spans
-        join = None if spans is None else partial(spans.join, self._call.metadata())
-        self._stream = stream = Stream(self._processor.env, join)
-        return stream
-
     def _take(self, event: Event) -> Wait | None:
         """Take an event through the machine; return its wait, None where it need not wait."""
-        processor, call, stream = self._processor, self._call, self._stream or self._begin()
+        processor, call, stream = self._processor, self._call, self._stream
+        if stream is None:
+            spans = processor.spans
+            join = None if spans is None else partial(spans.join, call.metadata())
+            stream = self._stream = Stream(processor.env, join)
         now = processor.clock()
         if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
