@@ -500,7 +500,7 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     d.health.questions.due(3.0, 16)
     d.health.questions.told(slot, html, 3.1, None)
     assert d.health.of(slot).breaker.trial_at > 4.0
-    assert not d.health.of(slot).breaker.probed
+    assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
 
 def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():

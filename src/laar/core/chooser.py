@@ -182,7 +182,8 @@ class Chooser:
         if view.apart is not None:
             prefiller = choose_prefiller(view, at, self._health, now)
         health = self._health
-        once = health is not None and health.blames and self._is_culprit(request, chain, group, now)
+        blames = health is not None and len(health.culprits) > 0
+        once = blames and self._is_culprit(request, chain, group, now)
         return Decision(
             id=new_id(),
             request=request,

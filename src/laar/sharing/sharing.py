@@ -286,7 +286,7 @@ class Sharing:
         director.stored.on_note = lambda *noted: self._add(StoredAt(*noted))
         director.engines.on_sample = self._sampled
         if director.health is not None:
-            director.health.on_word = self._said
+            director.health.records.on_word = self._said
         if self._online is not None:
             self._online.on_taken = self._reported
         if self._reports is not None:
