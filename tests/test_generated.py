@@ -20,7 +20,9 @@ def test_generating_the_protocol_buffers_again_changes_nothing(tmp_path, package
 
 
 def test_the_folders_that_make_tests_by_name_are_there():
-    lists = re.findall(r"^(?:QUICK|COVERED) := (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    lists = re.findall(
+        r"^(?:QUICK|COVERED) := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
     names = {name for each in lists for name in each.split()}
     assert len(lists) == 2
     assert [name for name in sorted(names) if not (ROOT / "tests" / name).is_dir()] == []
