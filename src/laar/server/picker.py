@@ -222,6 +222,14 @@ class Picker:
             problems=self.problems,
         )
 
+    async def ask_templates(self) -> None:
+        """Ask for the chat templates of the models, until cancelled."""
+        if self.prefixes is not None:
+            from laar.server.tokenized import TemplateProbes
+
+            tokenizers = {} if self.tokenized is None else self.tokenized.tokenizers
+            await TemplateProbes(self.prefixes, self.table, tokenizers).run()
+
     def _tuner(self) -> TunerKeeper | None:
         settings, weights = self.settings.tuner, self.settings.routing.weights
         if not settings.enabled:
