@@ -14,7 +14,7 @@ import base64
 import itertools
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,9 +96,8 @@ class Author:
                 messages.append({"role": "user", "content": self.text(300)})
 
     def date(self) -> str:
-        return (
-            f"Today is 2026-11-{self.rng.randrange(10, 29)}, request {self.rng.getrandbits(64):x}"
-        )
+        """A line that differs with each request."""
+        return f"Today is the {self.rng.randrange(28)}th, request {self.rng.getrandbits(64):x}"
 
 
 def _asked(system: str, question: str) -> list[Chat]:
@@ -244,7 +243,7 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
         now += 1.0
         decision = director.decide(request, now)
         ids = ids_of(api, body, template)
-        cached = _serve(pools[decision.slot], ids)
+        cached = serve(pools[decision.slot], ids)
         believed += (1.0 - decision.uncached_tokens / decision.tokens) * len(ids)
         found += cached
         asked += len(ids)
@@ -259,7 +258,8 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
     return believed / asked, found / asked
 
 
-def _serve(pool: BlockPool, ids: TokenIds) -> int:
+def serve(pool: BlockPool, ids: TokenIds) -> int:
+    """Runs a prompt; returns how many of its tokens were cached."""
     hashes = block_hashes(ids, SIZE)
     held, _ = pool.match(hashes, len(hashes))
     pool.share(hashes[:held])
@@ -269,9 +269,9 @@ def _serve(pool: BlockPool, ids: TokenIds) -> int:
     return held * SIZE
 
 
-def main() -> int:
-    """Prints the table; 1 where a cell is over its target."""
-    templates = [name for name in TEMPLATES if name != "plain"]
+def main(argv: Sequence[str] = ()) -> int:
+    """Prints the table, for those named in `argv` or all; 1 where a cell is over its target."""
+    templates = argv or [name for name in TEMPLATES if name != "plain"]
     print(f"  {'believed / found, told':28}{''.join(f'{name:>16}' for name in templates)}  learned")
     worst = 0.0
     for kind in KINDS:
@@ -287,4 +287,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

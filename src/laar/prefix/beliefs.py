@@ -113,7 +113,6 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self._publishes = False
         self.templates = Templates()
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
@@ -126,7 +125,6 @@ class PrefixBeliefs:
         """The blocks that engines publish; most publish none."""
         from laar.prefix.tokens import TokenBlocks
 
-        self._publishes = True
         return TokenBlocks()
 
     def look_up(
@@ -182,7 +180,7 @@ class PrefixBeliefs:
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
-        if self._publishes and self.blocks_held.texts:
+        if "blocks_held" in vars(self) and self.blocks_held.texts:
             self.blocks_held.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
         return shares
 
@@ -261,7 +259,7 @@ class PrefixBeliefs:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot."""
-        if self._publishes:
+        if "blocks_held" in vars(self):
             self.blocks_held.drop(slot)
         self._roots.pop(slot, None)
         self._density.drop(slot)
@@ -331,7 +329,7 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """A slot's engine was seen to have restarted, at that time by its clock."""
-        if self._publishes and self.blocks_held.restarted(slot, started_s):
+        if "blocks_held" in vars(self) and self.blocks_held.restarted(slot, started_s):
             return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
