@@ -165,7 +165,7 @@ def test_models_measured_on_different_queries_are_fitted_without_a_replay() -> N
     apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
     made = fitted(apart)
     assert made.evaluation.replays == []
-    assert made.artifact.retry.attempts == 0
+    assert made.evaluation.retries.attempts == 0
 
 
 def test_too_few_outcomes_are_refused() -> None:

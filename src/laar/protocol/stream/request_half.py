@@ -53,7 +53,7 @@ _KEPT_CHARS = 500
 prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
 more."""
 
-_UNSTEERED = (None, None, None)
+_UNSTEERED = (None, None, None, False)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -356,7 +356,12 @@ class RequestHalf(StreamState):
         patient = patience(decision)
         if patient.begin_s is not None:
             self.hurried_at = now + patient.begin_s
-        steering = (decision.prefiller, decision.engine_priority, decision.rank)
+        steered = (
+            decision.prefiller,
+            decision.engine_priority,
+            decision.rank,
+            decision.flight.is_traced,
+        )
         sending = Sending(
             ",".join(destinations(decision, self._attempts)),
             patient,
@@ -367,7 +372,7 @@ class RequestHalf(StreamState):
             changed,
             came.is_complete,
             came.trailers,
-            () if steering == _UNSTEERED else _engine_headers(decision),
+            () if steered == _UNSTEERED else _engine_headers(decision),
         )
         self.dialect.send(sending, out)
         came.data = None  # not before: after a fault it goes on as it came
@@ -445,6 +450,8 @@ def _engine_headers(decision: Decision) -> tuple[tuple[str, str], ...]:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:
         found.append((names.RANK, str(decision.rank)))
+    if decision.flight.is_traced:
+        found.append((names.SESSION_ID, decision.id))
     return tuple(found)
 
 
