@@ -11,10 +11,10 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
-from laar.explain.decision_record import record_of
 from laar.explain.record import explained
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word
 from laar.policies import POLICY_NAMES, build_policies
+from laar.telemetry.decisions import record_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
@@ -260,8 +260,7 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     decision = d.decide(request(), now)
     d.replied(decision, Reply(status=500), now)
     d.settle(decision, end(500, latency_s=0.0))
-    specs = {int(slot): d.table.spec(int(slot)) for slot in d.table.active}
-    shown = explained(record_of(d.decide(request(), now), specs, d.table, 1000.0))
+    shown = explained(record_of(d.decide(request(), now), d.table, 1000.0))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
     assert left["why"].startswith("failing (status): the next trial is due in ")
@@ -501,7 +500,7 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     d.health.questions.due(3.0, 16)
     d.health.questions.told(slot, html, 3.1, None)
     assert d.health.of(slot).breaker.trial_at > 4.0
-    assert not d.health.of(slot).breaker.probed
+    assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
 
 def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():
@@ -561,3 +560,14 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
     assert not table.counted.any()
+
+
+def test_a_slow_suspect_whose_question_has_no_answer_is_back_after_a_second():
+    d = doubted(A, B, C)
+    endpoint = d.health.of(d.table.slot(A))
+    for _ in range(4):
+        endpoint.speed.add(2.0, 1.0)
+    endpoint.pace = 5.0
+    standing = [d.health.standing([0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
+    assert [each.left_out.keys() for each in standing] == [{0}, set()]
+    assert standing[1].pace.tolist() == [5.0, 1.0, 1.0]

@@ -114,7 +114,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """By model; the mean as it stands for one without cells, which was written by hand."""
+    """Return the base rate of each model; the mean as written where it has no cells."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -137,8 +137,9 @@ class CapabilityModel:
     def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
         self.digest = digest
         self._models = dict(artifact.models) if artifact else {}
+        self.models = tuple(self._models)
+        """The measured models."""
         self._difficulty = artifact.retry.difficulty if artifact else None
-        self._per_failure = artifact.retry.per_failure if artifact else 0.0
         cells = [cell for model in self._models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
@@ -176,11 +177,6 @@ class CapabilityModel:
         """Infers tasks from words; None where the artifact has no terms for that."""
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The measured models."""
-        return tuple(self._models)
-
-    @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:
         """Characters per token by model, then language: where a `TokenEstimator` starts."""
         return {name: model.chars_per_token for name, model in self._models.items()}
@@ -196,7 +192,7 @@ class CapabilityModel:
         return self._tasks
 
     def guess(self, features: Features, said: Said) -> Guess:
-        """The task of a request by its words, where its name is none that was measured."""
+        """Infer a request's task from its words, unless it names a measured one."""
         if self.text is None or features.task in self._tasks:
             return Guess(features, None, self.text is not None and features.task not in self._tasks)
         shares = self.text.guess(said)
@@ -205,16 +201,16 @@ class CapabilityModel:
         return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
 
     def mean(self, model: str) -> float | None:
-        """The model's share of correct outcomes over all cells; None if it was not measured."""
+        """Return the model's share of correct outcomes over all cells; None if not measured."""
         known = self._models.get(model)
         return None if known is None else known.mean
 
     def base_rate(self, model: str) -> float:
-        """The model's mean, drawn to that of all models where few outcomes were measured."""
+        """Return the model's mean, drawn to that of all models where few outcomes were measured."""
         return self._base_rates[model]
 
     def outcomes(self, model: str) -> int:
-        """Measured outcomes of the model."""
+        """Return the number of measured outcomes of the model."""
         known = self._models.get(model)
         return 0 if known is None else known.outcomes
 
@@ -225,7 +221,7 @@ class CapabilityModel:
         tried: Sequence[str] = (),
         shares: _Row | None = None,
     ) -> _Row:
-        """P(correct) of each model, given that all of `tried` have failed on the request.
+        """Return P(correct) of each model, given that all of `tried` have failed on the request.
 
         Args:
             models: the models of the result.
@@ -254,7 +250,7 @@ class CapabilityModel:
         return found
 
     def _table(self, models: tuple[str, ...], features: Features) -> TaskTable:
-        """P(correct) by the text model's tasks and by model, at this language and length."""
+        """Return P(correct) by the text model's tasks and by model, at this language and length."""
         key = (models, features.language, features.bucket)
         table = self._tables.get(key)
         if table is None:
@@ -271,47 +267,45 @@ class CapabilityModel:
         return table
 
     def _counted(self, model: str, features: Features) -> int:
-        """Outcomes behind the model's probability on these features."""
+        """Return the outcomes behind the model's probability on these features."""
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Moves unconditional probabilities to those given the failures of `tried`.
+        """Move unconditional probabilities to those given the failures of `tried`.
 
         Of these, only those among `models` are evidence of the question's difficulty.
         """
-        failed = dict.fromkeys(tried)
         if self._difficulty:
-            wrong = np.array([model in failed for model in models])
+            wrong = np.isin(models, tried)
             if wrong.any():
                 row = given(row, wrong, self._difficulty)
-        odds = row / (1 - row) * exp(max(self._per_failure * len(failed), -50.0))
-        moved: _Row = np.minimum(np.maximum(odds / (1 + odds), MIN_PROBABILITY), MAX_PROBABILITY)
+        moved: _Row = np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         return moved
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
-        """c(m) of each model; one without a measurement takes the fleet's mean."""
+        """Return c(m) of each model; the fleet's mean for one without a measurement."""
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def speed(self, model: str) -> SpeedPrior:
-        """The speed of a model; one without a measurement takes the fleet's mean c(m)."""
+        """Return the speed of a model; the fleet's mean c(m) for one without a measurement."""
         found = self._priors.get(model)
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """The seconds of each model's answer besides its prompt: decoding a usual answer."""
+        """Return the seconds of each model's answer besides its prompt: decoding a usual answer."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
-        """The evidence behind the model's probability on these features."""
+        """Return the evidence behind the model's probability on these features."""
         outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
     def measured(self, model: str, features: Features) -> int:
-        """Measured outcomes in the cell that reported ones of these features count in."""
+        """Return the measured outcomes in the cell where reported ones of these features count."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
-        """P(correct) of each model; one that was not measured has the mean of those that were."""
+        """Return P(correct) of each model; the mean of the measured ones for any other."""
         if not self._models:
             return [UNMEASURED_PROBABILITY] * len(models)
         cell = self._standing_for(features)
@@ -327,14 +321,14 @@ class CapabilityModel:
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
-        """The features with the measured bucket that stands for their length."""
+        """Return the features with the measured bucket that stands in for their length."""
         if not self._buckets:
             return features
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """The measured cell that stands for these features, or the sum of several."""
+        """Return the measured cell that stands in for these features, or the sum of several."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,
@@ -348,7 +342,7 @@ def _summed(
     outcomes: Mapping[tuple[str, Features], int],
     base_rates: Mapping[str, float],
 ) -> dict[tuple[str, Features], tuple[float, int]]:
-    """P(correct) times outcomes, and outcomes, by model and cell; also over languages and tasks.
+    """Return P(correct) times outcomes, and outcomes, by model and cell, and over classes.
 
     Summed here because the request path may wait for no sum over hundreds of cells.
     """
@@ -369,6 +363,6 @@ def _summed(
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """The measured number of each model; the mean of all where a model has none."""
+    """Return the measured number of each model; the mean of all where it has none."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return np.array([measured.get(model, mean) for model in models])

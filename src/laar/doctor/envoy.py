@@ -26,9 +26,7 @@ from laar.doctor.envoy_checks import (
     is_native,
     override_of,
 )
-from laar.doctor.findings import Finding, Level
-from laar.envoy.endpoints_file import METADATA_NAMESPACE
-from laar.protocol.headers import BEGIN
+from laar.doctor.findings import Finding, error, fine
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +83,7 @@ def _shown(value: object) -> str:
 
 
 def configuration(document: Json) -> Json:
-    """Listeners, clusters and routes of a config dump, or of a bootstrap, in a bootstrap's form."""
+    """Return a config dump, or a bootstrap, in a bootstrap's form."""
     if "configs" not in document:
         return document
     found: Json = {"listeners": [], "clusters": [], "routes": []}
@@ -112,19 +110,15 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     config = configuration(copy.deepcopy(document))
     if not any(True for _ in _processors(config)):
         return [
-            Finding(
-                level=Level.ERROR,
-                where="Envoy",
-                what="no ext_proc filter: requests do not reach the picker",
-                remedy="start from `laar envoy --shape sidecar|standalone|gateway`",
+            error(
+                "Envoy",
+                "no ext_proc filter: requests do not reach the picker",
+                "start from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
     # A listener has many routes, and they tend to have the same faults.
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
-    found += _of_an_earlier_version(config)
-    return found or [
-        Finding(level=Level.OK, where="Envoy", what="modes, limits, timeouts and breakers fit")
-    ]
+    return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
@@ -141,19 +135,17 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
             continue
         if checks is PICKER_CLUSTER and not any(map(_answers, known)):
             shown = ", ".join(map(_address, known)) or "no address"
-            yield Finding(
-                level=Level.ERROR,
-                where=f"Envoy {where}",
-                what=f"no picker answers at {shown}: requests go on without one",
-                remedy="write the address of listen.ext_proc there, use TLS only if "
-                "listen.tls is set, and see that Envoy reaches it",
+            yield error(
+                f"Envoy {where}",
+                f"no picker answers at {shown}: requests go on without one",
+                "write the address of listen.ext_proc there, use TLS only if listen.tls is set, "
+                "and see that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
-            yield Finding(
-                level=Level.ERROR,
-                where=f"Envoy {where}",
-                what="has no endpoint, so every request fails",
-                remedy="let it read the file that the picker writes (envoy.eds_file)",
+            yield error(
+                f"Envoy {where}",
+                "has no endpoint, so every request fails",
+                "let it read the file that the picker writes (envoy.eds_file)",
             )
 
 
@@ -164,29 +156,6 @@ def _answers(host: Json) -> bool:
 def _address(host: Json) -> str:
     address = host.get("address", {}).get("socket_address", {})
     return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
-
-
-def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
-    """Find listeners of an earlier `laar envoy` that lack parts which no fix can write."""
-    for listener, manager, _ in _processors(config):
-        ours = [r for r in _routes(manager, config) if METADATA_NAMESPACE in _metadata(r)]
-        named = {
-            part.get("key")
-            for route in ours
-            for matcher in route.get("match", {}).get("dynamic_metadata", ())
-            for part in matcher.get("path", ())
-        }
-        if ours and BEGIN not in named:
-            yield Finding(
-                level=Level.WARNING,
-                where=f"Envoy listener {listener.get('name', '?')}, routes",
-                what="no second endpoint gets the request if the first does not begin its answer",
-                remedy="render the bootstrap again with this version's `laar envoy`",
-            )
-
-
-def _metadata(route: Json) -> Json:
-    return route.get("metadata", {}).get("filter_metadata") or {}
 
 
 def fixed(document: Json, needs: Needs) -> Json:

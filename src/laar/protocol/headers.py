@@ -93,6 +93,9 @@ PRIORITY = "x-vllm-priority"
 RANK = "x-data-parallel-rank"
 """The data-parallel rank of a vLLM that takes the request."""
 
+SESSION_ID = "x-session-id"
+"""The request's session for a vLLM, which names it in the KV events of the request's blocks."""
+
 ENGINE_HEADERS = frozenset(
     {
         PREFILLER,
@@ -105,7 +108,7 @@ ENGINE_HEADERS = frozenset(
 """Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
 Not for clients."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK)
+SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID)
 """Those that the picker sets."""
 
 LLM_D = {

@@ -1,6 +1,6 @@
-"""One picker among several: it sends its lessons to the others, and takes theirs.
+"""One picker among several: it sends what it learns to the others, and applies theirs.
 
-Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `look`
+Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `poll`
 is called now and then. The caller moves the bytes; they may be lost, doubled, late or wrong.
 `docs/decisions/0016-many-pickers.md` has the guarantees of each kind of record.
 """
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
@@ -24,7 +23,6 @@ from laar.sharing.records import (
     Cleared,
     Ended,
     Entered,
-    Frozen,
     Heard,
     Hello,
     Judged,
@@ -33,7 +31,6 @@ from laar.sharing.records import (
     Record,
     Reported,
     StoredAt,
-    Weights,
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
@@ -45,21 +42,6 @@ would only cost."""
 HELLO_EVERY_S = 1.0
 
 _ID_CHARS = 64  # of a decision's id at most
-
-
-class Champion(Protocol):
-    """A tuner whose winners are shared; implemented by `laar.tuning.Tuner`."""
-
-    on_accepted: Callable[[dict[str, float], float], None] | None
-    on_frozen: Callable[[dict[str, float]], None] | None
-
-    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Serves another's winner if it is better than its own."""
-        ...
-
-    def freeze(self, weights: dict[str, float]) -> None:
-        """Serves another's weights from now on."""
-        ...
 
 
 class Sharing:
@@ -75,7 +57,6 @@ class Sharing:
         wall_clock: seconds since 1970, for showing how old records are.
         online: reported outcomes; None where they are not kept.
         reports: decisions that outcomes may be reported for; None where there are none.
-        champion: the tuner; None where nothing is tuned.
         on_cleared: called with the address of an endpoint that another picker saw emptied.
         on_judged: called with a decision and whether its answer was right, where the report came
             to another picker and was taken here.
@@ -91,7 +72,6 @@ class Sharing:
         wall_clock: Callable[[], float],
         online: OnlineOutcomes | None = None,
         reports: OutcomeReports | None = None,
-        champion: Champion | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
         on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
@@ -102,7 +82,6 @@ class Sharing:
         self._online = online
         self._reports = reports
         self._on_judged = on_judged
-        self._champion = champion
         self._on_cleared = on_cleared
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
@@ -147,7 +126,7 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """The batches to send now; call it every `flush_ms` while there is a way to send.
+        """Return the batches to send now; call it every `flush_ms` while connected.
 
         A backlog takes several calls: until `outbox.waiting_bytes` is 0.
         """
@@ -161,7 +140,7 @@ class Sharing:
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
-        """Announces this picker, and asks for all loads: at the start and after an interruption."""
+        """Announce this picker and ask for all loads: at the start and after an interruption."""
         self._hello_at = now
         self._add(Hello())
         self.outbox.send_all_loads()
@@ -169,19 +148,19 @@ class Sharing:
             self.prefixes.chains.forget_sent()
 
     def close(self) -> None:
-        """Sends and remembers nothing for others: there is no way to any, and never will be."""
+        """Stop recording anything for others: there are none, and never will be."""
         self.outbox.closed = True
         if self.prefixes is not None:
             self.prefixes.beliefs.watcher = None
 
     def leaving(self) -> None:
-        """Announces the end of this picker, so that the others do not wait for its lease."""
+        """Announce the end of this picker, so that the others do not wait for its lease."""
         self._add(Leaving())
 
     # -- in ------------------------------------------------------------------------------------
 
     def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
-        """Takes a batch of another picker; counts unusable parts. Never raises.
+        """Apply a batch of another picker; count unusable parts. Never raises.
 
         Args:
             data: the batch as received.
@@ -227,14 +206,14 @@ class Sharing:
         if peer.entries is not None:
             peer.entries.end_before(batch.oldest_open)
 
-    def look(self, now: float) -> None:
-        """Ends leases; call it a few times a second, whether there is a way to send or not."""
+    def poll(self, now: float) -> None:
+        """End leases; call it a few times a second, whether connected or not."""
         self._at(now)
-        self.peers.look(now)
+        self.peers.end_leases(now)
         self._expect(now)
 
     def use_key(self, key: bytes) -> None:
-        """Hashes with the others' key from now on; entries made with another key are gone."""
+        """Hash with the others' key from now on; entries made with another key are dropped."""
         if key == self.key:
             return
         self.key, self.key_id = key, key_id(key)
@@ -271,12 +250,6 @@ class Sharing:
                     self._online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)
-            case Weights(weights, cost_s):
-                if self._champion is not None:
-                    self._champion.adopt(weights, cost_s)
-            case Frozen(weights):
-                if self._champion is not None:
-                    self._champion.freeze(weights)
             case Hello():
                 self.outbox.send_all_loads()
                 if self.prefixes is not None:
@@ -313,14 +286,11 @@ class Sharing:
         director.stored.on_note = lambda *noted: self._add(StoredAt(*noted))
         director.engines.on_sample = self._sampled
         if director.health is not None:
-            director.health.on_word = self._said
+            director.health.records.on_word = self._said
         if self._online is not None:
             self._online.on_taken = self._reported
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
-        if self._champion is not None:
-            self._champion.on_accepted = lambda *won: self._add(Weights(*won))
-            self._champion.on_frozen = lambda weights: self._add(Frozen(weights))
 
     def _add(self, record: Record) -> None:
         self.outbox.add(record)
@@ -343,7 +313,7 @@ class Sharing:
         self._add(Reported(outcome))
 
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
-        """Sends a report to the picker that decided, if it is there."""
+        """Send a report to the picker that decided, if it is there."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]

@@ -53,7 +53,7 @@ _KEPT_CHARS = 500
 prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
 more."""
 
-_UNSTEERED = (None, None, None)
+_UNSTEERED = (None, None, None, False)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -344,7 +344,10 @@ class RequestHalf(StreamState):
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
         request, came = decision.request, self.body
-        _forget_prompt(request)
+        # Of the prompt, only the part is kept that features are read from after the decision.
+        request.spans, request.body, question = (), b"", request.question
+        if len(question) > 2 * _KEPT_CHARS:
+            request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
         self.overhead_us = event.overhead_us
         if self.shadow:
             return self._stand_aside(out)
@@ -356,7 +359,12 @@ class RequestHalf(StreamState):
         patient = patience(decision)
         if patient.begin_s is not None:
             self.hurried_at = now + patient.begin_s
-        steering = (decision.prefiller, decision.engine_priority, decision.rank)
+        steered = (
+            decision.prefiller,
+            decision.engine_priority,
+            decision.rank,
+            decision.flight.is_traced,
+        )
         sending = Sending(
             ",".join(destinations(decision, self._attempts)),
             patient,
@@ -367,7 +375,7 @@ class RequestHalf(StreamState):
             changed,
             came.is_complete,
             came.trailers,
-            () if steering == _UNSTEERED else _engine_headers(decision),
+            () if steered == _UNSTEERED else _engine_headers(decision),
         )
         self.dialect.send(sending, out)
         came.data = None  # not before: after a fault it goes on as it came
@@ -429,13 +437,6 @@ class RequestHalf(StreamState):
         return RequestPhase.OVER
 
 
-def _forget_prompt(request: Request) -> None:
-    """Keep of the prompt only the part that features are read from after the decision."""
-    request.spans, request.body = (), b""
-    if len(request.question) > 2 * _KEPT_CHARS:
-        request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]
-
-
 def _engine_headers(decision: Decision) -> tuple[tuple[str, str], ...]:
     """Return the headers by which the engine is steered, besides the destination."""
     found = []
@@ -445,6 +446,8 @@ def _engine_headers(decision: Decision) -> tuple[tuple[str, str], ...]:
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:
         found.append((names.RANK, str(decision.rank)))
+    if decision.flight.is_traced:
+        found.append((names.SESSION_ID, decision.id))
     return tuple(found)
 
 

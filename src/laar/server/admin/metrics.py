@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from laar.telemetry.metrics import Histogram
@@ -26,7 +25,7 @@ _Value: TypeAlias = float | Histogram
 _Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
 """Values by those of the labels; a bare string means a single label."""
 
-_BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "trial": 2, "open": 3}
+_BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "half-open": 2, "open": 3}
 _HOOK_MEMORIES = (
     "index_documents",
     "index_orders",
@@ -128,11 +127,6 @@ class _Scrape:
             yield "memory", self.prefix.evicted_memory_blocks
             yield "disproved", self.prefix.disproved_blocks
 
-    @cached_property
-    def tuning(self) -> Any:
-        tuner = self._picker.tuner
-        return SimpleNamespace(**tuner.shown()) if tuner else None
-
     # -- sharing -------------------------------------------------------------------------------
 
     def shared_records(self) -> _Series:
@@ -172,7 +166,7 @@ class _Scrape:
         picker = self._picker
         return [
             (picker.table.address(slot), slot, known)
-            for slot, known in picker.health.known()
+            for slot, known in picker.health.records.endpoints.items()
             if known.failures or known.breaker.openings or known.pace != 1.0
         ]
 

@@ -137,6 +137,10 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
+    def forget(self) -> None:
+        """Part with what holds this object, once its peer is gone: no cycle is left behind."""
+        self._frame_dispatch_table.clear()
+
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
         """Takes the peer's settings: headers after a change of its table must begin with that."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
@@ -160,8 +164,11 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         if end:
             stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
             flags |= _END_STREAM
-        self._head(Frame.HEADERS, flags, stream.stream_id, len(block))
-        self._written.append(block)
+        if self._data_to_send:
+            self._flush()
+        size = len(block)
+        head = FRAME_HEAD.pack(size >> 8, size & 0xFF, Frame.HEADERS, flags, stream.stream_id)
+        self._written += (head, block)
 
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
@@ -175,21 +182,20 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
-        self._head(Frame.DATA, 0, stream.stream_id, length)
-        self._written += pieces
-
-    def _head(self, kind: int, flags: int, stream_id: int, length: int) -> None:
-        """Write a frame's header, behind all that the library itself has written."""
         if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
-        self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
+            self._flush()
+        head = FRAME_HEAD.pack(length >> 8, length & 0xFF, Frame.DATA, 0, stream.stream_id)
+        self._written += (head, *pieces)
+
+    def _flush(self) -> None:
+        """Keep what the library itself has written before what follows."""
+        self._written.append(self._data_to_send)
+        self._data_to_send = bytearray()
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write, once."""
         if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
+            self._flush()
         data = b"".join(self._written)
         self._written.clear()
         return data
