@@ -183,4 +183,3 @@ def test_a_failure_is_forgotten():
     assert breaker.answers(10.0) < 0.7
     assert breaker.answers(400.0) > 0.99
     assert not breaker.stands_out(400.0)
-    assert not breaker.has_failed(400.0)

@@ -29,8 +29,6 @@ with less sends good requests in the main, which must keep their fallbacks."""
 class _Record(Recent):
     """The outcomes of the requests with a trait, and the first endpoint that failed one."""
 
-    __slots__ = ("several", "slot")
-
     def __init__(self, slot: int) -> None:
         super().__init__()
         self.slot = slot

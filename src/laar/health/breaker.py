@@ -145,11 +145,6 @@ class Breaker:
     # -- looking -------------------------------------------------------------------------------
 
     @property
-    def is_closed(self) -> bool:
-        """Whether it gets requests at its own price."""
-        return self.state is State.CLOSED
-
-    @property
     def is_open(self) -> bool:
         """Whether it has failed, and no trial has been passed since."""
         return self.state is State.OPEN or self.state is State.HALF_OPEN
@@ -196,18 +191,15 @@ class Breaker:
             self.is_suspected = self.refused = False
 
     def stands_out(self, now: float) -> bool:
-        """Whether its state sets it apart from an endpoint that never failed."""
+        """Whether anything sets it apart from an endpoint that never failed."""
+        self._recent.fade(now)
         return (
             self.state is not State.CLOSED
             or self.full_until > now
             or self.is_limited
             or self.is_suspected
+            or self._recent.bad > _NEGLIGIBLE
         )
-
-    def has_failed(self, now: float) -> bool:
-        """Whether it failed so recently that its price shows it."""
-        self._recent.fade(now)
-        return self._recent.bad > _NEGLIGIBLE
 
     def limit(self, now: float) -> float:
         """How many requests it takes at a time, by its last refusals for load; infinite without.

@@ -43,8 +43,6 @@ class Family:
             read to compare.
     """
 
-    __slots__ = ("contested_until", "members", "times")
-
     def __init__(self) -> None:
         self.members: dict[int, Endpoint] = {}
         self.times: dict[bool, GroupTimes] = {}
@@ -69,34 +67,6 @@ class Family:
 
 class Endpoint:
     """The record of one slot; `laar.health.health` writes it."""
-
-    __slots__ = (
-        "admitted_at",
-        "attempts",
-        "breaker",
-        "briefs",
-        "cut",
-        "denied",
-        "disputed",
-        "doubted",
-        "failures",
-        "family",
-        "flaw",
-        "model",
-        "named",
-        "pace",
-        "progress_at",
-        "proved_at",
-        "read_at",
-        "refusals",
-        "refused_at",
-        "retried",
-        "sent_at",
-        "slot",
-        "speed",
-        "to_read",
-        "useless",
-    )
 
     def __init__(self, slot: int, model: str, family: Family, rules: Rules) -> None:
         self.slot = slot

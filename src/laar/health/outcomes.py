@@ -53,10 +53,8 @@ class Outcomes:
         endpoint.denied.note(now, happened=False)
         breaker = endpoint.breaker
         # Silence and errors come after a head that looks well: then the body decides.
-        unproven = endpoint.doubted or (
-            not breaker.is_closed and breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
-        )
-        if not unproven:
+        hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
+        if not (hidden or endpoint.doubted):
             self.good(attempt, now)
 
     def good(self, attempt: Attempt, now: float) -> None:

@@ -35,8 +35,6 @@ _EVIDENCE = 3.5
 class Recent:
     """Good and bad outcomes among the last `WINDOW`, each counting half after a half-life."""
 
-    __slots__ = ("_at", "bad", "good")
-
     half_life_s = HALF_LIFE_S
     grain_s = 0.1
     """Time passes in steps of this: `fade` is called for every request."""
@@ -73,8 +71,6 @@ class Recent:
 
 class Habit(Recent):
     """How often a thing happened recently that may be its client's fault; `bad` where it did."""
-
-    __slots__ = ("last_at", "row", "row_at")
 
     half_life_s = _HABIT_HALF_LIFE_S
     grain_s = 0.5

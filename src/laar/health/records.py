@@ -106,10 +106,8 @@ class Records:
         if endpoint.speed.weight(now) < 1.0:
             endpoint.pace = 1.0  # nothing was heard for so long that it deserves another look
         breaker = endpoint.breaker
-        if endpoint.pace > 1.0:
-            return True
         breaker.settle(now)
-        if breaker.stands_out(now) or endpoint.doubted or breaker.has_failed(now):
+        if endpoint.pace > 1.0 or endpoint.doubted or breaker.stands_out(now):
             return True
         self.outliers.discard(endpoint.slot)
         return False
