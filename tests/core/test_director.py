@@ -11,7 +11,6 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Weights
 from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -19,6 +18,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.tuner import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.hedging import HedgeAdvice, advice
-from laar.core.interfaces import Assessor, Fault, Fits, View, Weights, WeightSource
+from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
@@ -36,6 +36,9 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
 """The priority of a request for an engine that takes one, lower first; for flow control."""

@@ -8,8 +8,9 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, Observed, WeightSource
+from laar.core.interfaces import Assessor, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.windows import Observed
 
 
 class Lessons:
