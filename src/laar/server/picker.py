@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
@@ -80,7 +81,6 @@ class Picker:
         self.clock = clock
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
-        self._id_begins = ""  # of decisions
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
@@ -230,6 +230,14 @@ class Picker:
 
         return TunerKeeper(settings, weights.tunable(), problems=self.problems)
 
+    async def ask_templates(self) -> None:
+        """Ask for the chat templates of the models, until cancelled."""
+        if self.prefixes is not None:
+            from laar.server.tokenized import TemplateProbes
+
+            tokenizers = {} if self.tokenized is None else self.tokenized.tokenizers
+            await TemplateProbes(self.prefixes, self.table, tokenizers).run()
+
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(
@@ -237,7 +245,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            new_id=lambda: self._id_begins + secrets.token_hex(16),
+            new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
             tuner=self.tuner.tuner if self.tuner else None,
@@ -285,7 +293,8 @@ class Picker:
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if carrier is not None:
-            self._id_begins = sharer.sharing.tag
+            tag = sharer.sharing.tag
+            self.director.new_id = lambda: tag + secrets.token_hex(16)
         return sharer
 
     def _observability(self) -> Observability:
