@@ -268,9 +268,8 @@ class Admission:
         if view is None:
             return {}
         own = self._own(decision.request, view)
-        price_s = 0.0
-        if own is None and decision.request.session:
-            price_s = min(self.sessions.prices_s(view, now))
+        needs = own is None and decision.request.session
+        price_s = min(self.sessions.prices_s(view, now)) if needs else 0.0
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -354,9 +353,8 @@ class Admission:
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
         """The candidates that have a place for its context; all for what is no session's turn."""
-        if not request.session:
-            return np.ones(len(view.slots), np.bool_)
-        return self.sessions.room(view, now)
+        named = request.session
+        return self.sessions.room(view, now) if named else np.ones(len(view.slots), np.bool_)
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
@@ -439,13 +437,11 @@ class Admission:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        engines = self._director.engines
-        engine = engines.constants(view.slots, view.base_s, timed=view.timed_answers)
+        engine = self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
         read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
         # As the policy counts it: others there are slowed, or have to wait for their turn.
         beside = (engine.slowed[at] * (1.0 + _OWN_READ) + engine.turns[at]) * view.in_flight[at]
-        reread_s = float(read_s * (_OWN_READ + beside))
-        found = decision.tokens - decision.uncached_tokens
+        found, reread_s = view.cached_tokens.item(at), float(read_s * (_OWN_READ + beside))
         self._begin_turn(decision, decision.slot, found, reread_s, now)
         self.prefills.add(
             decision.id,
@@ -464,8 +460,7 @@ class Admission:
         self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
         session, chain = decision.request.session, decision.chain
-        tokens = decision.tokens
-        place = self.sessions.begin(session, chain, slot, tokens, found, reread_s, now)
+        place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
         else:

@@ -151,13 +151,11 @@ class Sessions:
         if own is None:
             own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
         else:
-            if own.slot != slot:
-                own.shared = found
+            own.shared = own.shared if own.slot == slot else found
             self._remove(own)
             if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
-            goes_on = not own.busy and (own.is_session or own.key != key)
-            own.is_session = bool(session) or goes_on
+            own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
             own.key, own.slot, own.reread_s = key, slot, reread_s
         own.tokens = tokens = max(0.0, tokens - own.shared)
         own.busy += 1
@@ -218,19 +216,14 @@ class Sessions:
                 break
             worth_s = self._worth_s(place, now)
             if not place.busy or worth_s <= 0.0:
-                price_s += worth_s
-                missing -= place.tokens
+                price_s, missing = price_s + worth_s, missing - place.tokens
         return price_s if missing <= 0.0 else math.inf
 
     def _worth_s(self, place: Place, now: float) -> float:
         """The seconds that are saved by each return that is caught if a place is kept."""
-        if not place.is_session:
-            return 0.0
-        keeping_s = self._keeping(now)
         at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
-        if at == len(keeping_s):
-            return 0.0
-        return max(0.0, _EVICTIONS * place.reread_s - keeping_s[at])
+        saved_s = _EVICTIONS * place.reread_s - self._keeping(now)[at]
+        return max(0.0, saved_s) if place.is_session else 0.0
 
     def _keeping(self, now: float) -> list[float]:
         """The seconds of room for each return that is caught, by how long a session was idle."""
@@ -240,16 +233,18 @@ class Sessions:
         idle = [each for each in self._places.values() if each.is_session and not each.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
         still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
-        stayed = self._stayed + still
-        chances = self._returned / (self._returned + stayed)
+        chances = self._returned / (self._returned + self._stayed + still)
         self._keeping_s = []
         for at in range(len(_AGES_S)):
             stays, seconds, least_s = 1.0, 0.0, math.inf
             for chance, width_s in zip(chances[at:].tolist(), _WIDTHS_S[at:], strict=True):
-                seconds += stays * width_s * (1.0 - 0.5 * chance)
-                stays *= 1.0 - chance
+                seconds, stays = (
+                    seconds + stays * width_s * (1 - 0.5 * chance),
+                    stays * (1 - chance),
+                )
                 least_s = min(least_s, seconds / (1.0 - stays))
             self._keeping_s.append(least_s)
+        self._keeping_s.append(math.inf)  # gone
         return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
