@@ -1,7 +1,6 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.tuner import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
@@ -49,6 +49,10 @@ def request(model="auto", text="hello " * 50, **fields):
         chars=len(text),
         **fields,
     )
+
+
+def expected_ttft_s(decision):
+    return decision.view.terms.ttft_s[decision.position]
 
 
 FLEET = (("10.0.0.1:80", "m1", "shared"), ("10.0.0.2:80", "m2", "shared"), ("[::1]:80", "m3"))
@@ -401,22 +405,24 @@ def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so()
     assert believed(d, "other") == 0.0
 
 
-class Forgetful(PlainAssessor):
-    """Assesses, and can't learn."""
+class Forgetful(Broken):
+    """A tuner whose weights can be had, and that can't take an outcome."""
 
-    def usage(self, *_):
+    def weights(self, _now):
+        return Weights(values={}, version=1)
+
+    def observe(self, *_):
         raise ValueError
 
 
 def test_a_learner_that_fails_keeps_no_other_from_its_lesson():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    d = director(("a:1", "m"), prefixes=beliefs, assessor=Forgetful())
+    d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
     text = "a long beginning " * 400
-    first = d.decide(request(text=text), 0.0)
-    assert first.tokens != 1000
-    d.settle(first, replace(OK, prompt_tokens=1000, cached_tokens=0))
-    assert d.degraded == {"learning": 1}
-    assert d.decide(request(text=text), 0.0).tokens == 1000, "the prefixes learned its length"
+    d.settle(d.decide(request(text=text), 0.0), FAILED)
+    assert d.degraded["learning"] == 1
+    again = d.decide(request(text=text), 0.0)
+    assert again.uncached_tokens == again.tokens, "the failed one was taken back"
 
 
 def test_a_fault_of_health_neither_fails_a_request_nor_leaks_its_place():
@@ -447,7 +453,7 @@ def test_an_idle_endpoint_is_not_taken_to_be_busy_where_answers_are_not_streamed
         decision = d.decide(request(text="word " * 40_000, first_token_seen=False), now)
         now += 0.5
         d.settle(decision, Completion(status=200, cause="complete", latency_s=0.5))
-    assert d.preview(request(first_token_seen=False), now).ttft_s < 1.0
+    assert expected_ttft_s(d.preview(request(first_token_seen=False), now)) < 1.0
 
 
 def test_only_a_streamed_answer_teaches_the_time_to_the_first_token():
@@ -459,5 +465,5 @@ def test_only_a_streamed_answer_teaches_the_time_to_the_first_token():
             end = Completion(status=200, cause="complete", latency_s=0.9, ttft_s=0.8)
             d.settle(decision, end)
         assert set(d.engines.seen()) == ({"m1"} if streamed else set())
-        ttft_s = d.preview(request("m1"), 60.0).ttft_s
+        ttft_s = expected_ttft_s(d.preview(request("m1"), 60.0))
         assert (ttft_s > 0.4) == streamed

@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
@@ -42,6 +43,7 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
+    from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
@@ -79,7 +81,6 @@ class Picker:
         self.clock = clock
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
-        self._id_begins = ""  # of decisions
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
@@ -87,6 +88,7 @@ class Picker:
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
         self.tokenized = self._tokenized()
+        self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Has an endpoint asked for its models soon; every endpoint without an address."""
@@ -220,6 +222,22 @@ class Picker:
             problems=self.problems,
         )
 
+    def _tuner(self) -> TunerKeeper | None:
+        settings, weights = self.settings.tuner, self.settings.routing.weights
+        if not settings.enabled:
+            return None
+        from laar.server.admin.tuner import TunerKeeper
+
+        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
+
+    async def ask_templates(self) -> None:
+        """Ask for the chat templates of the models, until cancelled."""
+        if self.prefixes is not None:
+            from laar.server.tokenized import TemplateProbes
+
+            tokenizers = {} if self.tokenized is None else self.tokenized.tokenizers
+            await TemplateProbes(self.prefixes, self.table, tokenizers).run()
+
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(
@@ -227,9 +245,10 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            new_id=lambda: self._id_begins + secrets.token_hex(16),
+            new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
+            tuner=self.tuner.tuner if self.tuner else None,
             health=self.health,
             on_fault=self._part_failed,
         )
@@ -269,11 +288,13 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
+            champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if carrier is not None:
-            self._id_begins = sharer.sharing.tag
+            tag = sharer.sharing.tag
+            self.director.new_id = lambda: tag + secrets.token_hex(16)
         return sharer
 
     def _observability(self) -> Observability:
