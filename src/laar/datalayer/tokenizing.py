@@ -227,7 +227,7 @@ class LocalTokenizer:
 
 def ids_given(api: Api, document: Mapping[str, Any]) -> TokenIds | None:
     """Token ids of a prompt that came as such; None for any other."""
-    prompt = document.get("prompt")
+    prompt = document.get("prompt", document.get("token_ids"))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
         prompt = prompt[0]
     if api is not Api.COMPLETIONS or not isinstance(prompt, list):
