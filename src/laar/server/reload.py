@@ -143,6 +143,8 @@ class SettingsReloader:
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)
+        for endpoint in found.settings.endpoints:
+            endpoint.spec()
         routing, policies = found.settings.routing, None
         if routing != self.settings.routing:  # here, for a plug-in may refuse, or take its time
             with loaded.located():

@@ -92,6 +92,12 @@ def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]
     return found
 
 
+def endpoint_cas(settings: Settings) -> tuple[str, ...]:
+    """Return the authorities that Envoy has to know, to verify these endpoints."""
+    found = {spec.way.ca for _, spec in declared_endpoints(settings)}
+    return tuple(sorted(ca for ca in found if ca is not None))
+
+
 def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:
     if loaded.settings.kubernetes:
         return  # pods name their models when they come
