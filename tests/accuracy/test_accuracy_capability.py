@@ -32,12 +32,12 @@ def sigmoid(log_odds: float) -> float:
 
 
 def test_an_artifact_survives_the_round_trip() -> None:
-    made = artifact({"a": model(0.5, {"language=en": 0.25})}, -0.2)
+    made = artifact({"a": model(0.5, {"language=en": 0.25})}, 1.5)
     assert parse_artifact(made.dump(), source="x") == made
 
 
 def tampered(path: str, value: object) -> bytes:
-    raw: Any = orjson.loads(artifact({"a": model(0.5, {"language=en": 0.25})}, -0.2).dump())
+    raw: Any = orjson.loads(artifact({"a": model(0.5, {"language=en": 0.25})}, 1.5).dump())
     *parents, last = path.split("/")
     target = raw
     for part in parents:
@@ -65,8 +65,8 @@ def tampered(path: str, value: object) -> bytes:
         ("models/a/cells/0/bucket", 4096.5),
         ("models/a/chars_per_token/en", 0),
         ("models/a/surprise", 1),
-        ("retry/per_failure", 0.5),
-        ("retry/per_failure", -1e9),
+        ("retry/difficulty", 7.0),
+        ("retry/difficulty", -1.0),
         ("models", {}),
         ("models", []),
     ],
@@ -186,25 +186,25 @@ def test_without_an_artifact_all_models_are_alike() -> None:
     assert not capability.timed
 
 
-def test_failures_shift_the_log_odds_by_count() -> None:
-    capability = CapabilityModel(artifact({m: model(1.0) for m in "abc"}, -0.3))
+def test_each_failed_model_lowers_the_others() -> None:
+    capability = CapabilityModel(artifact({m: model(1.0) for m in "abc"}, 1.5))
     given_b = capability.probabilities(("a", "c"), QA, ("b",))
-    assert given_b == pytest.approx([sigmoid(1 - 0.3)] * 2)
+    assert given_b[0] == given_b[1] < sigmoid(1.0) - 0.1
     given_two = capability.probabilities(("a",), QA, ("b", "c", "b"))
-    assert given_two == pytest.approx([sigmoid(1 - 0.6)])
+    assert given_two[0] < given_b[0] - 0.05
     assert capability.probabilities(("a",), QA) == pytest.approx([sigmoid(1.0)])
 
 
 @settings(max_examples=examples(100))
 @given(
     intercept=st.floats(-50, 50),
-    per_failure=st.floats(-50, 0),
+    difficulty=st.floats(0, 6),
     tried=st.lists(st.sampled_from(["a", "b", "zz"]), max_size=70),
 )
 def test_probabilities_stay_inside_their_range(
-    intercept: float, per_failure: float, tried: list[str]
+    intercept: float, difficulty: float, tried: list[str]
 ) -> None:
-    fitted = artifact({"a": model(intercept, mean=1.0), "b": model(0.0)}, per_failure)
+    fitted = artifact({"a": model(intercept, mean=1.0), "b": model(0.0)}, difficulty)
     row = CapabilityModel(fitted).probabilities(("a", "b", "new"), QA, tried)
     assert ((row >= MIN_PROBABILITY) & (row <= MAX_PROBABILITY)).all()
 

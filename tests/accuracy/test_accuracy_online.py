@@ -284,7 +284,7 @@ def test_evidence_is_the_probability_that_outcome_after_outcome_was_foretold(
     assert evidence == pytest.approx(expected, abs=1e-6)
 
 
-FITTED = artifact({m: model(1.0) for m in "abc"}, per_failure=-0.7)
+FITTED = artifact({m: model(1.0) for m in "abc"}, difficulty=2.0)
 
 
 WRONG, RIGHT = artifact({"a": model(3.0)}), artifact({"a": model(-1.4)})
@@ -333,8 +333,8 @@ def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
     assert weight > 50
     corrected = np.array([weight * prior[0] / (weight + 50), prior[1]])
     assert success.probabilities(("a", "b"), QA, (), 0.0) == pytest.approx(corrected)
-    expected = capability.given_failures(corrected, ("a", "b"), ("c",))
-    assert success.probabilities(("a", "b"), QA, ("c",), 0.0) == pytest.approx(expected)
+    expected = capability.given_failures(corrected, ("a", "b"), ("b",))
+    assert success.probabilities(("a", "b"), QA, ("b",), 0.0) == pytest.approx(expected)
     prior_only = SuccessModel(capability)
     assert not prior_only.observe("a", QA, (), False, 0.0)
     assert prior_only.probabilities(("a",), QA, (), 0.0) == pytest.approx([prior[0]])

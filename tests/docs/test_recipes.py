@@ -124,7 +124,7 @@ class ShortestPrompt:
             Edit(
                 HEADERS,
                 r"^(\s+)\w+\.append\(\(names\.ENDPOINT, .*$",
-                r"\g<0>\n\1told.append((names.PROMPT_TOKENS, str(round(decision.tokens))))",
+                r"\g<0>\n\1headers.append((names.PROMPT_TOKENS, str(round(decision.tokens))))",
             ),
             Edit(
                 "docs/reference/headers.md",

@@ -188,18 +188,6 @@ def test_an_envoy_without_the_filter_is_told_where_to_start():
     assert "laar envoy --shape" in finding.remedy
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_routes_of_an_earlier_version_are_to_be_rendered_again(shape):
-    old = rendered(shape, BootstrapOptions())
-    (host,) = manager(old)["route_config"]["virtual_hosts"]
-    hedged = [r for r in host["routes"] if "hedge_policy" in r.get("route", ())]
-    host["routes"] = [r for r in host["routes"] if r not in hedged]
-    assert hedged
-    (finding,) = envoy_findings(old, NEEDS)
-    assert finding.level is Level.WARNING
-    assert "`laar envoy`" in finding.remedy
-
-
 def test_what_comes_over_xds_is_read_too():
     bootstrap = rendered("standalone", BootstrapOptions())
     resources = bootstrap.pop("static_resources")

@@ -221,7 +221,7 @@ BODIES = [
     ("/invocations", _TEXT),
     ("/v1/no/such/path", _CHAT),
 ]  # fmt: skip
-GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/v1/models/tiny", "/no/such/path"]
+GETS = ["/version", "/health", "/ping", "/v1/chat/completions", "/no/such/path"]
 
 
 def told(answer):
@@ -244,8 +244,14 @@ async def test_every_answer_is_the_one_that_the_engine_gives(shape, gateway, eng
             direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
             ours = told(await exchange(behind.http, behind.url, method, path, body, {}))
             refused = ours[0] == direct[0] == 400 and b'"reason":"bad-request"' in ours[2]
+            again = 3  # the engine cuts a stream's text now here, now there
+            while ours != direct and not refused and again:
+                direct = told(await exchange(behind.http, engines[0].url, method, path, body, {}))
+                again -= 1
             if ours != direct and not refused:  # no engine is asked about a body that is no object
                 differ.append((method, path, str(body)[:150], direct, ours))
+        status, _, card = await exchange(behind.http, behind.url, "GET", "/v1/models/tiny", b"", {})
+        assert (status, orjson.loads(card)["id"]) == (200, "tiny")  # vLLM answers 404
     for each in differ:
         sys.stdout.write("\n".join(str(part)[:600] for part in each) + "\n\n")
     assert not differ

@@ -44,11 +44,7 @@ def test_the_artifact_knows_the_fleet() -> None:
     assert capability.seconds_per_token(models) == pytest.approx(speeds)
 
 
-def test_retry_terms_lower_the_brier_score_at_later_attempts() -> None:
-    retry = parse_artifact(default_artifact(), source="default").retry
-    assert retry.difficulty is not None
-    assert retry.difficulty > 0.5
-    assert retry.attempts > 100
-    assert retry.brier is not None
-    assert retry.brier_unconditional is not None
-    assert retry.brier < retry.brier_unconditional
+def test_questions_differ_in_difficulty_for_all_models() -> None:
+    difficulty = parse_artifact(default_artifact(), source="default").retry.difficulty
+    assert difficulty is not None
+    assert difficulty > 0.5

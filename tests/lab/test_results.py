@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
+from collections import Counter
 from operator import truediv
 from pathlib import Path
 from statistics import geometric_mean, mean
@@ -73,6 +74,29 @@ def test_each_stored_commit_can_be_checked_out() -> None:
 def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str) -> None:
     found = {one.claim.name: one for one in verdicts(KNOWN[experiment], STORED[experiment])}
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
+
+
+def test_the_readme_counts_the_workloads_as_they_are_stored() -> None:
+    page = (RESULTS.parents[1] / "README.md").read_text("utf-8").replace("\n", " ")
+    within, cells = Counter[str](), Counter[str]()
+    for claim, parts in STORED["no-regret"].evidence.items():
+        role, _, metric = claim.partition("-")
+        if role not in ("choose", "judge"):
+            continue
+        margin = 1.10 if metric == "p50-ttft" else 1.03
+        for part, seen in parts.items():
+            workload = part.partition(",")[0]
+            real = role == "judge" and workload.startswith(("agents", "conversations"))
+            kind = "real" if real else role
+            cells[kind] += 1
+            within[kind] += geometric_mean(map(truediv, seen.ours, seen.theirs)) <= margin
+    for kind, said in (
+        ("choose", "{} of {} on the workloads that the cost was chosen on"),
+        ("judge", "{} of {} on generated ones"),
+        ("real", "{} of {} on real agents and chats"),
+    ):
+        assert said.format(within[kind], cells[kind]) in page
+    assert f"in {within.total()} of {cells.total()} cases" in page
 
 
 def test_papers_are_cited_in_one_style() -> None:

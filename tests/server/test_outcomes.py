@@ -47,12 +47,7 @@ def artifact(path, probabilities, *, spread=0.0):
                 )
                 for name, p in probabilities.items()
             },
-            retry=RetryTerms(
-                per_failure=0.0,
-                brier_unconditional=None,
-                brier=None,
-                attempts=0,
-            ),
+            retry=RetryTerms(),
         ).dump()
     )
     return str(path)

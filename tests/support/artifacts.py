@@ -29,17 +29,12 @@ def model(
 
 def artifact(
     models: dict[str, ModelCapability],
-    per_failure: float = 0.0,
+    difficulty: float | None = None,
 ) -> Capability:
     return Capability(
         created="2026-01-01",
         data_sha256="0" * 64,
         outcomes=100,
         models=models,
-        retry=RetryTerms(
-            per_failure=per_failure,
-            brier_unconditional=None,
-            brier=None,
-            attempts=0,
-        ),
+        retry=RetryTerms(difficulty=difficulty),
     )

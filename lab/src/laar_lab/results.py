@@ -48,8 +48,33 @@ means.
 * **beyond the paper**: a claim of ours, shown or not;
 * **not run yet**: no run is stored; the time is for two cores.
 
+The lab is deterministic, so `laar lab results --check` runs each stored run's first seed again: "as
+at" names the commit at which all its numbers came out as stored, **stale** says how many did not.
+{checked}
+
 Figures of the papers that no experiment tests are in [missing](missing.md).
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What came of a stored run's first seed with later code.
+
+    Args:
+        code: digest of that code (`laar_lab.stale`).
+        commit: its commit.
+        date: date of the check, UTC.
+        numbers: how many numbers of the first seed are stored.
+        differ: how many of them came out otherwise.
+        worst: the largest difference in words; empty for none.
+    """
+
+    code: str
+    commit: str
+    date: str
+    numbers: int
+    differ: int
+    worst: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +88,7 @@ class Stored:
         date: date of the run, UTC.
         evidence: numbers by seed.
         picture: file name beside it; empty for none.
+        checked: its last check with later code; None before the first.
     """
 
     experiment: str
@@ -71,6 +97,7 @@ class Stored:
     date: str
     evidence: Evidence
     picture: str = ""
+    checked: Checked | None = None
 
 
 def store(
@@ -97,9 +124,14 @@ def store(
         },
         picture=picture,
     )
-    written = orjson.dumps(done, option=orjson.OPT_APPEND_NEWLINE)
-    (directory / f"{experiment.name}.json").write_bytes(written)
+    write(directory, done)
     return done
+
+
+def write(directory: Path, run: Stored) -> None:
+    """Write a run's file."""
+    written = orjson.dumps(run, option=orjson.OPT_APPEND_NEWLINE)
+    (directory / f"{run.experiment}.json").write_bytes(written)
 
 
 def load(directory: Path) -> dict[str, Stored]:
@@ -116,6 +148,8 @@ def load(directory: Path) -> dict[str, Stored]:
                 claim: {part: Seen(**_known(seen)) for part, seen in parts.items()}
                 for claim, parts in data["evidence"].items()
             }
+            if data.get("checked") is not None:
+                data["checked"] = Checked(**data["checked"])
             found[data["experiment"]] = Stored(**data)
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise SettingError(f"{path}: not a stored run; remove it, and run it again") from None
@@ -164,7 +198,7 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
         if any(claim.family == ALONE for claim in each.claims)
     ]
     text = [
-        _HEAD.format(alone=", ".join(alone)),
+        _HEAD.format(alone=", ".join(alone), checked=_checked(stored)),
         f"All of it takes about {spoken_time(hours)} on two cores.\n",
     ]
     text.append("| verdict | claims |\n| --- | --- |")
@@ -175,6 +209,16 @@ def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]
         if notes[group]:
             text += ["", *notes[group]]
     return "\n".join(text) + "\n"
+
+
+def _checked(stored: Mapping[str, Stored]) -> str:
+    checks = [run.checked for run in stored.values() if run.checked is not None]
+    hold = sum(not each.differ for each in checks)
+    never = len(stored) - len(checks)
+    return (
+        f"Of {len(stored)} stored runs {hold} came out as stored, {len(checks) - hold} are stale,"
+        f" {never} were not checked yet."
+    )
 
 
 _COLUMNS = (
@@ -205,8 +249,18 @@ def _rows(experiment: Experiment, run: Stored | None) -> Iterator[tuple[str, str
         if one.outcome != "shown" and one.claim.why:
             note = f"* {named} ({one.verdict}): {one.claim.why}"
         key = one.verdict.partition(":")[0] if one.outcome == "no verdict" else one.verdict
-        run_of = (str(one.seeds), f"{run.commit}, {run.date}", f"`{run.command}`")
+        run_of = (str(one.seeds), _code_of(run), f"`{run.command}`")
         yield key, _row(*cells, *run_of), note
+
+
+def _code_of(run: Stored) -> str:
+    text, checked = f"{run.commit}, {run.date}", run.checked
+    if checked is None:
+        return text
+    if checked.differ:
+        differ = f"{checked.differ} of {checked.numbers} numbers"
+        return f"{text}; **stale**: {differ} differ at {checked.commit}"
+    return f"{text}; as at {checked.commit}, {checked.date}"
 
 
 def _published(claim: Claim) -> str:

@@ -11,7 +11,7 @@ for: ``language=ja``, ``bucket=4096``, ``language=ja bucket=4096`` for an intera
 from __future__ import annotations
 
 from base64 import b64decode
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -109,9 +109,8 @@ class Speed(_Part):
         seconds_per_token: c(m), seconds for a token of a prompt without context, until the answer's
             first token where that was seen.
         fixed_s: seconds that do not grow with the prompt, decoding a usual answer above all.
-        spread_s_per_token: standard error of c(m); in artifacts of older fits, the standard
-            deviation of single requests about it.
-        start_s: the part of `fixed_s` before the first token; 0 in artifacts of older fits.
+        spread_s_per_token: standard error of c(m).
+        start_s: the part of `fixed_s` before the first token.
         bend: times c(m) that `CONTEXT_TOKENS` of context add to the seconds of a token.
     """
 
@@ -163,20 +162,11 @@ class RetryTerms(_Part):
 
     Args:
         difficulty: spread of the log odds that all models share on one question
-            (`laar.accuracy.difficulty`); None in artifacts of older fits, which have `per_failure`.
-        per_failure: shift of the log odds for each failed model; at most 0, failures never help.
-        pairs: of artifacts of older fits; not used.
-        brier_unconditional: Brier score at attempts 2 and later of the held-out half, without these
-            terms.
-        brier: the same, with them. Both None if there were no such attempts.
-        attempts: number of such attempts.
+            (`laar.accuracy.difficulty`); None where it was not fitted.
     """
 
-    per_failure: Annotated[float, Field(ge=-50, le=0, allow_inf_nan=False)]
-    pairs: Annotated[list[Any], Field(max_length=100_000)] = []
-    brier_unconditional: _Share | None
-    brier: _Share | None
-    attempts: _Count
+    model_config = ConfigDict(extra="ignore")  # artifacts of 0.2.0 have terms without effect
+
     difficulty: Annotated[float, Field(ge=0, le=MAX_SPREAD, allow_inf_nan=False)] | None = None
 
 
@@ -210,7 +200,6 @@ class TextTerms(_Part):
 
     Args:
         text_schema: version of the hashing.
-        threshold: of artifacts of older fits; not used.
         gain_unseen: share of right answers that routing by the words gained over the best single
             model on tasks left out of the fit, `trust` and all, the mean over these; None with too
             few tasks.
@@ -218,7 +207,6 @@ class TextTerms(_Part):
     """
 
     text_schema: Literal[1] = 1
-    threshold: _Share | None = None
     tasks: Annotated[list[TextColumn], Field(min_length=1, max_length=MAX_TEXT_TASKS)]
     gain_unseen: _Difference | None = None
     worst_unseen: _Difference | None = None
@@ -257,7 +245,7 @@ class Capability(_Part):
         data_sha256: hash of the outcomes it was fitted on.
         text: terms for texts; None where the evidence has no questions in it, or no tasks to
             distinguish.
-        fitted_on: the questions of the fit; None in artifacts of older fits.
+        fitted_on: the questions of the fit; None where no text names a task and none was held out.
     """
 
     artifact_schema: int = ARTIFACT_SCHEMA

@@ -138,7 +138,6 @@ class CapabilityModel:
         self.digest = digest
         self._models = dict(artifact.models) if artifact else {}
         self._difficulty = artifact.retry.difficulty if artifact else None
-        self._per_failure = artifact.retry.per_failure if artifact else 0.0
         cells = [cell for model in self._models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
         self._buckets = tuple(sorted({cell.bucket for cell in cells}))
@@ -275,17 +274,15 @@ class CapabilityModel:
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
-        """Moves unconditional probabilities to those given the failures of `tried`.
+        """Move unconditional probabilities to those given the failures of `tried`.
 
         Of these, only those among `models` are evidence of the question's difficulty.
         """
-        failed = dict.fromkeys(tried)
         if self._difficulty:
-            wrong = np.array([model in failed for model in models])
+            wrong = np.isin(models, tried)
             if wrong.any():
                 row = given(row, wrong, self._difficulty)
-        odds = row / (1 - row) * exp(max(self._per_failure * len(failed), -50.0))
-        moved: _Row = np.minimum(np.maximum(odds / (1 + odds), MIN_PROBABILITY), MAX_PROBABILITY)
+        moved: _Row = np.minimum(np.maximum(row, MIN_PROBABILITY), MAX_PROBABILITY)
         return moved
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:

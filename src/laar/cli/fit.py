@@ -20,10 +20,6 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path(
         "capability.json"
     ),
-    report: Annotated[
-        Path | None,
-        typer.Option(help="Directory for a report on how far the artifact can be trusted."),
-    ] = None,
     hold_out: Annotated[
         float | None,
         typer.Option(
@@ -39,4 +35,4 @@ def fit(
     with report_errors():
         from laar.accuracy.fitting.command import run_fit
 
-        run_fit(outcomes, out=out, report=report, hold_out=hold_out, json_file=json_file)
+        run_fit(outcomes, out=out, hold_out=hold_out, json_file=json_file)

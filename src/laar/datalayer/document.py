@@ -188,13 +188,7 @@ def _faults(
         place: Place = fault["loc"]
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place)
         if fault["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-            path_of = ".".join(str(part) for part in place if not isinstance(part, int))
-            fixed = getattr(model, "removed", {}).get(path_of)
-            message = (
-                f"no longer a setting: its value is always {fixed}; take it out"
-                if fixed
-                else _unknown_key(str(place[-1]), _keys(model, place[:-1]))
-            )
+            message = _unknown_key(str(place[-1]), _keys(model, place[:-1]))
         else:
             message = _message(fault["type"], fault.get("ctx", {}), fault["input"], fault["msg"])
         faults.append(f"{path}:{line_of(place, lines)}: {name.lstrip('.') or 'file'}: {message}")

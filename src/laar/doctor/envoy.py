@@ -27,8 +27,6 @@ from laar.doctor.envoy_checks import (
     override_of,
 )
 from laar.doctor.findings import Finding, Level
-from laar.envoy.endpoints_file import METADATA_NAMESPACE
-from laar.protocol.headers import BEGIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,6 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
         ]
     # A listener has many routes, and they tend to have the same faults.
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
-    found += _of_an_earlier_version(config)
     return found or [
         Finding(level=Level.OK, where="Envoy", what="modes, limits, timeouts and breakers fit")
     ]
@@ -164,29 +161,6 @@ def _answers(host: Json) -> bool:
 def _address(host: Json) -> str:
     address = host.get("address", {}).get("socket_address", {})
     return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
-
-
-def _of_an_earlier_version(config: Json) -> Iterator[Finding]:
-    """Find listeners of an earlier `laar envoy` that lack parts which no fix can write."""
-    for listener, manager, _ in _processors(config):
-        ours = [r for r in _routes(manager, config) if METADATA_NAMESPACE in _metadata(r)]
-        named = {
-            part.get("key")
-            for route in ours
-            for matcher in route.get("match", {}).get("dynamic_metadata", ())
-            for part in matcher.get("path", ())
-        }
-        if ours and BEGIN not in named:
-            yield Finding(
-                level=Level.WARNING,
-                where=f"Envoy listener {listener.get('name', '?')}, routes",
-                what="no second endpoint gets the request if the first does not begin its answer",
-                remedy="render the bootstrap again with this version's `laar envoy`",
-            )
-
-
-def _metadata(route: Json) -> Json:
-    return route.get("metadata", {}).get("filter_metadata") or {}
 
 
 def fixed(document: Json, needs: Needs) -> Json:

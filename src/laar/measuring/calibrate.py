@@ -65,7 +65,7 @@ def calibrate(wanted: Calibration) -> Fit:
     console = Console()
     failed = asyncio.run(_ask(wanted, console))
     try:
-        fitted = run_fit([wanted.outcomes], out=wanted.out, report=None, json_file=None)
+        fitted = run_fit([wanted.outcomes], out=wanted.out, json_file=None)
     except SettingError as error:
         raise SettingError(f"{error} (--seconds gives them more time)") from None
     if failed:

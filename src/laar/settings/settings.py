@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from annotated_types import MaxLen
 from pydantic import field_validator, model_validator
@@ -33,35 +33,8 @@ MAX_FILE_BYTES = 4 << 20
 """Room for ten thousand endpoints written into the settings themselves."""
 
 
-_REMOVED = {
-    f"{section}.{name}": value
-    for section, values in (
-        ("routing", "explore_share 0.01, max_failures 3, max_kv_usage 0.98, stale_s 10"),
-        ("routing", "adapter_load_s 0.25, transfer_tokens_per_s 100000"),
-        ("accuracy", "prior_weight 50, state_interval_s 60"),
-        ("tuner", "state_interval_s 60"),
-        ("readings", "scrape_timeout_s 2, probe_timeout_s 2"),
-        ("readings", "models_interval_s 30, resolve_interval_s 10"),
-        ("flow", "max_kv_usage 0.95, stale_after_s 3"),
-        ("context.routes", "min_docs 3, max_docs 256, min_saving_bytes 256, annotate true"),
-        ("context.routes", "dedup_tool_lines false, max_added_ms 4, ttl_s 900, max_scopes 32"),
-        ("context.routes", "memo_entries 20000, memo_ttl_s 3600, min_gain 0.01"),
-        ("context.routes", "guard_requests 200, guard_outcomes 50"),
-        ("decisions", "log_sample 1, log_max_bytes 104857600, log_keep 5"),
-        ("share", "flush_ms 12, max_waiting_bytes 16777216, snapshot_interval_s 20"),
-        ("otlp", "sample_without_parent 0"),
-        ("health", "failing_share 0.35, half_life_s 30, first_trial_s 1, slow_start_s 10"),
-        ("health", "max_out_share 0.7, overdue_s 2, full_s 1, longest_full_s 30"),
-    )
-    for name, value in (each.split() for each in values.split(", "))
-}
-"""Settings of earlier versions that no one set, and the values that are constants now."""
-
-
 class Settings(Section):
     """All settings of laar."""
-
-    removed: ClassVar = _REMOVED
 
     endpoints: Annotated[tuple[Endpoint, ...], Applies.AT_ONCE] = ()
     """Endpoints, listed here. Meant for a fleet that seldom changes."""

@@ -277,7 +277,7 @@ def test_a_narrow_terminal_and_any_name_leave_each_figure_whole(
         record["task"] = f"a-benchmark-with-a-long-name[/INST]-{record['task']}"
         record["scores"] = {names[model]: score for model, score in record["scores"].items()}
     path.write_bytes(lines(records))
-    run_fit([path], out=made, report=None, json_file=None)
+    run_fit([path], out=made, json_file=None)
     run_evaluate(made, [path], seed=0, json_file=None, plot_file=None)
     told = capsys.readouterr().out
     assert "…" not in told

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from laar.accuracy.artifact import Capability
+from laar.accuracy.artifact import Capability, RetryTerms
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.features import Features
@@ -195,8 +195,7 @@ def run_variant(
     world = world_from(fleet_file)
     surface, known = world.surface, world.capability
     if variant == "without conditional Q":
-        retry = known.retry.model_copy(update={"difficulty": None, "per_failure": 0.0, "pairs": []})
-        known = known.model_copy(update={"retry": retry})
+        known = known.model_copy(update={"retry": RetryTerms()})
     online = OnlineOutcomes() if variant == "with online outcomes" else None
     assessor = CapabilityAssessor(CapabilityModel(known), online)
     fleet = VirtualFleet(

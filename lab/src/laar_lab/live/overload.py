@@ -235,7 +235,6 @@ def _measured(time_scale: float) -> Capability:
         chars_per_token={"en": float(ASCII_PER_TOKEN)},
         held_out=None,
     )
-    untried = RetryTerms(
-        per_failure=0.0, pairs=[], brier_unconditional=None, brier=None, attempts=0
+    return Capability(
+        created="", data_sha256="", outcomes=0, models={MODEL: model}, retry=RetryTerms()
     )
-    return Capability(created="", data_sha256="", outcomes=0, models={MODEL: model}, retry=untried)

@@ -1,4 +1,4 @@
-"""`laar fit`: from a file of outcomes to an artifact and a report of how far to trust it."""
+"""`laar fit`: from a file of outcomes to an artifact, and how far to trust it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from laar.accuracy.features import task_name
 from laar.accuracy.fitting.evaluate import Evaluation
 from laar.accuracy.fitting.fit import Fit, fit
 from laar.accuracy.fitting.records import Records, read_records
-from laar.accuracy.fitting.report import render
 from laar.accuracy.fitting.speed import LENGTHS
 from laar.errors import SettingError, install
 
@@ -39,16 +38,14 @@ def run_fit(
     outcomes: Sequence[Path],
     *,
     out: Path,
-    report: Path | None,
     json_file: Path | None,
     hold_out: float | None = None,
 ) -> Fit:
-    """Fits, writes the artifact, and prints its quality; returns both.
+    """Fit, write the artifact, print its quality, and return both.
 
     Args:
         outcomes: files of `laar measure`, or of graded answers in other forms.
         out: the artifact; an earlier one is replaced as a whole.
-        report: directory for ``index.html``; made if it does not exist.
         json_file: file for the held-out figures.
         hold_out: share of the questions left for `laar evaluate`; None for the usual.
 
@@ -93,9 +90,6 @@ def run_fit(
         temporary = out.with_name(f".{out.name}.new")
         temporary.write_bytes(data)
         temporary.replace(out)
-        if report is not None:
-            report.mkdir(parents=True, exist_ok=True)
-            (report / "index.html").write_text(render(fitted, notes=notes), "utf-8")
         if json_file is not None:
             json_file.write_bytes(_as_json(fitted.evaluation))
     except OSError as fault:
@@ -168,7 +162,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
     if thin := _thin_cells(fitted.artifact):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and lean on their model's "
-            "mean; the report names them. Measure more queries for these."
+            "mean; the artifact lists the outcomes of each. Measure more queries for these."
         )
     for note in notes:
         console.print(f"note: {note}", markup=False)

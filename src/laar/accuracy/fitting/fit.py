@@ -39,7 +39,7 @@ from laar.accuracy.features import Features
 from laar.accuracy.fitting.evaluate import Evaluation, evaluate
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import fingerprint, is_kept_back, question_of
-from laar.accuracy.fitting.retry import fit_retry
+from laar.accuracy.fitting.retry import fit_difficulty
 from laar.accuracy.fitting.speed import first_token_ratios, fit_speed
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
@@ -149,20 +149,12 @@ def _fit_and_evaluate(
     on_first, _ = _artifact(first, created, data_sha256)
     evaluation = evaluate(on_first, second)
     whole, no_speed = _artifact([*first, *second], created, data_sha256)
-    scores = evaluation.retries
-    retry = whole.retry.model_copy(
-        update={
-            "brier_unconditional": scores.brier_unconditional if scores.attempts else None,
-            "brier": scores.brier if scores.attempts else None,
-            "attempts": scores.attempts,
-        }
-    )
     models = {
         name: model.model_copy(update={"held_out": evaluation.models.get(name)})
         for name, model in whole.models.items()
     }
     return Fit(
-        artifact=whole.model_copy(update={"models": models, "retry": retry}),
+        artifact=whole.model_copy(update={"models": models}),
         evaluation=evaluation,
         first_tokens={
             name: first_token_ratios(model.speed, [o for o in second if o.model == name])
@@ -187,7 +179,7 @@ def _artifact(
     """Return an artifact, and why some models have no speed in it."""
     artifact, no_speed = without_retries(outcomes, created, data_sha256)
     cells = [(outcome, features_of_outcome(outcome)) for outcome in outcomes]
-    retry = fit_retry(CapabilityModel(artifact), cells)
+    retry = RetryTerms(difficulty=fit_difficulty(CapabilityModel(artifact), cells))
     return artifact.model_copy(update={"retry": retry}), no_speed
 
 
@@ -206,7 +198,7 @@ def without_retries(
         data_sha256=data_sha256,
         outcomes=len(outcomes),
         models={name: _fit_model(by_model[name], speeds[name]) for name in sorted(by_model)},
-        retry=RetryTerms(per_failure=0, pairs=[], brier_unconditional=None, brier=None, attempts=0),
+        retry=RetryTerms(),
     )
     return artifact, {name: found for name, found in speeds.items() if isinstance(found, str)}
 

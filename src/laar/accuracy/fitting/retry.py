@@ -12,7 +12,6 @@ from random import Random
 
 import numpy as np
 
-from laar.accuracy.artifact import RetryTerms
 from laar.accuracy.capability import CapabilityModel
 from laar.accuracy.difficulty import MAX_SPREAD, curves, nodes
 from laar.accuracy.features import Features
@@ -20,20 +19,6 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 
 _MAX_QUERIES = 20_000  # that the spread is fitted on
 _WORTH_A_SPREAD = 2.0  # log likelihood: as much as chance gives one time in twenty
-
-
-def fit_retry(
-    capability: CapabilityModel, outcomes: Sequence[tuple[MeasuredOutcome, Features]]
-) -> RetryTerms:
-    """Fit the retry terms on top of an artifact's unconditional probabilities."""
-    return RetryTerms(
-        per_failure=0.0,
-        pairs=[],
-        brier_unconditional=None,
-        brier=None,
-        attempts=0,
-        difficulty=_spread(capability, outcomes),
-    )
 
 
 def _by_query(
@@ -48,10 +33,13 @@ def _by_query(
     return queries
 
 
-def _spread(
+def fit_difficulty(
     capability: CapabilityModel, outcomes: Sequence[tuple[MeasuredOutcome, Features]]
 ) -> float:
-    """Return the most likely spread of the difficulty, shrunk towards 0."""
+    """Return the most likely spread of the difficulty, shrunk towards 0.
+
+    The models' unconditional probabilities are those of an artifact.
+    """
     from scipy.optimize import minimize_scalar  # type: ignore[import-untyped]  # ships no types
 
     queries = _by_query(outcomes)[:_MAX_QUERIES]

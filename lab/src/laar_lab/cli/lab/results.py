@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from laar.cli.terminal import report_errors
-from laar_lab.cli.lab.options import Backend, Data, Jobs, Keep, lab_console
+from laar_lab.cli.lab.options import NOT_HELD, Backend, Data, Jobs, Keep, lab_console
+
+if TYPE_CHECKING:
+    from laar_lab.results import Stored
 
 
 def results(
@@ -28,6 +32,14 @@ def results(
             min=0.0, help="Leave out experiments that take more minutes than this on two cores."
         ),
     ] = math.inf,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="Run the first seed of stored runs again, and exit with 3 if a number differs."
+            " Those of the code as it is are skipped.",
+        ),
+    ] = False,
     data: Data = None,
     backend: Backend = "loky",
     jobs: Jobs = -1,
@@ -47,6 +59,14 @@ def results(
         directory.mkdir(parents=True, exist_ok=True)
         known = {name: each for name, each in all_experiments().items() if each.claims}
         stored = load(directory)
+        if check:
+            with placed(backend, jobs), kept_in(keep, (data,)):
+                _check([stored[name] for name in names or stored], directory, minutes, data)
+            stored = load(directory)
+            (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+            if any(run.checked and run.checked.differ for run in stored.values()):
+                raise typer.Exit(NOT_HELD)
+            return
         chosen = [find_experiment(name) for name in names or ()] or [
             each
             for each in known.values()
@@ -68,3 +88,25 @@ def results(
                 console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
             (directory / "index.md").write_text(index_of(known, stored), "utf-8")
         (directory / "index.md").write_text(index_of(known, stored), "utf-8")
+
+
+def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path | None) -> None:
+    """Run the first seed of those that are of other code, and store what came of it."""
+    from laar_lab.experiments import find_experiment
+    from laar_lab.results import commit_of, write
+    from laar_lab.stale import check, digest_of_code
+
+    console, code, commit = lab_console(), digest_of_code(), commit_of()
+    for run in runs:
+        experiment = find_experiment(run.experiment)
+        if run.checked is not None and run.checked.code == code:
+            continue
+        if experiment.minutes > minutes or ("--data" in run.command and data is None):
+            console.print(f"{run.experiment}: not checked", highlight=False)
+            continue
+        checked = check(experiment, run, data, commit)
+        write(directory, checked)
+        seen = checked.checked
+        assert seen is not None
+        said = f"{seen.differ} of {seen.numbers} numbers differ; {seen.worst}"
+        console.print(f"{run.experiment}: {said if seen.differ else 'as stored'}", highlight=False)

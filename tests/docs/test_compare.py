@@ -1,0 +1,64 @@
+"""The comparison: its table is made of its data, and each of its cells has evidence."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+_spec = importlib.util.spec_from_file_location("compare", DOCS / "compare.py")
+assert _spec is not None
+assert _spec.loader is not None
+compare = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(compare)
+
+
+def test_the_page_has_the_table_of_the_data() -> None:
+    page = (DOCS / "compare.md").read_text("utf-8")
+    assert compare.written(page, compare.DATA) == page
+
+
+def test_each_cell_has_evidence() -> None:
+    projects = compare.DATA["projects"]
+    for row in compare.DATA["rows"]:
+        assert row.keys() == {"feature", *projects}
+        for name, project in projects.items():
+            cell = row[name]
+            if "file" in cell:
+                assert "package" in project
+                assert len({"has", "lacks"} & cell.keys()) == 1
+            elif "page" in cell:
+                assert cell["page"].startswith("https://")
+                assert "read" in project or "package" in project
+            else:
+                assert (DOCS / cell["see"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ({"file": "a/b.py", "has": "--mesh"}, None),
+        ({"file": "a/b.py", "has": "jwt"}, "a/b.py has no jwt"),
+        ({"file": "a/b.py", "lacks": "jwt"}, None),
+        ({"file": "a/b.py", "lacks": "--m.sh"}, "a/b.py has --mesh"),
+        ({"file": "gone.py", "lacks": "jwt"}, "gone.py is not in the package"),
+    ],
+)
+def test_a_probe_says_what_is_wrong(cell: dict[str, str], expected: str | None) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as package:
+        package.writestr("a/b.py", "flag = '--mesh'")
+    with zipfile.ZipFile(content) as package:
+        assert compare.fault(cell, package) == expected
+
+
+@pytest.mark.slow  # downloads five packages
+def test_every_probe_holds() -> None:
+    for name, project in compare.DATA["projects"].items():
+        if "package" in project:
+            _newest, _count, faults = compare._probe(name)
+            assert not faults, name
