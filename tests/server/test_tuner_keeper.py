@@ -15,7 +15,8 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import LaarError, SettingError
 from laar.server.admin.app import AdminServer
-from laar.server.admin.tuner import TunerKeeper, routes
+from laar.server.admin.server import tuner_routes
+from laar.server.admin.tuner import TunerKeeper
 from laar.server.learning import Learning
 from laar.server.picker import Picker
 from laar.server.state_file import StateFile
@@ -48,7 +49,7 @@ def serve_windows(tuner, count, seconds):
 def test_the_page_gets_the_path_of_the_weights_and_the_objective():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=routes(kept))) as client:
+    with TestClient(Starlette(routes=tuner_routes(kept))) as client:
         shown = client.get("/tuner").json()
     assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
     assert all(window["cost_s"] > 1.0 and window["weights"] for window in shown["windows"])
@@ -59,7 +60,7 @@ def test_the_page_gets_the_path_of_the_weights_and_the_objective():
 def test_freezing_serves_the_best_and_ends_the_climb():
     kept = keeper(window=20)
     serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
-    with TestClient(Starlette(routes=routes(kept))) as client:
+    with TestClient(Starlette(routes=tuner_routes(kept))) as client:
         best = client.get("/tuner").json()["weights"]
         assert client.post("/tuner/freeze").json()["frozen"] is True
     assert dict(kept.tuner.weights(0.0).values) == best
@@ -111,7 +112,7 @@ async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_
     kept = keeper(window=20)
     serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
     for keeping, found in ((kept, True), (None, False)):
-        server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
+        server = AdminServer(Starlette(routes=tuner_routes(keeping)), "127.0.0.1", 0)
         running = asyncio.create_task(server.run_until_stopped())
         url = f"http://127.0.0.1:{server.port}"
         try:
@@ -136,7 +137,7 @@ async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch)
         serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
     port, told, waiting = 0, [], None
     for life in lives:
-        server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
+        server = AdminServer(Starlette(routes=tuner_routes(life)), "127.0.0.1", port)
         running = asyncio.create_task(server.run_until_stopped())
         port = server.port
         if waiting is None:

@@ -112,7 +112,7 @@ class Collectors:
                 self._fleet,
                 source.of,
                 namespace=source.namespace or access.namespace,
-                rules=source.rules,
+                rules=source,
                 clock=self._clock,
                 rng=self._picker.rng,
             )

@@ -1,8 +1,5 @@
 """The tuner in a running picker: made from the settings, kept across restarts, shown and frozen.
 
-    GET  /tuner         the weights, how the climb goes, and its last windows
-    POST /tuner/freeze  serve the best weights found from now on
-
 A climb on live traffic is an experiment on users. Its guard rails are the tuner's own (floors and
 caps, a candidate that is stopped as soon as it hurts, one window's exposure) and this switch.
 
@@ -16,12 +13,8 @@ import logging
 from collections.abc import Mapping
 
 import orjson
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from laar.errors import SettingError
-from laar.server.admin.answers import as_json
 from laar.server.state_file import StateFile
 from laar.settings import Tuning
 from laar.telemetry.problems import Problems
@@ -88,18 +81,3 @@ class TunerKeeper:
         except (OSError, orjson.JSONDecodeError, SettingError) as fault:
             _LOG.warning("tuner.state_file %s can't be used: %s", path, fault)
             return None
-
-
-def routes(keeper: TunerKeeper | None) -> list[Route]:
-    """Return the routes for the admin port; without a tuner they report that it is off."""
-
-    async def show(_request: Request) -> Response:
-        return as_json(keeper.shown() if keeper else {"enabled": False})
-
-    async def freeze(request: Request) -> Response:
-        if keeper:
-            keeper.tuner.freeze()
-            await keeper.state_file.save()
-        return await show(request)
-
-    return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
