@@ -123,9 +123,8 @@ def processor(endpoints: int) -> ExternalProcessor:
         assessor=CapabilityAssessor(capability),
         prefixes=PrefixBeliefs(key=b"bench", max_bytes=128 << 20),
         health=Health(HealthSettings(), rng=rng),
-        on_decided=metrics.decided,
-        on_settled=metrics.settled,
     )
+    director.watch(metrics.decided, metrics.settled)
     return ExternalProcessor(
         director,
         StreamSettings(),

@@ -11,6 +11,7 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import FilterSettings
+from laar.core.interfaces import Weights
 from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -18,7 +19,6 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning.tuner import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
@@ -284,12 +284,15 @@ def test_a_part_that_fails_degrades_the_decision_and_says_so(parts, reason):
 
 
 def test_whoever_watches_may_fail_and_costs_nothing():
-    d = director(*FLEET, on_decided=lambda _decision: 1 / 0, on_settled=lambda *_: 1 / 0)
+    d, seen = director(*FLEET), []
+    d.watch(lambda _decision: 1 / 0, lambda *_: 1 / 0)
+    d.watch(seen.append, lambda *end: seen.append(end))
     decision = d.decide(request(), 0.0)
     assert d.table.in_flight.sum() == 1
     d.settle(decision, OK)
     assert not d.table.in_flight.any()
     assert d.degraded["watching"] == 2
+    assert seen == [decision, (decision, OK)]
 
 
 def test_a_prompt_comes_back_to_where_its_prefix_is_and_a_failed_one_is_forgotten():

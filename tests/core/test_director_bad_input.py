@@ -13,8 +13,8 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
+from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.tuner import Tuner
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 MAX_BYTES = 1 << 20

@@ -11,10 +11,10 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import ROLE_LABEL, EndpointSpec
 from laar.core.request import Api, Request
-from laar.explain.decision_record import record_of
 from laar.explain.record import explained
 from laar.health import GOOD, USELESS, Health, HealthSettings, Kind, Reply, Word
 from laar.policies import POLICY_NAMES, build_policies
+from laar.telemetry.decisions import record_of
 
 A, B, C = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 
@@ -260,8 +260,7 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     decision = d.decide(request(), now)
     d.replied(decision, Reply(status=500), now)
     d.settle(decision, end(500, latency_s=0.0))
-    specs = {int(slot): d.table.spec(int(slot)) for slot in d.table.active}
-    shown = explained(record_of(d.decide(request(), now), specs, d.table, 1000.0))
+    shown = explained(record_of(d.decide(request(), now), d.table, 1000.0))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
     assert left["why"].startswith("failing (status): the next trial is due in ")

@@ -9,12 +9,12 @@ from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
-from laar.core.interfaces import NoRoomError
+from laar.core.interfaces import NoRoomError, Weights
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner, Weights
+from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.tuner import Tuner
 
 BOUNDS = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0)}
 START = {"k_rtt": 1.0, "k_queue": 0.7}

@@ -16,9 +16,9 @@ from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
-from laar.explain.decision_record import record_of
 from laar.explain.sentence import sentence
 from laar.policies import build_policies
+from laar.telemetry.decisions import record_of
 
 MODELS = ("known", "thin", "slow")
 EVIDENCE = {"known": 100.0, "thin": 5.0, "slow": 0.0}
@@ -119,7 +119,6 @@ def test_the_explanation_says_what_is_known() -> None:
         decision = d.preview(request, 0.0)
         if decision.reason == "explore":
             break
-    specs = {slot: d.table.spec(slot) for slot in range(len(MODELS))}
-    text = sentence(record_of(decision, specs, d.table, 0.0))
+    text = sentence(record_of(decision, d.table, 0.0))
     assert "thin" in text
     assert "only 7 outcomes" in text

@@ -16,11 +16,10 @@ from laar.core.filters import FilterSettings
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
-from laar.explain.decision_record import record_of
 from laar.explain.record import MAX_ROWS, explained, shown
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.telemetry.decisions import DecisionMemory
+from laar.telemetry.decisions import DecisionMemory, record_of
 from laar.telemetry.tracing import attributes
 
 ALIASES = {"auto": (), "few": ("slow",)}
@@ -86,8 +85,7 @@ def request(model="auto", **fields):
 
 def record(director, asked=None, now=0.0):
     table = director.table
-    specs = {int(slot): table.spec(int(slot)) for slot in table.active}
-    return record_of(director.decide(asked or request(), now), specs, table, 1000.0)
+    return record_of(director.decide(asked or request(), now), table, 1000.0)
 
 
 def told(director, asked=None, now=0.0):

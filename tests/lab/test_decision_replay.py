@@ -69,16 +69,17 @@ class Picker:
         table.replace("test", [EndpointSpec(address=a, models=(m,)) for a, m in models.items()])
         self.now = 0.0
         self.log = DecisionLog(path, max_bytes=max_bytes, on_problem=lambda problem: None)
-        memory = DecisionMemory(table, wall_clock=lambda: 1.7e9 + self.now, on_settled=self.log.add)
+        memory = DecisionMemory(
+            table, wall_clock=lambda: 1.7e9 + self.now, on_settled=[self.log.add]
+        )
         self.director = Director(
             table,
             build_policies(CostWeights()),
             settings,
             rng=random.Random(1),
             assessor=Known(),
-            on_decided=memory.decided,
-            on_settled=memory.settled,
         )
+        self.director.watch(memory.decided, memory.settled)
 
     async def serve(self, count: int) -> None:
         """One request each second, in threes of which the first ends last; a file each."""

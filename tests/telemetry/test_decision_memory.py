@@ -40,7 +40,7 @@ def director(endpoints=3, **hooks):
 def remembering(endpoints=3, **limits):
     made = director(endpoints)
     memory = DecisionMemory(made.table, wall_clock=lambda: 5.0, **limits)
-    made._on_decided, made._on_settled = memory.decided, memory.settled
+    made.watch(memory.decided, memory.settled)
     return made, memory
 
 
@@ -123,10 +123,9 @@ class Logged:
         self.log = DecisionLog(path, on_problem=self.problems.append, **limits)
         self.director = director()
         memory = DecisionMemory(
-            self.director.table, wall_clock=lambda: 5.0, on_settled=self.log.add
+            self.director.table, wall_clock=lambda: 5.0, on_settled=[self.log.add]
         )
-        self.director._on_decided = memory.decided
-        self.director._on_settled = memory.settled
+        self.director.watch(memory.decided, memory.settled)
 
     def decide(self, count):
         ids = []

@@ -13,15 +13,19 @@ from laar.telemetry.history import BIN_S, BINS, MAX_SAMPLES, History
 
 
 def ended(ttft_s: float | None = None, *, ok: bool = True) -> Any:
-    end = SimpleNamespace(ok=ok, ttft_s=ttft_s, cached_tokens=30, prompt_tokens=120)
-    return SimpleNamespace(end=end)
+    end = SimpleNamespace(ok=ok, ttft_s=ttft_s, latency_s=1.0, cached_tokens=30, prompt_tokens=120)
+    return SimpleNamespace(end=end, now=4.0)
+
+
+def decision(now: float) -> Any:
+    return SimpleNamespace(now=now)
 
 
 @given(st.lists(st.floats(0, 3 * BIN_S * BINS), max_size=200), st.floats(0, BIN_S * BINS))
 def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later: float) -> None:
     history = History(random.Random(1))
     for at in sorted(times):
-        history.decided(at)
+        history.decided(decision(at))
     now = max(times, default=0.0) + later
     last = int(now // BIN_S)
     expected = [sum(int(at // BIN_S) == n for at in times) for n in range(last - BINS + 1, last)]
@@ -31,7 +35,7 @@ def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later:
 
 def test_what_was_not_measured_is_none_and_not_zero() -> None:
     history = History(random.Random(1))
-    history.decided(5.0)
+    history.decided(decision(5.0))
     curves = history.curves(BIN_S + 1)
     for name in ("ttft_s", "ttca_s", "hits", "failed"):
         assert set(curves[name]) == {None}  # type: ignore[call-overload]
@@ -40,7 +44,7 @@ def test_what_was_not_measured_is_none_and_not_zero() -> None:
 def test_shares_and_medians_of_a_bin() -> None:
     history = History(random.Random(1))
     for number in range(10_000):
-        history.settled(ended(0.001 * number, ok=number % 4 > 0), 5.0)
+        history.settled(ended(0.001 * number, ok=number % 4 > 0))
     curves: Any = history.curves(BIN_S + 1)
     assert curves["failed"][-1] == 0.25
     assert curves["hits"][-1] == 0.25

@@ -34,10 +34,10 @@ class Fleet:
             DirectorSettings(),
             rng=random.Random(1),
             prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 24),
-            on_decided=lambda decision: self.pools.decided(decision),
         )
         self.settings = FlowSettings()
         self.pools = PoolMetrics(self.director, self.settings, clock=lambda: self.now)
+        self.director.watch(decided=self.pools.decided)
         self._asked = 0
 
     def request(self, **fields: object) -> Request:

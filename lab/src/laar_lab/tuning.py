@@ -1,6 +1,6 @@
 """The hill-climb in the lab: a trace is replayed against a fleet until the tuner freezes.
 
-The director is the one that serves and has the tuner in it, exactly as in `laar serve`. When the
+The director is the one that serves. When the
 trace ends it begins again, with other prompts of the same shape: a second pass over the very same
 ones would find them all cached.
 """
@@ -10,14 +10,17 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import numpy as np
+import yaml
 
 from laar.core.policy import Policy
+from laar.datalayer.weights_file import WeightsFile
 from laar.errors import SettingError
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
+from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.tuner import Tuner
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
@@ -92,6 +95,20 @@ def _other(arrival: Arrival, number: int) -> Prompt:
     blocks = array("Q")
     blocks.frombytes((np.frombuffer(arrival.prompt.blocks, np.uint64) ^ mask).tobytes())
     return replace(arrival.prompt, blocks=blocks)
+
+
+def write_weights(path: Path, export: Mapping[str, object]) -> None:
+    """Write the export of a tuner.
+
+    Raises:
+        SettingError: the file can't be written.
+    """
+    known = {name: export[name] for name in WeightsFile.model_fields if name in export}
+    text = yaml.safe_dump({"policy": "laar", **known}, sort_keys=False, width=100)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as fault:
+        raise SettingError(f"{path}: can't be written: {fault.strerror}") from None
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:

@@ -26,6 +26,9 @@ P = ParamSpec("P")
 class Attempts:
     """Begins, follows and ends the attempts of a request. Without health no call does anything.
 
+    `begin`, `replied` and `ended`, which nearly every request needs, are made with health only, and
+    guarded by the director; all others are guarded here.
+
     Args:
         health: learns which endpoints answer; None where it is not kept.
         table: the endpoints.
@@ -34,6 +37,8 @@ class Attempts:
 
     def __init__(self, health: Health | None, table: EndpointTable, faults: Faults) -> None:
         self._table = table
+        if health is not None:
+            self._health = health
 
         def part(call: Callable[Concatenate[Health, P], None]) -> Callable[P, None]:
             if health is None:
@@ -41,14 +46,10 @@ class Attempts:
 
             return guarded(partial(call, health), "health", faults)
 
-        self.begin = part(self._begin)
-        """Begins the attempt at the endpoint of a decision."""
         self.begin_prefill = part(self._begin_prefill)
         """Begins the attempt at the endpoint that reads its prompt, if that is another."""
         self.begin_at_server = part(self._begin_at_server)
         """Begins the attempt at the endpoint that serves, as Envoy reports it."""
-        self.replied = part(self._replied)
-        """Notes the status of the answer, or a later error."""
         self.passed_over = part(self._passed_over)
         """Notes that Envoy tried these endpoints before the one that answers, if one does."""
         self.gone = part(self._gone)
@@ -57,14 +58,13 @@ class Attempts:
         """Note that an answer which is no refusal has begun, or goes on."""
         self.prefilled = part(self._prefilled)
         """Notes that the prompt was read where another endpoint answers."""
-        self.ended = part(self._ended)
-        """Ends all attempts of a request."""
         self.drop = part(Health.drop)
         """Forgets a slot: its endpoint left."""
 
-    def _begin(self, health: Health, decision: Decision, now: float) -> None:
+    def begin(self, decision: Decision) -> None:
+        """Begin the attempt at the endpoint of a decision."""
         if decision.view is not None and not decision.request.shadow:
-            self._send(health, decision, now, timed=True)
+            self._send(self._health, decision, decision.now, timed=True)
 
     def _begin_at_server(self, health: Health, decision: Decision, now: float | None) -> None:
         if decision.view is not None and now is not None:
@@ -101,13 +101,13 @@ class Attempts:
                 timed=False,
             )
 
-    def _replied(
-        self, health: Health, decision: Decision, reply: Reply, now: float, *, read: bool
-    ) -> None:
-        flight = decision.flight
-        # What a body shows later was a good answer by its head, and counts once.
-        is_later = flight.attempt is not None and flight.attempt.is_accepted and not reply.event
-        excused = not is_later and self._judge(health, decision, reply, now) is Kind.REQUEST
+    def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
+        """Note the status of the answer, or a later error."""
+        flight, health, excused = decision.flight, self._health, False
+        if reply.event or reply.status >= 500 or flight.unjudged or health.blames:  # hardly ever
+            # What a body shows later was a good answer by its head, and counts once.
+            is_later = flight.attempt is not None and flight.attempt.is_accepted and not reply.event
+            excused = not is_later and self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""
@@ -128,11 +128,8 @@ class Attempts:
                 flight.attempt = None  # if the same one answers after all, that is another attempt
 
     def _judge(self, health: Health, decision: Decision, reply: Reply | None, now: float) -> Kind:
-        """Judges the attempts that Envoy went on from; returns why they failed."""
+        """Judge the attempts that Envoy went on from; return why they failed."""
         flight = decision.flight
-        is_bad = reply is None or reply.event or reply.status >= 500
-        if not (flight.unjudged or is_bad or health.blames):
-            return Kind.RETRIED  # as nearly always
         failed = [slot for slot, _ in flight.unjudged]
         if reply is not None:
             failed.append(flight.slot)
@@ -156,8 +153,9 @@ class Attempts:
             health.answering(held.attempt, now)
             health.replied(held.attempt, Reply(status=200, found=GOOD), now)
 
-    def _ended(self, health: Health, decision: Decision, end: Completion) -> None:
-        flight, now = decision.flight, decision.now + end.latency_s
+    def ended(self, decision: Decision, end: Completion) -> None:
+        """End all attempts of a request."""
+        flight, now, health = decision.flight, decision.now + end.latency_s, self._health
         if flight.unjudged:  # no endpoint answered
             self._judge(health, decision, None, now)
         if flight.attempt is not None:

@@ -15,7 +15,7 @@ from laar.core.apart import Prefillers, kin_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
-from laar.core.request import Request
+from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
 from laar.health import Health, Standing
@@ -44,6 +44,7 @@ class Group:
         pace: how many times slower than its siblings each is; None where none is.
         typical_s: seconds of a whole answer of each, where `pace` is known.
         prefillers: the endpoints that may read prompts for them; None where none may.
+        weights: the group of cached prefixes that the name shares (`EndpointTable.weights`).
     """
 
     able: Slots
@@ -62,6 +63,7 @@ class Group:
     pace: Floats | None = None
     typical_s: Floats | float = 0.0
     prefillers: Prefillers | None = None
+    weights: str = ""
 
 
 class Candidates:
@@ -82,26 +84,10 @@ class Candidates:
         self._version = -1
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
-        """The candidates for a request, within a subset of the endpoints.
+        """The candidates for a request's model name, of its pool, within a subset of the endpoints.
 
-        Raises:
-            RequestError: as `group`.
-        """
-        return self.group(request.model, subset, now, request.pool, generates=request.generates)
-
-    def group(
-        self,
-        model: str,
-        subset: frozenset[str] | None,
-        now: float,
-        pool: str = "",
-        *,
-        generates: bool | None = None,
-    ) -> Group:
-        """The candidates for a model name, of one pool; every one of both when empty.
-
-        `generates` is true for engines that write texts, false for those that do not, as a virtual
-        name asks for, where there are any of them; None for all.
+        Empty names stand for all. Of a virtual name's, those that write texts, or do not, as the
+        request asks for, where there are any of them.
 
         Raises:
             RequestError: 404 when no endpoint serves the model, 503 when no endpoint is left.
@@ -111,28 +97,24 @@ class Candidates:
             health.look(now)
         if self._version != self._table.version:
             self._version = self._table.version
-            self._groups.clear()  # at most one for each served name in each pool
-        group = self._groups.get((pool, model, generates)) if subset is None else None
+            self._groups.clear()  # at most three for each served name in each pool
+        key = request.pool, request.model, False if request.encodes else GENERATES[request.api]
+        group = self._groups.get(key) if subset is None else None
         if (
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
             or (health is not None and group.health != health.version)
         ):
-            group = self._work_out(model, subset, now, pool, generates)
+            group = self._work_out(key, subset, now)
             if subset is None:
-                self._groups[pool, model, generates] = group
+                self._groups[key] = group
         return group
 
     def _work_out(
-        self,
-        model: str,
-        subset: frozenset[str] | None,
-        now: float,
-        pool: str,
-        generates: bool | None,
+        self, key: tuple[str, str, bool | None], subset: frozenset[str] | None, now: float
     ) -> Group:
-        table = self._table
+        table, (pool, model, generates) = self._table, key
         if not len(table):
             raise RequestError(503, "no-endpoints", "no endpoint is known", retry_after_s=1)
         able = self._serving(model)
@@ -165,6 +147,7 @@ class Candidates:
             at=now,
             until=now + MAX_AGE_S,
             readings=table.readings,
+            weights=table.weights(model),
         )
         if self._health is not None:
             self._ask(self._health, group, now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.hedging import HedgeAdvice, advice
-from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
+from laar.core.interfaces import Assessor, Fault, Fits, View, Weights, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
@@ -36,9 +36,6 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
-
-if TYPE_CHECKING:
-    from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
 """The priority of a request for an engine that takes one, lower first; for flow control."""
@@ -102,6 +99,7 @@ class Chooser:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Chooses by other settings from now on."""
         self.settings = self._views.settings = settings
+        self._quadratic = settings.quadratic
         self.policies = policies
         self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
         self._table.use_aliases(settings.aliases)
@@ -142,39 +140,49 @@ class Chooser:
                 endpoints have several, 503 when no endpoint can be chosen.
             NoRoomError: no candidate has room.
         """
-        group = self._group(request, now)
+        if request.response_id:
+            group = self._group(request, now)
+        else:
+            group = self.candidates.of(request, request.subset, now)
         if request.api is Api.OPAQUE:
             return self._draw(request, group.slots, now, new_id)
         if not request.model and len(group.models) > 1:
             raise RequestError(
                 400, "no-model", "`model` must be given: the endpoints serve more than one"
             )
-        earlier = parse_tried(request.tried, self._table.models)
-        self.ignored_tried += earlier.ignored
-        trial = self._trial_due(request, earlier.models, group.standing, now)
-        if trial is not None:
-            group = self.candidates.with_trial(group, trial, now)
-        prefillers = None
-        apart = self.settings.apart != "never"
-        if group.prefillers is not None and apart and may_be_apart(request):
-            prefillers = group.prefillers
-        policy = self._policy(request)
-        tuned = self._tuned(policy, request, now)
+        earlier: Sequence[str] = ()
+        if request.tried:
+            earlier, ignored = parse_tried(request.tried, self._table.models)
+            self.ignored_tried += ignored
+        standing, trial = group.standing, None
+        if standing is not None and standing.trials:
+            trial = self._trial_due(request, earlier, standing, now)
+            if trial is not None:
+                group = self.candidates.with_trial(group, trial, now)
+        prefillers = group.prefillers
+        if prefillers is not None and (self.settings.apart == "never" or not may_be_apart(request)):
+            prefillers = None
+        policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
+        tuned = None if self._weights is None else self._tuned(policy, request, now)
         view, chain, degraded = self._views.view(
-            request, earlier.models, group, prefillers, tuned.values if tuned else None, now
+            request, earlier, group, prefillers, tuned.values if tuned else None, now
         )
         tries = trial is not None
-        ranked = self._rank(policy, view, room, group.standing, degraded, on_trial=tries)
+        ranked = self._rank(policy, view, room, standing, degraded, on_trial=tries)
         at = ranked.order[0]
         slot = group.slots.item(at)
-        spec = self._table.spec(slot)
+        spec, served = self._table.by_slot[slot], request.model
         model = spec.models[0]
-        served = self._table.sent_name(spec, request.model)
+        if served not in spec.models:
+            served = self._table.sent_name(spec, served)
         tokens = view.tokens.item(at)
-        tried = with_model(earlier.models, model)
+        tried = with_model(earlier, model) if earlier else (model,)
         exhausted = self._exhausted(policy, view, ranked.fits, group, tried)
-        prefiller = choose_prefiller(view, at, self._health, now)
-        once = self._fails_everywhere(request, chain, group.standing, now)
+        prefiller = None
+        if view.apart is not None:
+            prefiller = choose_prefiller(view, at, self._health, now)
+        health = self._health
+        once = health is not None and health.blames and self._is_culprit(request, chain, group, now)
         return Decision(
             id=new_id(),
             request=request,
@@ -192,7 +200,7 @@ class Chooser:
             tried=tried,
             exhausted=exhausted,
             tokens=tokens,
-            weight=tokens * (1.0 + tokens / self.settings.quadratic),
+            weight=tokens * (1.0 + tokens / self._quadratic),
             uncached_tokens=tokens - view.cached_tokens.item(at) if prefiller is None else 0.0,
             prefiller=prefiller,
             view=view,
@@ -204,7 +212,7 @@ class Chooser:
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=ranked.on_trial,
             once=once,
-            left_out=group.standing.left_out if group.standing is not None else None,
+            left_out=standing.left_out if standing is not None else None,
             hedge=self._hedge(view, ranked.eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
                 slot=slot,
@@ -217,9 +225,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """The candidates; where an earlier answer is named, those that may have it."""
-        if not request.response_id:
-            return self.candidates.of(request, request.subset, now)
+        """The candidates for a request that names an earlier answer: those that may have it."""
         subset = self._stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self._stored.check(request, subset, len(group.able))
@@ -241,11 +247,12 @@ class Chooser:
         out, and this request is to try it.
         """
         kept, scores = _score(policy, view)
-        able = able_to_take(view, room)
+        able = able_to_take(view, room) if room is not None or self._table.windowed else None
         eligible = able
         if self.settings.retries == NEW_MODEL and view.request.tried:
             eligible = prefer(eligible, "tried", least_tried(view.times_tried, eligible))
-        eligible = prefer(eligible, "policy", kept)
+        if kept is not None:
+            eligible = prefer(eligible, "policy", kept)
         may = None if eligible is None else eligible.may
         if may is not None and not may[scores.argmax()]:
             view.reason = ""  # it was about a candidate that is out now
@@ -256,7 +263,7 @@ class Chooser:
             reason = reason or "trial"
         elif standing is not None and standing.all_failing:
             reason = reason or "all-failing"
-        if not reason:
+        if not reason and view.reported is not None:
             first = to_explore(view, may, scores)
             reason = "" if first is None else EXPLORE
         masks = () if eligible is None else eligible.masks
@@ -301,35 +308,29 @@ class Chooser:
         )
 
     def _policy(self, request: Request) -> Policy:
-        if request.policy and self.settings.allow_policy_header:
-            policy = self.policies.get(request.policy)
-            if policy is not None:
-                return policy
-        return self.policies[self.settings.policy]
+        """Return the policy that a request names, where it may and there is one."""
+        name = self.settings.policy
+        if self.settings.allow_policy_header and request.policy in self.policies:
+            name = request.policy
+        return self.policies[name]
 
     def _trial_due(
-        self, request: Request, tried: Sequence[str], standing: Standing | None, now: float
+        self, request: Request, tried: Sequence[str], standing: Standing, now: float
     ) -> int | None:
         """The slot that this request is to try; none whose model was wrong on it before."""
-        if self._health is None or standing is None or not standing.trials or request.shadow:
+        if self._health is None or request.shadow:
             return None
         slot = self._health.due(standing, now)
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
-    def _fails_everywhere(
-        self, request: Request, chain: Chain | None, standing: Standing | None, now: float
-    ) -> bool:
+    def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
         """Whether another endpoint would most likely fail the request too, and only this request.
 
         Where all fail, no request is to blame: one of them may be back.
         """
-        health = self._health
-        return (
-            health is not None
-            and health.blames
-            and not (standing is not None and standing.all_failing)
-            and health.is_culprit(traits(request, chain), now)
-        )
+        if self._health is None or (group.standing is not None and group.standing.all_failing):
+            return False
+        return self._health.is_culprit(traits(request, chain), now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
         """The tuner's weights for this decision; None for the policy's own.
@@ -337,9 +338,9 @@ class Chooser:
         Weights stay the same until a decision has used them: previews, and requests that have to
         wait, leave no hole in a window.
         """
-        if self._weights is None or policy.name != self.settings.policy or request.shadow:
+        if policy.name != self.settings.policy or request.shadow:
             return None
-        if self._next_weights is None:
+        if self._next_weights is None and self._weights is not None:
             self._next_weights = self._weights(now)
         return self._next_weights
 
@@ -396,9 +397,8 @@ class Chooser:
         """Counts and reports the parts of the policy that failed; the reason of the decision."""
         reason = ""
         for fault in view.faults:
-            self._faults[fault.part] += 1
             self._on_fault(fault)
-            reason = self._faults.reason(fault.part)
+            reason = self._faults.degraded(fault.part)
         return reason
 
     def _fallbacks(
@@ -415,12 +415,13 @@ class Chooser:
         key and a base path are those of every endpoint in the list.
         """
         table, found = self._table, list[str]()
-        first = table.spec(slots.item(order[0]))
+        by_slot = table.by_slot
+        first = by_slot[slots.item(order[0])]
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
             slot = slots.item(position)
-            spec = table.spec(slot)
+            spec = by_slot[slot]
             if (served and served not in spec.models) or spec.rank != first.rank:
                 continue
             if spec.way is not first.way and not spec.way.is_asked_like(first.way):
@@ -454,7 +455,7 @@ class _Ranked(NamedTuple):
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
     """The candidates that the policy's filters leave, and the scores of all."""
-    kept = policy.keep(view)
+    kept = policy.keep(view) if policy.filters else None
     try:
         scores = policy.score(view)
         if math.isfinite(np.add.reduce(scores)):

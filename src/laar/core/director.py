@@ -5,7 +5,8 @@ request: two requests of a burst never see the same idle endpoint. `settle` undo
 exactly once, however the request ended, and passes the completion to the learners.
 
 A fault in an estimator, a learner or an observer never fails a request: each part is guarded
-(`laar.core.guards`), and a decision made without one gives that as its reason (`degraded-*`).
+(`laar.core.guards`), and a decision made without one gives that as its reason (`degraded-*`). What
+learns from decisions and observes them is four lists of steps, in the order in which they are made.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from laar.core.decision import (
 )
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
-from laar.core.guards import Faults, guarded
+from laar.core.guards import Faults, Step, guarded, take
 from laar.core.interfaces import (
     Assessor,
     Fault,
@@ -61,8 +62,6 @@ class Director:
         tuner: sets the weights of the settings' policy, decision by decision, and gets their
             outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to assume that all do.
-        on_decided: called with every decision, after the reservation.
-        on_settled: called with every decision and its completion, once.
         on_fault: called with every part of a policy that failed on a request.
     """
 
@@ -78,8 +77,6 @@ class Director:
         prefixes: PrefixBeliefs | None = None,
         tuner: WeightSource | None = None,
         health: Health | None = None,
-        on_decided: Callable[[Decision], None] = lambda _decision: None,
-        on_settled: Callable[[Decision, Completion], None] = lambda _decision, _end: None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
         self.table = table
@@ -104,19 +101,26 @@ class Director:
             faults=faults,
             on_fault=on_fault,
         )
-        self._lessons = Lessons(
+        lessons = self._lessons = Lessons(
             table,
             engines=self.engines,
             assessor=self.assessor,
             prefixes=self.prefixes,
             faults=faults,
         )
-        self._attempts = Attempts(health, table, faults)
+        attempts = self._attempts = Attempts(health, table, faults)
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
-        self._on_decided = guarded(on_decided, "watching", faults)
-        self._on_settled = guarded(on_settled, "watching", faults)
+        entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
+        self._entering = entering
+        self._on_chosen: list[Step] = [*entering, ("learning", lessons.begin)]
+        self._on_counted: list[Step] = []
+        self._on_end: list[Step] = [("learning", lessons.engine_ended)]
+        self._on_released: list[Step] = [("learning", lessons.ended)]
+        if health is not None:
+            self._on_counted.append(("health", attempts.begin))
+            self._on_released.insert(0, ("health", attempts.ended))
         # A part that fails must not leave the table half changed.
         self._drops: list[Callable[[int], object]] = [
             guarded(self.engines.drop, "learning", faults),
@@ -160,6 +164,17 @@ class Director:
         """Names of tried models that no endpoint's model has."""
         return self._chooser.ignored_tried
 
+    def watch(
+        self,
+        decided: Callable[[Decision], object] | None = None,
+        settled: Callable[[Decision, Completion], object] | None = None,
+    ) -> None:
+        """Call `decided` with each decision, once reserved, and `settled` with each one's end."""
+        if decided is not None:
+            self._on_counted.append(("watching", decided))
+        if settled is not None:
+            self._on_released.append(("watching", settled))
+
     def on_left(self, forget: Callable[[int], None]) -> None:
         """Calls this as well with the slot of each endpoint that leaves."""
         self._drops.append(forget)
@@ -179,17 +194,16 @@ class Director:
     ) -> Decision:
         """Chooses an endpoint, and reserves it. Arguments and errors are those of `choose`."""
         decision = self._chooser.choose(request, now, room, priority, new_id=self._new_id)
-        self._chooser.decided(decision)
+        if self.tuner is not None:
+            self._chooser.decided(decision)
         flight = decision.flight
-        flight.receipt = self._note_prefix(decision, now)
-        self._lessons.begin(decision, now)
+        take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
         if decision.prefiller is not None:
             self._begin_prefill(decision, decision.prefiller, now)
         if flight.adapter:
             self.adapters.sent(flight.slot, flight.adapter)
-        self._attempts.begin(decision, now)
-        self._on_decided(decision)
+        take(self._on_counted, self.degraded, decision)
         return decision
 
     def preview(self, request: Request, now: float, room: Fits | None = None) -> Decision:
@@ -208,7 +222,12 @@ class Director:
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
         """The endpoint's status came, or an error later; `read` if its body is seen."""
-        self._attempts.replied(decision, reply, now, read=read)
+        if self.health is None:
+            return
+        try:
+            self._attempts.replied(decision, reply, now, read=read)
+        except Exception:  # noqa: BLE001 - a guard without a call of its own
+            self.degraded["health"] += 1
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
         """Notes that Envoy tried these endpoints, in this order, before the one that answers."""
@@ -247,8 +266,9 @@ class Director:
         _move_to_model(flight, self.table.spec(slot).models[0])
         flight.slot = slot
         flight.address = address
-        flight.receipt = self._note_prefix(decision, decision.now)
-        self._lessons.begin(decision, decision.now if now is None else now, moved=True)
+        flight.receipt = None
+        take(self._entering, self.degraded, decision)
+        self._lessons.begin_again(decision, decision.now if now is None else now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
@@ -287,21 +307,20 @@ class Director:
         flight.settled = True
         if flight.attempt is not None and flight.attempt.useless:
             end.error = True  # what is no answer teaches nothing but that
-        self._lessons.engine_ended(decision, end)
-        self._end_prefill(decision, None, ok=end.ok)
+        take(self._on_end, self.degraded, decision, end)
+        if flight.prefilling is not None:
+            self._end_prefill(decision, None, ok=end.ok)
         self._release(decision)
         if end.response_id:
             self.keeps(decision, end.response_id)
-        self._attempts.ended(decision, end)
-        self._lessons.ended(decision, end)
-        self._on_settled(decision, end)
+        take(self._on_released, self.degraded, decision, end)
 
     # -- the records of a request at its endpoint ----------------------------------------------
 
-    def _note_prefix(self, decision: Decision, now: float) -> Receipt | None:
-        if decision.chain is None or self._insert is None:
-            return None
-        return self._insert(decision.flight.slot, decision.chain, now)
+    def _enter_prefix(self, decision: Decision) -> None:
+        prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
+        if prefixes is not None and chain is not None:
+            flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Counts the prompt where it is read, if that is elsewhere."""

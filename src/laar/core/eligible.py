@@ -45,16 +45,13 @@ class Eligible:
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
-def able_to_take(view: View, room: Fits | None) -> Eligible | None:
-    """The candidates where the prompt fits, and that have room; None where nothing is asked.
+def able_to_take(view: View, room: Fits | None) -> Eligible:
+    """The candidates where the prompt fits, and that have room.
 
     Raises:
         NoRoomError: no candidate where it fits has room.
     """
-    windowed = view.table.windowed
-    if not windowed and room is None:
-        return None
-    fits = _fits_window(view) if windowed else np.ones(len(view.slots), np.bool_)
+    fits = _fits_window(view) if view.table.windowed else np.ones(len(view.slots), np.bool_)
     if room is None:
         return Eligible(fits, (("window", fits),))
     roomy = room(view)
@@ -64,10 +61,8 @@ def able_to_take(view: View, room: Fits | None) -> Eligible | None:
     return Eligible(both, (("window", fits), ("room", roomy)))
 
 
-def prefer(able: Eligible | None, cause: Cause, keep: Mask | None) -> Eligible | None:
+def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
     """Those of the candidates that a mask keeps; `able` unchanged where it keeps none of them."""
-    if keep is None:
-        return able
     if able is None:
         return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
     both = able.may & keep

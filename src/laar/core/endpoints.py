@@ -123,7 +123,8 @@ class EndpointTable:
         """Length of the columns: every slot is below it."""
         self._free: list[int] = []
         self._specs: list[EndpointSpec | None] = []
-        self._listed: Sequence[EndpointSpec] = ()
+        self.by_slot: Mapping[int, EndpointSpec] = {}
+        """The endpoints by slot, ascending; another object once any of it changes."""
         self._slot_of: dict[str, int] = {}
         self._members = Membership()
         self._names = Names((), self._members.aliases)
@@ -244,7 +245,7 @@ class EndpointTable:
 
     def _reindex(self) -> None:
         specs = [(slot, spec) for slot, spec in enumerate(self._specs) if spec is not None]
-        self._listed = tuple(spec for _, spec in specs)
+        self.by_slot = dict(specs)
         self._names = Names(specs, self._members.aliases)
         self.models = self._names.models
         ids = {name: at for at, name in enumerate(self.models)}
@@ -268,9 +269,7 @@ class EndpointTable:
 
     def spec(self, slot: int) -> EndpointSpec:
         """The endpoint in an active slot."""
-        spec = self._specs[slot]
-        assert spec is not None
-        return spec
+        return self.by_slot[slot]
 
     def address(self, slot: int) -> str:
         """Return the key of a slot's endpoint, also while it leaves; empty for a free slot."""
@@ -284,7 +283,7 @@ class EndpointTable:
 
     def specs(self) -> Sequence[EndpointSpec]:
         """All endpoints, in slot order."""
-        return self._listed
+        return tuple(self.by_slot.values())
 
     def slot(self, key: str) -> int:
         """Return the slot of an endpoint in the set, by its key, else -1."""

@@ -1,14 +1,15 @@
 """Guards: a part that fails costs its own share of a decision, never the request.
 
-Learners, estimators and observers are wrapped once, when the director is built. A wrapped call
-returns None after a fault and counts it; the caller continues with a simpler substitute.
+What learns from each request or observes it is a list of steps (`take`). Calls that few requests
+need are wrapped (`guarded`): a wrapped call returns None after a fault, and the caller continues
+with a simpler substitute. Faults are counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Literal, ParamSpec, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from laar.core.interfaces import PolicyPart
 
@@ -21,12 +22,26 @@ Reasoned = Literal["assessor", "prefixes", PolicyPart]
 Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
 
+Step = tuple[Part, Callable[..., object]]
+"""A call that belongs to a part."""
+
+
 class Faults(Counter[str]):
     """How often each part has failed."""
 
-    def reason(self, part: Reasoned) -> str:
-        """The reason code of a decision made without the part."""
+    def degraded(self, part: Reasoned) -> str:
+        """Count a fault; return the reason code of a decision that is made without the part."""
+        self[part] += 1
         return f"degraded-{part}"
+
+
+def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
+    """Make all calls; a fault in one is counted, and the next follow."""
+    for part, call in steps:
+        try:
+            call(*args)
+        except Exception:  # noqa: BLE001 - this is the guard
+            faults[part] += 1
 
 
 def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:

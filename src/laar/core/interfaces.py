@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -24,9 +24,30 @@ from laar.core.request import Request
 from laar.prefix import Chain
 from laar.prefix.beliefs import Demand
 
-if TYPE_CHECKING:
-    from laar.tuning.tuner import Weights
-    from laar.tuning.windows import Observed
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a decision, and the tag for the request's `Observed`."""
+
+    version: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The outcome of one request.
+
+    Args:
+        version: `Weights.version` at the decision.
+        ttft_s: time to first token; the whole time when the answer was not streamed.
+        e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
+        ok: whether an answer came.
+    """
+
+    version: int
+    ttft_s: float
+    e2e_s: float
+    ok: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +205,7 @@ class NoRoomError(Exception):
 
 
 class WeightSource(Protocol):
-    """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
+    """Sets a policy's weights while requests flow, as the climbs of laar-lab do."""
 
     def weights(self, now: float) -> Weights:
         """The weights for one decision; asked once for each."""

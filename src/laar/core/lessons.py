@@ -8,13 +8,14 @@ from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor, WeightSource
+from laar.core.interfaces import Assessor, Observed, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.tuning.windows import Observed
 
 
 class Lessons:
     """Hands each learner its part; a learner that fails keeps none of the others from theirs.
+
+    `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
 
     Args:
         table: the endpoints.
@@ -39,15 +40,12 @@ class Lessons:
         self._faults = faults
         self._usage = guarded(assessor.usage, "learning", faults)
         self._observe: Callable[[Observed, float], None] | None = None
-        self.begin = guarded(self._begin, "learning", faults)
-        """Begins the engines' record of a request, before it is counted at its endpoint."""
+        self.begin_again = guarded(self._begin_again, "learning", faults)
+        """Begin another record of a request that moved to another endpoint."""
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
         """The same where another endpoint reads its prompt."""
         self.answering = guarded(engines.answering, "learning", faults)
         """Gives the engines the first byte of an answer."""
-        self.engine_ended = guarded(self._engine_ended, "learning", faults)
-        """Gives the engines the end of a request, before it is taken out of the table's counts."""
-        self._learn_prefix = guarded(self._settle_prefix, "learning", faults)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Reports outcomes to a tuner; None for no report."""
@@ -55,24 +53,28 @@ class Lessons:
         if tuner is not None:
             self._observe = guarded(tuner.observe, "learning", self._faults)
 
-    def _begin(self, decision: Decision, now: float, *, moved: bool = False) -> None:
+    def _begin_again(self, decision: Decision, now: float) -> None:
+        began, decision.flight.began = decision.flight.began, None
+        if began is not None:
+            self._engines.gone(began, now)
+        self.begin(decision, now)
+
+    def begin(self, decision: Decision, moved_at: float | None = None) -> None:
+        """Begin the engines' record of a request, before it is counted at its endpoint."""
         view, at, flight = decision.view, decision.position, decision.flight
         if view is None:
             return
-        if flight.began is not None:
-            self._engines.gone(flight.began, now)
-            flight.began = None
         flight.began = self._engines.began(
             flight.slot,
-            now,
-            plain_s=decision.uncached_tokens * float(view.seconds_per_token[at]),
+            decision.now if moved_at is None else moved_at,
+            plain_s=decision.uncached_tokens * view.seconds_per_token.item(at),
             context_tokens=decision.tokens - 0.5 * decision.uncached_tokens,
-            others=float(self._table.in_flight[flight.slot]),
-            rtt_s=float(view.rtt_s[at]),
-            base_s=float(view.base_s[at]),
+            others=self._table.in_flight.item(flight.slot),
+            rtt_s=view.rtt_s.item(at),
+            base_s=view.base_s.item(at),
             timed=view.timed_answers,
             shown=decision.request.first_token_seen,
-            teaches=not moved
+            teaches=moved_at is None
             and (view.load_s is None or not view.load_s[at])
             # A prompt whose reading elsewhere is not seen cannot be separated from its answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
@@ -108,9 +110,11 @@ class Lessons:
             after_s = prefiller.transfer_s + float(view.rtt_s[decision.position])
             self._engines.prefilled(held.began, end.ttft_s - after_s)
 
-    def _engine_ended(self, decision: Decision, end: Completion) -> None:
+    def engine_ended(self, decision: Decision, end: Completion) -> None:
+        """Give the engines the end of a request, before it leaves the table's counts."""
         began, now = decision.flight.began, decision.now + end.latency_s
-        self._prefill_ended(decision, end, now)
+        if decision.flight.prefilling is not None:
+            self._prefill_ended(decision, end, now)
         if began is None:
             return
         if not end.ok or end.cause != "complete" or end.error:
@@ -145,10 +149,7 @@ class Lessons:
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:
             self._usage(decision.request, flight.model, end.prompt_tokens)
-        self._learn_prefix(decision, end, known=known)
-
-    def _settle_prefix(self, decision: Decision, end: Completion, *, known: bool) -> None:
-        prefixes, flight = self._prefixes, decision.flight
+        prefixes = self._prefixes
         receipt, held = flight.receipt, flight.prefilling
         if prefixes is None:
             return

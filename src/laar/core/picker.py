@@ -22,8 +22,6 @@ def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
         scores: scores of the candidates.
         masks: masks to keep candidates, the most important first.
     """
-    if not masks:
-        return np.argsort(-scores, kind="stable")
     return np.lexsort((-scores, *(~mask for mask in reversed(masks))))
 
 
@@ -49,7 +47,7 @@ def pick(
         first: the candidate that is picked whatever its score; None to pick by score.
         near_tie: share of the best score within which scores count as equal.
     """
-    ranked = ranking(scores, masks)
+    ranked = ranking(scores, masks) if masks else np.argsort(-scores, kind="stable")
     order: list[int] = ranked.tolist()
     if first is not None:
         order.remove(first)

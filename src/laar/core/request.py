@@ -8,6 +8,7 @@ prompt.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -25,6 +26,14 @@ class Api(StrEnum):
     EMBEDDINGS = "embeddings"
     MESSAGES = "messages"
     OPAQUE = "opaque"
+
+
+GENERATES: Mapping[Api, bool | None] = {
+    **dict.fromkeys(Api, True),
+    Api.EMBEDDINGS: False,
+    Api.OPAQUE: None,
+}
+"""Whether requests of a format are for an engine that writes texts; None where that varies."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,6 +136,4 @@ class Request:
     @property
     def generates(self) -> bool | None:
         """Whether it is for an engine that writes texts; None where that is not known."""
-        if self.encodes or self.api is Api.EMBEDDINGS:
-            return False
-        return None if self.api is Api.OPAQUE else True
+        return False if self.encodes else GENERATES[self.api]

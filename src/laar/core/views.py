@@ -60,10 +60,9 @@ class Views:
         self._adapters = adapters
         self._faults = faults
         self._plain_assessor = PlainAssessor()
+        self._assessor = assessor
         self._assess = guarded(assessor.assess, "assessor", faults)
-        self._look_up = None
-        if prefixes is not None:
-            self._look_up = guarded(prefixes.look_up, "prefixes", faults)
+        self._prefixes = prefixes
 
     def view(
         self,
@@ -78,24 +77,26 @@ class Views:
         table, reason = self._table, ""
         slots, model_id = group.slots, group.model_id
         models: Sequence[str] = table.models
-        judged, weights_of = model_id, table.weights(request.model)
+        judged, weights_of = model_id, group.weights
         if weights_of and request.model in self.settings.aliases:
             models, judged = self._judged(request, slots, model_id)
-        known = self._assess(request, models, tried, now)
-        if known is None:
-            reason = self._faults.reason("assessor")
+        try:
+            known = self._assessor.assess(request, models, tried, now)
+        except Exception:  # noqa: BLE001 - a guard without a call of its own, as below
+            reason = self._faults.degraded("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
         chain, demand, again = None, None, None
         by_model = known.tokens[: len(table.models)]
         if request.tokens:
             by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
-        if self._look_up is not None:
-            found = self._look_up(request, weights_of, table.models, by_model, table.capacity, now)
-            if found is None:
-                reason = self._faults.reason("prefixes")
-            else:
-                chain, by_model, shares, demand, again = found
+        if self._prefixes is not None:
+            try:
+                chain, by_model, shares, demand, again = self._prefixes.look_up(
+                    request, weights_of, table.models, by_model, table.capacity, now
+                )
+            except Exception:  # noqa: BLE001
+                reason = self._faults.degraded("prefixes")
         if len(slots) < 2 and prefillers is None:
             demand = again = None  # there is nothing to compare
         apart = None

@@ -83,12 +83,10 @@ class Exports:
     def _told(self, signal: str, fault: str | None) -> None:
         self._problems.report(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
 
-    def settled(self, record: DecisionRecord) -> None:
-        """Record a decision whose request has ended."""
-        if self._records is not None:
-            self._records.settled(record)  # names the span, which is gone once it has ended
-        if self.spans is not None:
-            self.spans.settled(record)
+    def observers(self) -> list[Callable[[DecisionRecord], object]]:
+        """Return what records decisions whose requests have ended, in order."""
+        # Records name the span, which is gone once it has ended.
+        return [made.settled for made in (self._records, self.spans) if made is not None]
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Begin to send; return the tasks that have to run beside serving, by name.

@@ -42,7 +42,6 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
-    from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
@@ -81,7 +80,6 @@ class Picker:
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
         self._id_begins = ""  # of decisions
-        self._decided_at = -math.inf
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
@@ -89,7 +87,6 @@ class Picker:
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
         self.tokenized = self._tokenized()
-        self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Has an endpoint asked for its models soon; every endpoint without an address."""
@@ -107,6 +104,7 @@ class Picker:
         self.observability = self._observability()
         if self.admission is not None:
             self.observability.explainer.places = self.admission.explained
+        self._watch()
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems
         )
@@ -222,14 +220,6 @@ class Picker:
             problems=self.problems,
         )
 
-    def _tuner(self) -> TunerKeeper | None:
-        settings, weights = self.settings.tuner, self.settings.routing.weights
-        if not settings.enabled:
-            return None
-        from laar.server.admin.tuner import TunerKeeper
-
-        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
-
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(
@@ -240,10 +230,7 @@ class Picker:
             new_id=lambda: self._id_begins + secrets.token_hex(16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
-            tuner=self.tuner.tuner if self.tuner else None,
             health=self.health,
-            on_decided=self._decided,
-            on_settled=self._settled,
             on_fault=self._part_failed,
         )
 
@@ -282,7 +269,6 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
-            champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
@@ -319,29 +305,29 @@ class Picker:
 
     def is_at_rest(self) -> bool:
         """Whether nothing is in flight or held, and no decision was made for a while."""
-        return not self.metrics.streams_open and self.clock() - self._decided_at > _REST_AFTER_S
+        idle_s = self.clock() - self.observability.memory.decided_at
+        return not self.metrics.streams_open and idle_s > _REST_AFTER_S
 
     # -- from the director ---------------------------------------------------------------------
 
-    def _decided(self, decision: Decision) -> None:
-        self._decided_at = decision.now
-        self.metrics.decided(decision)
+    def _watch(self) -> None:
+        """Have decisions and their ends observed: one call for each, in turn."""
+        watch, memory = self.director.watch, self.observability.memory
+        watch(settled=self._doubt_names)
         if self.tokenized is not None:
-            self.tokenized.decided(decision)
-        self.pools.decided(decision)
-        self.learning.decided(decision)
-        self.observability.decided(decision)
+            watch(self.tokenized.decided, self.tokenized.settled)
+        watch(self.learning.decided, self.learning.settled)
+        watch(self.pools.decided)
+        watch(self.metrics.decided, self.metrics.settled)
+        watch(memory.decided, memory.settled)
+        watch(self.observability.history.decided)
 
-    def _settled(self, decision: Decision, end: Completion) -> None:
-        self.metrics.settled(end)
-        if end.status == HTTPStatus.NOT_FOUND and decision.flight.slot in self.table.active:
-            self.doubt_names(self.table.spec(decision.flight.slot).address)
+    def _doubt_names(self, decision: Decision, end: Completion) -> None:
+        spec = self.table.by_slot.get(decision.flight.slot)
+        if end.status == HTTPStatus.NOT_FOUND and spec is not None:
+            self.doubt_names(spec.address)
             if self.table.weights(decision.request.model):  # an adapter may have moved
                 self.doubt_names("")
-        if self.tokenized is not None:
-            self.tokenized.settled(decision, end)
-        self.learning.settled(decision, end)
-        self.observability.settled(decision, end)
 
     def _part_failed(self, fault: Fault) -> None:
         """Names the part of a policy and the line, never the text: it may hold some of a prompt."""

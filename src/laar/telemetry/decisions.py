@@ -7,15 +7,17 @@ in a fleet of a thousand endpoints the byte limit ends the memory first.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
-from laar.core.membership import EndpointSpec
-from laar.explain.decision_record import DecisionRecord, record_of
+from laar.core.request import Api, Request
+from laar.explain.decision_record import DecisionRecord, Readings
 from laar.explain.record import explained
 
 MAX_DECISIONS = 2000
@@ -27,6 +29,7 @@ MAX_BYTES = 64 << 20
 _BYTES = 2000
 _BYTES_PER_CANDIDATE = 13 * 8
 _BYTES_PER_READING = 4 * 8
+_NO_REQUEST = Request(id="", api=Api.OPAQUE)
 
 
 class DecisionMemory:
@@ -35,7 +38,7 @@ class DecisionMemory:
     Args:
         table: the endpoints.
         wall_clock: seconds since the epoch.
-        on_settled: called with each record once its request has ended.
+        on_settled: called in turn with each record once its request has ended.
         reports: reported outcomes of answers, and the attempt that followed each.
         max_decisions: most decisions that are remembered.
         max_bytes: most memory that they may take, by estimate.
@@ -46,7 +49,7 @@ class DecisionMemory:
         table: EndpointTable,
         *,
         wall_clock: Callable[[], float],
-        on_settled: Callable[[DecisionRecord], None] = lambda _record: None,
+        on_settled: Sequence[Callable[[DecisionRecord], object]] = (),
         reports: OutcomeReports | None = None,
         max_decisions: int = MAX_DECISIONS,
         max_bytes: int = MAX_BYTES,
@@ -60,14 +63,15 @@ class DecisionMemory:
         self._records: OrderedDict[str, DecisionRecord] = OrderedDict()
         self._open: dict[str, DecisionRecord] = {}  # of requests in flight, remembered or not
         self._bytes = 0
-        self._specs_version = -1
-        self._specs: Mapping[int, EndpointSpec] = {}
         self.decided_total = 0
+        self.decided_at = -math.inf
+        """Moment of the last decision."""
 
     def decided(self, decision: Decision) -> None:
         """Remember a decision; drop the oldest if there are too many."""
-        record = self.record(decision)
+        record = record_of(decision, self._table, self._wall_clock())
         self.decided_total += 1
+        self.decided_at = decision.now
         self._records[record.id] = self._open[record.id] = record
         self._bytes += _size(record)
         while len(self._records) > self._max_decisions or self._bytes > self._max_bytes:
@@ -76,11 +80,7 @@ class DecisionMemory:
 
     def record(self, decision: Decision) -> DecisionRecord:
         """Return the record of a decision, without remembering it."""
-        table = self._table
-        if self._specs_version != table.version:
-            self._specs_version = table.version
-            self._specs = {int(slot): table.spec(int(slot)) for slot in table.active}
-        return record_of(decision, self._specs, table, self._wall_clock())
+        return record_of(decision, self._table, self._wall_clock())
 
     def settled(self, decision: Decision, end: Completion) -> None:
         """Note how a decision's request ended, whether or not it is still remembered."""
@@ -90,7 +90,8 @@ class DecisionMemory:
             record.failed = flight.failed
             if flight.served or not record.shadow:
                 record.served, record.answered = flight.address, flight.model
-            self._on_settled(record)
+            for observe in self._on_settled:
+                observe(record)
 
     def get(self, decision_id: str) -> DecisionRecord | None:
         """Return the record with this id, while it is remembered."""
@@ -113,6 +114,59 @@ class DecisionMemory:
     def held_bytes(self) -> int:
         """Memory taken, by estimate."""
         return self._bytes
+
+
+def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:
+    """Return the record that explains a decision.
+
+    The view is kept without its request: the record outlives it, and must not keep the prompt.
+    """
+    request, view = decision.request, decision.view
+    readings, generates = None, None
+    if view is not None:
+        view = replace(view, request=_NO_REQUEST)
+        if len(view.slots) != len(table.active):
+            readings, generates = _readings(table), request.generates
+    return DecisionRecord(
+        id=decision.id,
+        settings=decision.settings,
+        time_s=time_s,
+        now=decision.now,
+        request_id=request.id,
+        asked_model=request.model,
+        body_bytes=request.body_bytes,
+        policy=decision.policy,
+        reason=decision.reason,
+        shadow=request.shadow,
+        slot=decision.slot,
+        picked=decision.address,
+        model=decision.model,
+        tried=decision.tried[:-1],
+        exhausted=decision.exhausted,
+        pool=request.pool,
+        subset=request.subset,
+        position=decision.position,
+        specs=table.by_slot,
+        view=view,
+        scores=decision.scores,
+        eligible=decision.eligible,
+        readings=readings,
+        trace=request.trace,
+        prefiller=decision.prefiller.address if decision.prefiller is not None else "",
+        adapter=decision.flight.adapter,
+        left_out=decision.left_out,
+        generates=generates,
+        goes_on=bool(request.response_id),
+    )
+
+
+def _readings(table: EndpointTable) -> Readings:
+    return Readings(
+        table.failures.copy(),
+        table.waiting.copy(),
+        table.kv_usage.copy(),
+        table.generates.copy(),
+    )
 
 
 def _size(record: DecisionRecord) -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from laar.accuracy.reports import Answered
+from laar.core.decision import Decision
 from laar.explain.decision_record import DecisionRecord
 
 BIN_S = 60.0
@@ -65,16 +66,16 @@ class History:
         self._rng = rng
         self._ring = [_Bin() for _ in range(BINS)]
 
-    def decided(self, now: float) -> None:
+    def decided(self, decision: Decision) -> None:
         """Count a decision."""
-        self._at(now).decisions += 1
+        self._at(decision.now).decisions += 1
 
-    def settled(self, record: DecisionRecord, now: float) -> None:
+    def settled(self, record: DecisionRecord) -> None:
         """Count the end of a request."""
         end = record.end
         if end is None:
             return
-        current = self._at(now)
+        current = self._at(record.now + end.latency_s)
         current.ended += 1
         current.failed += not end.ok
         if end.ok and end.ttft_s is not None:

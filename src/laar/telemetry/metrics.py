@@ -88,7 +88,7 @@ class Metrics:
         if decision.prefiller is not None:
             self.prefills_apart[decision.model] += 1
 
-    def settled(self, end: Completion) -> None:
+    def settled(self, _decision: Decision, end: Completion) -> None:
         """Count how a request ended."""
         status = "none" if end.status is None else f"{end.status // 100}xx"
         self.completions[end.cause, status] += 1

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
 from laar_lab.claims import Claim, paired
+from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.tuner import Tuner
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar_lab.experiments.gorgo_published import PublishedClimb

@@ -20,7 +20,7 @@ from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
-from laar.tuning.settings import TunerSettings
+from laar_lab.climb.settings import TunerSettings
 from laar_lab.report import Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (

@@ -1,7 +1,7 @@
 """Observability of a running picker: decision memory and log, exports, the page and its feed.
 
-One object takes decisions and their ends, has routes to mount and tasks to run. No decision needs
-it.
+One object has what observes decisions and their ends, routes to mount and tasks to run. No decision
+needs it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from laar.accuracy.reports import Answered, OutcomeReports
-from laar.core.decision import Completion, Decision
 from laar.core.director import Director
 from laar.explain.decision_record import DecisionRecord
 from laar.protocol.ports import GatewayRules
@@ -83,7 +82,6 @@ class Observability:
         kept = settings.decisions
         self.history = History(random.Random(0))
         self._calibrated, self._sharing = calibrated, sharing
-        self._metrics = metrics
 
         def answered(judged: Answered) -> None:
             metrics.answered(judged)
@@ -102,10 +100,17 @@ class Observability:
         if self.log is not None:
             reports.on_verdict = self.log.judged
         self.exports = Exports(settings, problems)
+        on_settled: list[Callable[[DecisionRecord], object]] = [
+            metrics.recorded,
+            self.history.settled,
+        ]
+        if self.log is not None:
+            on_settled.append(self.log.add)
+        on_settled += self.exports.observers()
         self.memory = DecisionMemory(
             director.table,
             wall_clock=time.time,
-            on_settled=self._record_settled,
+            on_settled=on_settled,
             reports=reports,
             max_decisions=kept.remember,
         )
@@ -132,22 +137,6 @@ class Observability:
 
     def _update_about(self) -> None:
         self._about |= {"calibrated": self._calibrated(), "sharing": self._sharing()}
-
-    def decided(self, decision: Decision) -> None:
-        """Remember a decision."""
-        self.memory.decided(decision)
-        self.history.decided(self._clock())
-
-    def settled(self, decision: Decision, end: Completion) -> None:
-        """Record the end of a request."""
-        self.memory.settled(decision, end)
-
-    def _record_settled(self, record: DecisionRecord) -> None:
-        self._metrics.recorded(record)
-        self.history.settled(record, self._clock())
-        if self.log is not None:
-            self.log.add(record)
-        self.exports.settled(record)
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes for the admin port."""

@@ -5,15 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
-
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from laar.datalayer import join_address, split_address
 from laar.errors import SettingError
-from laar.server.admin.answers import as_json
 from laar.server.admin.app import AdminServer, admin_app
 from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
@@ -25,9 +19,6 @@ from laar.server.picker import Picker
 from laar.server.ports import cannot_listen
 from laar.server.token_file import ReporterTokens, read_reporter_tokens, read_token_file
 from laar.settings import Settings
-
-if TYPE_CHECKING:
-    from laar.server.admin.tuner import TunerKeeper
 
 TOKENS_S = 5.0
 """Between two looks at the files of tokens: a token that was replaced is good for that long."""
@@ -99,7 +90,6 @@ class AdminPort:
             ),
             *picker.observability.routes(),
             *context_routes(picker.context, picker.clock),
-            *tuner_routes(picker.tuner),
         ]
         app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)
         others = not is_loopback(listen.admin)
@@ -109,25 +99,6 @@ class AdminPort:
             return AdminServer(guard, host, port)
         except OSError:
             raise cannot_listen("admin", join_address(host, port)) from None
-
-
-def tuner_routes(keeper: TunerKeeper | None) -> list[Route]:
-    """Return the routes of the tuner; without one they say so.
-
-    GET  /tuner         the weights, how the climb goes, and its last windows
-    POST /tuner/freeze  serve the best weights found from now on
-    """
-
-    async def show(_request: Request) -> Response:
-        return as_json(keeper.shown() if keeper else {"enabled": False})
-
-    async def freeze(request: Request) -> Response:
-        if keeper:
-            keeper.tuner.freeze()
-            await keeper.state_file.save()
-        return await show(request)
-
-    return [Route("/tuner", show), Route("/tuner/freeze", freeze, methods=["POST"])]
 
 
 def _tokens(settings: Settings) -> tuple[str | None, ReporterTokens | None]:
