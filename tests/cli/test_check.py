@@ -87,8 +87,12 @@ WRONG = [
     wrong("query", "endpoints: [{address: 'a:1/v1?x', model: m}]", "may have no query"),
     wrong("scheme", "endpoints: [{address: 'ftp://a:1', model: m}]", "write host:port, http://"),
     wrong("plain", "endpoints: [{address: 'a:1', model: m, sni: b}]", "address with https://"),
-    wrong("CA", "endpoints: [{address: 'https://a', model: m, ca_file: no}]", "no is not a file"),
-    wrong("key", "endpoints: [{address: 'a:1', model: m, key_file: no}]", "no: can't be read"),
+    wrong(
+        "CA", "endpoints: [{address: 'https://a', model: m, ca_file: x.pem}]", "x.pem is not a file"
+    ),
+    wrong(
+        "key", "endpoints: [{address: 'a:1', model: m, key_file: x.key}]", "x.key: can't be read"
+    ),
     wrong("no port", "endpoints: [{address: a, model: m}]", "'a' has no port", "host:port"),
     wrong("bad port", "endpoints: [{address: 'a:x', model: m}]", "'a:x'", "from 1 to 65535"),
     wrong("no model", "endpoints: [{address: 'a:1'}]", "needs `model: name`", line=1),

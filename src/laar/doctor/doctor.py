@@ -150,7 +150,7 @@ class Doctor:
         return [*found, *(finding for part in parts for finding in part)]
 
     def _declared(self) -> list[EndpointSpec]:
-        specs = [endpoint.spec() for endpoint in self._settings.endpoints]
+        specs = self._settings.listed()
         if self._settings.endpoints_file is not None:
             specs += load_endpoints(self._settings.endpoints_file)
         return specs
