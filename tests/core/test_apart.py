@@ -314,7 +314,7 @@ def test_the_cheapest_prefiller_is_that_of_all_pairs():
             model_id=np.zeros(helpers, np.intp),
             kin=draw.integers(0, kins, helpers),
             kin_of=draw.integers(-1, kins, candidates),
-            trials=Standing(slots=()),
+            trials=Standing(),
         )
         slots = np.sort(draw.permutation(12)[:candidates])
         cost = draw.permutation(helpers).astype(float)

@@ -1,6 +1,7 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.filters import FilterSettings
-from laar.core.interfaces import Weights
 from laar.core.membership import EndpointSpec, Served
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
@@ -401,24 +401,22 @@ def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so()
     assert believed(d, "other") == 0.0
 
 
-class Forgetful(Broken):
-    """A tuner whose weights can be had, and that can't take an outcome."""
+class Forgetful(PlainAssessor):
+    """Assesses, and can't learn."""
 
-    def weights(self, _now):
-        return Weights(values={}, version=1)
-
-    def observe(self, *_):
+    def usage(self, *_):
         raise ValueError
 
 
 def test_a_learner_that_fails_keeps_no_other_from_its_lesson():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
+    d = director(("a:1", "m"), prefixes=beliefs, assessor=Forgetful())
     text = "a long beginning " * 400
-    d.settle(d.decide(request(text=text), 0.0), FAILED)
-    assert d.degraded["learning"] == 1
-    again = d.decide(request(text=text), 0.0)
-    assert again.uncached_tokens == again.tokens, "the failed one was taken back"
+    first = d.decide(request(text=text), 0.0)
+    assert first.tokens != 1000
+    d.settle(first, replace(OK, prompt_tokens=1000, cached_tokens=0))
+    assert d.degraded == {"learning": 1}
+    assert d.decide(request(text=text), 0.0).tokens == 1000, "the prefixes learned its length"
 
 
 def test_a_fault_of_health_neither_fails_a_request_nor_leaks_its_place():

@@ -500,7 +500,7 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     d.health.questions.due(3.0, 16)
     d.health.questions.told(slot, html, 3.1, None)
     assert d.health.of(slot).breaker.trial_at > 4.0
-    assert not d.health.of(slot).breaker.probed
+    assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
 
 def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():
@@ -560,3 +560,14 @@ def test_a_fault_in_health_leaves_no_count_behind(broken, roles):
     assert d.degraded["health"] >= 1
     d.settle(d.decide(request(), 1.0), end())
     assert not table.counted.any()
+
+
+def test_a_slow_suspect_whose_question_has_no_answer_is_back_after_a_second():
+    d = doubted(A, B, C)
+    endpoint = d.health.of(d.table.slot(A))
+    for _ in range(4):
+        endpoint.speed.add(2.0, 1.0)
+    endpoint.pace = 5.0
+    standing = [d.health.standing([0, 1, 2], ["m"] * 3, now) for now in (1.5, 2.5)]
+    assert [each.left_out.keys() for each in standing] == [{0}, set()]
+    assert standing[1].pace.tolist() == [5.0, 1.0, 1.0]

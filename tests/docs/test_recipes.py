@@ -151,11 +151,8 @@ class ShortestPrompt:
         ["tests/telemetry/test_own_metrics_page.py", REFERENCE],
     ),
     "how long a breaker stays open": (
-        [
-            Edit("src/laar/health/breaker.py", r"^FIRST_TRIAL_S = 1\.0$", "FIRST_TRIAL_S = 1.5"),
-            Edit("src/laar/settings/settings.py", r"first_trial_s 1,", "first_trial_s 1.5,"),
-        ],
-        ["tests/health/test_breaker.py", "tests/settings/test_removed_settings.py"],
+        [Edit("src/laar/health/breaker.py", r"^FIRST_TRIAL_S = 1\.0$", "FIRST_TRIAL_S = 1.5")],
+        ["tests/health/test_breaker.py"],
     ),
 }
 

@@ -295,6 +295,7 @@ async def converse(behind, talks, turns, *, seed, at_once=4):
         pytest.param({}, False, 4, 5, id="text alone"),
         pytest.param({}, True, 4, 5, id="text and events"),
         # One at a time: what others push out before a prefill begins is no belief's fault.
+        pytest.param({}, True, 1, 1, id="ids from the events"),
         # The engine tokenizes beside its requests: a turn that follows at once finds less known.
         pytest.param({"ask_engines": True}, True, 1, 3, id="ids from the engine"),
         pytest.param({"tokenizers": "MODEL"}, True, 1, 1, id="ids from the tokenizer"),
@@ -317,6 +318,39 @@ async def test_what_is_believed_cached_is_what_the_engines_find(
     assert found == pytest.approx(cached, rel=0.02)
     assert (known > 100) == bool(prefix)
     assert abs(believed - found) <= 0.01 * points * prompt
+
+
+@pytest.mark.parametrize("kind", ["ids", "messages"])
+async def test_by_events_other_kinds_of_prompts_are_believed_as_well(kind, gateway):
+    rng = random.Random(kind)
+    talks = [[] for _ in range(16)]
+    async with gateway() as behind:
+        held = behind.runner.picker.prefixes.blocks_held
+        before = prefixes(behind.runner)
+        prompt = 0
+        for _ in range(80):
+            talk = rng.choice(talks)
+            if kind == "ids":
+                talk.extend(rng.randrange(5, 500) for _ in range(rng.randint(40, 200)))
+                path, body = "/v1/completions", {"prompt": talk}
+            else:
+                talk.append({"role": "user", "content": words(rng, rng.randint(20, 80))})
+                path, body = "/v1/messages", {"messages": talk}
+            status, _, text = await behind.ask(path, {"model": "tiny", "max_tokens": 8, **body})
+            assert status == 200, text
+            answer = orjson.loads(text)
+            if kind == "ids":
+                prompt += answer["usage"]["prompt_tokens"]
+            else:
+                talk.append({"role": "assistant", "content": answer["content"]})
+                usage = answer["usage"]
+                prompt += usage["input_tokens"] + (usage.get("cache_read_input_tokens") or 0)
+        after = prefixes(behind.runner)
+    found, believed = ((now - then) / prompt for now, then in zip(after, before, strict=True))
+    sys.stdout.write(f"\n{kind}: found {found:.3f}, believed {believed:.3f}, {held.texts} texts\n")
+    assert held.texts
+    assert found >= 0.15
+    assert believed == pytest.approx(found, abs=0.02)
 
 
 @pytest.mark.parametrize("events", [False, True], ids=["text alone", "text and events"])

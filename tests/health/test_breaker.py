@@ -7,11 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from laar.health import Attempt, HealthSettings, Kind
-from laar.health.breaker import LONGEST_FULL_S, OVERDUE_S, Breaker, State
+from laar.health.breaker import LONGEST_FULL_S, OVERDUE_S, Breaker, Rules, State
 from support.exploring import examples
 
 SETTINGS = HealthSettings()
 KINDS = st.sampled_from([Kind.STATUS, Kind.ERROR, Kind.EVENT, Kind.HANG, Kind.RETRIED])
+
+
+def request(now):
+    """An attempt of a short request."""
+    return Attempt(None, False, now, 0.1, 10.0, 0.0)
 
 
 class Promises(RuleBasedStateMachine):
@@ -19,30 +24,29 @@ class Promises(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.breaker = Breaker()
-        self.rng = random.Random(3)
+        self.breaker = Breaker(Rules(SETTINGS, random.Random(3)))
         self.now = 100.0
         self.failed_in_a_row = 0.0
         self.opened = []
         self.delayed = False  # a trial without a verdict moved the next one
 
     def attempt(self):
-        return Attempt(0, ("m", False), self.now, 0.1, 10.0, 0.0)
+        return request(self.now)
 
     @rule(seconds=st.floats(0.0, 40.0))
     def time_passes(self, seconds):
         self.now += seconds
-        self.breaker.troubled(SETTINGS, self.now)
+        self.breaker.settle(self.now)
 
     @rule()
     def good(self):
-        self.breaker.good(self.attempt(), SETTINGS, self.now)
+        self.breaker.record_success(self.attempt(), self.now)
         self.failed_in_a_row = 0.0
 
     @rule(kind=KINDS, weight=st.sampled_from([0.1, 0.5, 1.0]))
     def bad(self, kind, weight):
-        was_open = self.breaker.state in (State.OPEN, State.TRIAL)
-        out_now = self.breaker.bad(self.attempt(), kind, weight, SETTINGS, self.rng, self.now)
+        was_open = self.breaker.is_open
+        out_now = self.breaker.record_failure(self.attempt(), kind, weight, self.now)
         self.failed_in_a_row += weight
         assert out_now == (self.breaker.state is State.OPEN and not was_open)
         if out_now:
@@ -52,7 +56,7 @@ class Promises(RuleBasedStateMachine):
     def full(self, retry_after_s):
         was = self.breaker.state
         before = self.breaker.openings
-        self.breaker.full(self.attempt(), retry_after_s, self.now)
+        self.breaker.record_full(self.attempt(), retry_after_s, self.now)
         assert self.breaker.state is was
         assert self.breaker.openings == before
         assert self.breaker.full_until <= self.now + LONGEST_FULL_S + 1e-6
@@ -66,36 +70,36 @@ class Promises(RuleBasedStateMachine):
         assert not self.breaker.trial_due(self.now)  # one at a time
         backoff = self.breaker.trial_at - self.breaker.opened_at
         if ends == "good":
-            self.breaker.good(attempt, SETTINGS, self.now)
+            self.breaker.record_success(attempt, self.now)
             assert self.breaker.state is State.STARTING
             assert self.breaker.answers(self.now) < 0.5
             self.failed_in_a_row = 0.0
             self.delayed = False
         elif ends == "bad":
-            self.breaker.bad(attempt, Kind.STATUS, 1.0, SETTINGS, self.rng, self.now)
+            self.breaker.record_failure(attempt, Kind.STATUS, 1.0, self.now)
             again = self.breaker.trial_at - self.now
             assert self.breaker.state is State.OPEN
             assert again <= SETTINGS.longest_trial_s * 1.2 + 1e-6
             assert self.delayed or again >= min(SETTINGS.longest_trial_s, backoff) - 1e-6
             self.delayed = False
         elif ends == "full":
-            self.breaker.full(attempt, None, self.now)
+            self.breaker.record_full(attempt, None, self.now)
             assert not self.breaker.is_out
         else:
-            self.breaker.end_trial(attempt, self.rng, self.now)
+            self.breaker.end_trial(attempt, self.now)
             assert self.breaker.state is State.OPEN
             assert self.breaker.trial_at <= self.now + 1.0
             self.delayed = True
 
     @precondition(
-        lambda self: self.breaker.state is State.OPEN and self.breaker.probe_due(SETTINGS, self.now)
+        lambda self: self.breaker.state is State.OPEN and self.breaker.probe_due(self.now)
     )
     @rule(failed=st.none() | KINDS)
     def probe(self, failed):
         self.breaker.probing = True
         assert not self.breaker.trial_due(self.now)
         openings = self.breaker.openings
-        self.breaker.record_probe(failed, 1, SETTINGS, self.rng, self.now)
+        self.breaker.record_probe(failed, 1, self.now)
         assert self.breaker.openings == openings
         assert self.breaker.is_out
         assert (failed is None) == self.breaker.trial_due(self.now)
@@ -103,21 +107,21 @@ class Promises(RuleBasedStateMachine):
     @rule(kind=KINDS)
     def suspect(self, kind):
         was, openings = self.breaker.state, self.breaker.openings
-        began = self.breaker.suspect(kind, SETTINGS, self.now)
+        began = self.breaker.suspect(kind, self.now)
         assert not began or was in (State.CLOSED, State.STARTING)
         assert self.breaker.is_suspected or not began
         assert self.breaker.state in (was, State.SUSPECT)
         assert self.breaker.openings == openings
-        assert not self.breaker.suspect(kind, SETTINGS, self.now)
+        assert not self.breaker.suspect(kind, self.now)
 
     @precondition(lambda self: self.breaker.state is State.SUSPECT)
     @rule(failed=st.none() | KINDS)
     def question(self, failed):
         openings = self.breaker.openings
-        self.breaker.record_probe(failed, 1.0, SETTINGS, self.rng, self.now)
+        self.breaker.record_probe(failed, 1.0, self.now)
         if failed is None:
             assert self.breaker.state is State.CLOSED  # without a slow start
-            self.breaker.suspect(Kind.STATUS, SETTINGS, self.now + 0.5)
+            self.breaker.suspect(Kind.STATUS, self.now + 0.5)
             assert not self.breaker.is_out  # it is trusted for a while
         else:
             assert self.breaker.state is State.OPEN
@@ -154,28 +158,28 @@ TestPromises = Promises.TestCase
 
 def test_one_in_ten_is_left_to_its_price():
     rng = random.Random(1)
-    breaker, now = Breaker(), 0.0
+    breaker, now = Breaker(Rules(SETTINGS, random.Random(1))), 0.0
     opened = sent = 0
     for _ in range(2000):
         now += 0.05
-        attempt = Attempt(0, ("m", False), now, 0.1, 10.0, 0.0)
+        attempt = request(now)
         if breaker.trial_due(now):
             breaker.begin_trial(attempt)
         elif breaker.is_out:
             continue
         sent += 1
         if rng.random() < 0.1:
-            opened += breaker.bad(attempt, Kind.STATUS, 1.0, SETTINGS, rng, now)
+            opened += breaker.record_failure(attempt, Kind.STATUS, 1.0, now)
         else:
-            breaker.good(attempt, SETTINGS, now)
+            breaker.record_success(attempt, now)
     assert opened <= 12
     assert sent > 1500
     assert 0.6 < breaker.answers(now) < 1.0
 
 
 def test_a_failure_is_forgotten():
-    breaker, rng = Breaker(), random.Random(1)
-    breaker.bad(None, Kind.STATUS, 1.0, SETTINGS, rng, 10.0)
+    breaker = Breaker(Rules(SETTINGS, random.Random(1)))
+    breaker.record_failure(None, Kind.STATUS, 1.0, 10.0)
     assert breaker.answers(10.0) < 0.7
     assert breaker.answers(400.0) > 0.99
-    assert not breaker.troubled(SETTINGS, 400.0)
+    assert not breaker.stands_out(400.0)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laar.core.interfaces import Observed, Weights
 from laar.errors import SettingError
 from laar_lab.climb.settings import TunerSettings
 from laar_lab.climb.tuner import Tuner
+from laar_lab.climb.windows import Observed, Weights
 from support.exploring import examples
 
 BOUNDS = {"rtt": (0.01, 10.0), "queue": (0.01, 10.0)}

@@ -4,6 +4,7 @@ import math
 from array import array
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,8 +37,8 @@ class Engine:
     def names(self, text: str, salt: str = "") -> array[int]:
         return hash_blocks(ids_of(text), SIZE, root("engine", salt) ^ 0x5555)
 
-    def run(self, text: str, salt: str = "", *, past: bool = False) -> None:
-        """Puts a prompt into the cache; `past` reports it late."""
+    def run(self, text: str, salt: str = "", *, past: bool = False, session: str = "") -> None:
+        """Put a prompt into the cache; `past` reports it late, `session` is its request's."""
         names, ids = self.names(text, salt), ids_of(text)
         fresh = next((at for at, name in enumerate(names) if name not in self.held), len(names))
         if fresh < len(names):
@@ -48,6 +49,7 @@ class Engine:
                 ids=ids[fresh * SIZE : len(names) * SIZE],
                 block_size=SIZE,
                 extra=extra,
+                session=session,
             )
             self.held += names[fresh:]
             self.beliefs.stored(self.slot, "m", event, past=past)
@@ -413,3 +415,82 @@ def test_a_cache_that_was_empty_in_the_past_holds_what_was_sent_since() -> None:
     Engine(beliefs, 0).run(text, past=True)
     assert share(beliefs, text) > 0.95
     assert share(beliefs, other) == 0.0  # its blocks are known, and no event has them
+
+
+def asked(
+    beliefs: PrefixBeliefs, engine: Engine, prompt: str, answer: str, session: str, *, usage: bool
+) -> None:
+    """Send a prompt whose blocks the engine's events name by its session."""
+    blocks, tokens = beliefs.blocks_held, len(ids_of(prompt))
+    chain = beliefs.chain(request(prompt))
+    assert blocks.expect(session, engine.slot, chain, 1.1 * tokens)
+    engine.run(prompt, session=session)
+    engine.run(prompt + answer, session=session)  # as it is generated
+    blocks.answered(session, "m", tokens if usage else 0)
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(20, 400), st.integers(5, 200)), min_size=2, max_size=6),
+    st.integers(0, 6),
+)
+def test_events_that_name_the_session_need_no_tokenizer(
+    turns: list[tuple[int, int]], gone: int
+) -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(999, 64))  # the endpoint is known to publish events
+    prompt = answer = before = ""
+    for number, (said, answered) in enumerate(turns):
+        prompt += answer + text_of(number, said)
+        total = len(ids_of(prompt))
+        if number:  # all but the last answer, which the client may have changed
+            least = (len(ids_of(before)) - SIZE) / total
+            most = (len(ids_of(before + answer)) + SIZE) / total
+            assert least - 0.05 <= share(beliefs, prompt) <= most + 0.05
+        answer, before = text_of(100 + number, answered), prompt
+        asked(beliefs, engine, prompt, answer, f"s{number}", usage=number % 2 == 0)
+    engine.let_go(list(engine.names(prompt + answer)[gone:]))
+    left = min(1.0, gone * SIZE / len(ids_of(prompt)))
+    assert share(beliefs, prompt) == pytest.approx(left, abs=0.12)
+
+
+def test_a_session_that_is_not_ours_or_skips_blocks_teaches_nothing() -> None:
+    beliefs = beliefs_of(2)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(1, 64))
+    first, other = text_of(2, 300), text_of(3, 300)
+    engine.run(first, session="a client's own")
+    blocks, chain = beliefs.blocks_held, beliefs.chain(request(first + other))
+    assert not blocks.expect("s1", 1, chain, 600.0)  # never published an event
+    assert blocks.expect("s", 0, chain, 600.0)
+    engine.let_go(list(engine.names(first)[:2]))
+    engine.held = list(engine.names(first))  # it holds what its events have not shown
+    engine.run(first + other, session="s")
+    blocks.answered("s", "m", 600)
+    blocks.answered("s", "m", 600)
+    assert not blocks.texts
+
+
+def test_what_was_cached_before_the_session_is_known_by_its_events() -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    first, other = text_of(2, 320), text_of(3, 320)
+    engine.run(first)  # sent by another picker
+    asked(beliefs, engine, first + other, "", "s", usage=True)
+    assert share(beliefs, first + other) == 1.0
+    engine.let_go(list(engine.names(first + other)[20:]))
+    assert share(beliefs, first + other) == 0.5
+
+
+def test_blocks_that_come_after_the_answer_are_learned_then() -> None:
+    beliefs = beliefs_of(1)
+    engine = Engine(beliefs, 0)
+    engine.run(text_of(1, 64))
+    prompt = text_of(2, 320)
+    chain = beliefs.chain(request(prompt))
+    assert beliefs.blocks_held.expect("s", 0, chain, 320.0)
+    beliefs.blocks_held.answered("s", "m", 320)
+    assert not beliefs.blocks_held.texts
+    engine.run(prompt, session="s")
+    assert share(beliefs, prompt) == 1.0

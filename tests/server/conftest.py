@@ -14,7 +14,7 @@ from laar.envoy.process import EnvoyProcess
 from laar.server.runner import Runner
 from laar.settings import load
 from support import RecordingUpstream, free_port
-from support.bootstraps import rendered
+from support.bootstraps import be_patient, rendered
 
 
 @pytest.fixture(autouse=True)
@@ -106,8 +106,18 @@ class Gateway:
         """URL on one of the picker's ports."""
         return f"http://{getattr(self.settings.listen, name)}{path}"
 
-    async def envoy(self, shape="standalone", change=lambda _bootstrap: None, **options):
-        """Starts Envoy; `change` may alter its bootstrap."""
+    async def envoy(
+        self,
+        shape="standalone",
+        change=lambda _bootstrap: None,
+        *,
+        patient=True,
+        **options,
+    ):
+        """Starts Envoy; `change` may alter its bootstrap.
+
+        On a busy machine one that is not `patient` may give the picker up and decide alone.
+        """
         bootstrap = rendered(
             shape,
             replace(
@@ -121,6 +131,8 @@ class Gateway:
                 **options,
             ),
         )
+        if patient:
+            be_patient(bootstrap)
         change(bootstrap)
         directory = self.directory / "envoy"
         directory.mkdir()

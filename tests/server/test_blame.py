@@ -115,7 +115,7 @@ async def apart(count, every_s, one):
 
 
 def states(runner):
-    return {e.breaker.state for _, e in runner.picker.health.known()}
+    return {e.breaker.state for _, e in runner.picker.health.records.endpoints.items()}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -143,13 +143,14 @@ async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
     assert engines[0].asked["good"] <= 4
     health, dead = runner.picker.health, runner.picker.table.slot(engines[0].address)
     await eventually(lambda: health.of(dead).breaker.is_out, what="an answer to its question")
-    for slot, endpoint in health.known():
+    for slot, endpoint in health.records.endpoints.items():
         assert slot == dead or endpoint.breaker.openings == 0
     for engine in engines:
         engine.dead = True
     fails = asyncio.create_task(apart(300, 0.02, one))
     await eventually(
-        lambda: all(e.breaker.is_out for _, e in health.known()), what="a fleet that fails"
+        lambda: all(e.breaker.is_out for _, e in health.records.endpoints.items()),
+        what="a fleet that fails",
     )
     fails.cancel()
 

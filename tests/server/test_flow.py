@@ -75,7 +75,7 @@ class Busy:
 
     def __init__(self, gateway, http, shape, **flow):
         self.gateway, self.http, self.shape, self.flow = gateway, http, shape, flow
-        self.sections, self.text = {}, "first"
+        self.sections, self.text, self.patient = {}, "first", True
         self.done = asyncio.Event()
 
     async def __aenter__(self):
@@ -89,7 +89,7 @@ class Busy:
                 "tenant_header": self.flow["tenant_header"],
                 "trust_gateway_headers": True,
             }
-        self.envoy = await gateway.envoy(self.shape, **options)
+        self.envoy = await gateway.envoy(self.shape, patient=self.patient, **options)
 
         async def answer():
             await self.done.wait()
@@ -371,7 +371,9 @@ async def test_a_prompt_longer_than_any_context_is_judged_by_the_largest_engine(
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_held_request_may_wait_longer_than_envoy_waits_for_a_picker(gateway, http, shape):
-    async with Busy(gateway, http, shape) as busy:
+    busy = Busy(gateway, http, shape)
+    busy.patient = False
+    async with busy:
         held = await busy.hold("held")
         await asyncio.sleep(MESSAGE_TIMEOUT_S + 0.7)
         assert metric(busy.runner, "laar_flow_waiting") == 1

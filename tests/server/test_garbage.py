@@ -12,6 +12,7 @@ import pytest
 from bench.bench_decision import messages, processor, time_answer
 
 from laar.server import garbage
+from laar.server.h2.connection import Connection
 from support import Answer, eventually
 
 
@@ -62,10 +63,14 @@ async def _asked(http, upstream, url, number) -> None:
     upstream.chat_answer = None
 
 
+def no_connection() -> bool:
+    return not any(type(each) is Connection for each in gc.get_objects())
+
+
 @pytest.mark.envoy
 @pytest.mark.parametrize("shape", ["standalone", "full-duplex"])
 async def test_the_life_of_a_stream_leaves_no_cycle(gateway, http, shape) -> None:
-    """However it ends: what cycles hold waits for a collection of all, which stops the loop."""
+    """However it or its connection ends: what cycles hold waits for a collection of all."""
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker(flow={"enabled": True}, bodies={"sample_answers": 0.5})
@@ -78,6 +83,8 @@ async def test_the_life_of_a_stream_leaves_no_cycle(gateway, http, shape) -> Non
     for number in range(20):
         await _asked(http, upstream, envoy.url(), number)
     await eventually(lambda: metrics.streams_open == 0, what="the streams' ends")
+    await envoy.stop()
+    await eventually(no_connection, what="the connections' ends")
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     kinds = Counter(f"{type(each).__module__}.{type(each).__name__}" for each in gc.garbage)

@@ -370,7 +370,7 @@ async def test_a_long_body_may_wait_to_be_read_behind_others(gateway, http, shap
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     runner = await gateway.picker()
-    envoy = await gateway.envoy(shape)
+    envoy = await gateway.envoy(shape, patient=False)
     others_are_read = threading.Event()
     runner.processor.reader.submit(others_are_read.wait)
     try:
@@ -411,7 +411,7 @@ async def test_a_body_that_is_long_in_coming_to_the_picker_is_decided(gateway, h
     way = await slow_way(runner.ports.ext_proc)
     try:
         port = way.sockets[0].getsockname()[1]
-        envoy = await gateway.envoy("standalone", picker=f"127.0.0.1:{port}")
+        envoy = await gateway.envoy(picker=f"127.0.0.1:{port}", patient=False)
         body = chat("auto", "x" * int((MESSAGE_TIMEOUT_S + 1) * (1 << 20)))
         url = envoy.url() + "/v1/chat/completions"
         async with http.post(url, data=BytesIO(body), chunked=chunked or None) as answer:

@@ -106,13 +106,17 @@ async def quiet(upstream):
 
 
 async def knows(gateway, *upstreams):
-    """Waits until the picker has listed exactly these for Envoy."""
+    """Waits until the picker has listed exactly these for Envoy, and sends requests to them.
+
+    An Envoy that starts before that decides alone until it asks for the picker's health again.
+    """
 
     def told():
         resource = orjson.loads(gateway.eds.read_bytes())["resources"][0]
         entries = resource["endpoints"][0]["lb_endpoints"]
         hosts = {one["endpoint"]["address"]["socket_address"]["address"] for one in entries}
-        return hosts == {upstream.host for upstream in upstreams}
+        used = {spec.address.split(":")[0] for spec in gateway.runner.picker.table.specs()}
+        return hosts == used == {upstream.host for upstream in upstreams}
 
     await eventually(told, what="Envoy's list")
 
@@ -121,13 +125,13 @@ async def knows(gateway, *upstreams):
 async def test_an_endpoint_is_used_and_avoided_within_a_second(gateway, http, cluster):
     (a, b), port = await pods(gateway, cluster, 2)
     await picker(gateway, selector(cluster, port))
+    await knows(gateway, a, b)
     envoy = await gateway.envoy()
     turn = {"x-laar-policy": "round-robin"}
 
     async def seen():
         return {await served_by(http, envoy, **turn) for _ in range(4)}
 
-    await knows(gateway, a, b)
     took_s = []
     for ready in (False, True) * 3:  # the best of three: others use this machine too
         await cluster.put("pods", pod("p1", b.host, ready=ready))
@@ -145,8 +149,8 @@ async def test_a_new_version_rolls_out_without_a_failed_request(gateway, http, c
     for name in ("p2", "p3"):
         await cluster.delete("pods", name)
     await picker(gateway, selector(cluster, port))
-    envoy = await gateway.envoy()
     await knows(gateway, a, b)
+    envoy = await gateway.envoy()
     stop, statuses, used = asyncio.Event(), [], set()
 
     async def client():
@@ -179,8 +183,8 @@ async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, c
     (a, b), port = await pods(gateway, cluster, 2)
     await cluster.delete("pods", "p1")
     await picker(gateway, selector(cluster, port))
-    envoy = await gateway.envoy()
     await knows(gateway, a)
+    envoy = await gateway.envoy()
     drained = asyncio.Event()
 
     async def chunks():
@@ -205,8 +209,8 @@ async def test_answers_under_way_survive_the_drain_of_their_pod(gateway, http, c
 async def test_scaled_to_zero_it_says_so_and_the_first_pod_back_serves(gateway, http, cluster):
     (a,), port = await pods(gateway, cluster, 1)
     await picker(gateway, selector(cluster, port))
-    envoy = await gateway.envoy()
     await knows(gateway, a)
+    envoy = await gateway.envoy()
     assert await served_by(http, envoy) == a.address
     await cluster.delete("pods", "p0")
     await eventually(lambda: len(gateway.runner.picker.table) == 0, what="an empty fleet")
@@ -236,8 +240,8 @@ async def test_with_flow_control_scaling_to_zero_and_back_fails_no_request(
 ):
     (a,), port = await pods(gateway, cluster, 1)
     await picker(gateway, selector(cluster, port), flow={"enabled": True})
-    envoy = await gateway.envoy(shape)
     await knows(gateway, a)
+    envoy = await gateway.envoy(shape)
     statuses: list[int] = []
     stop = asyncio.Event()
 
@@ -264,8 +268,8 @@ async def test_a_pool_deleted_under_load_is_not_ready_and_comes_back(gateway, ht
     (a,), port = await pods(gateway, cluster, 1)
     await cluster.put("inferencepools", pool(ports=(port,)))
     await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a)
+    envoy = await gateway.envoy("full-duplex")
     stop, outcomes = asyncio.Event(), set()
 
     async def client():
@@ -348,9 +352,9 @@ async def test_a_model_rewrite_beats_the_gateways_header(gateway, http, cluster)
     rewrite = {"metadata": {"name": "r"}, "spec": {"poolRef": {"name": "fleet"}, "rules": [rule]}}
     await cluster.put("inferencemodelrewrites", rewrite)
     await picker(gateway, inference_pool(cluster))
+    await knows(gateway, a)
     envoy = await gateway.envoy("full-duplex")
     a.default_answer = Answer(body=b'{"model":"org/tiny","choices":[]}')
-    await knows(gateway, a)
 
     async def rewritten():
         async with ask(http, envoy, "public") as answer:
@@ -399,8 +403,8 @@ async def test_several_pools_are_chosen_by_model_or_by_the_routes_metadata(gatew
         ] + plain
 
     await eventually(lambda: len(gateway.runner.picker.table) == 3, what="three pools")
-    envoy = await gateway.envoy(change=route_by_team)
     await knows(gateway, a, b, c)
+    envoy = await gateway.envoy(change=route_by_team)
     for team, upstream in (("a", a), ("b", b)):
         got = {await served_by(http, envoy, model="shared", **{"x-team": team}) for _ in range(6)}
         assert got == {upstream.address}
@@ -449,8 +453,8 @@ async def test_pods_without_a_word_for_laar_serve_the_models_that_they_list(gate
         gateway, cluster, lists("auto", "org/tiny", "tiny", sql="org/tiny"), lists("org/large")
     )
     runner = await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a, b)
+    envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)
     for name, upstream in (("org/tiny", a), ("tiny", a), ("sql", a), ("org/large", b)):
         assert await served_by(http, envoy, model=name) == upstream.address
@@ -496,8 +500,8 @@ async def test_no_model_is_unknown_while_some_pods_have_yet_to_list_theirs(
 async def test_a_pod_that_lists_nothing_is_named_and_the_others_serve(gateway, http, cluster):
     a, b = await llm_d_pool(gateway, cluster, lists("org/tiny"), [])
     runner = await picker(gateway, inference_pool(cluster))
-    envoy = await gateway.envoy("full-duplex")
     await knows(gateway, a)
+    envoy = await gateway.envoy("full-duplex")
     await picks(http, envoy)
     assert await served_by(http, envoy) == a.address
     problem = runner.picker.problems[f"models {b.address}"]

@@ -248,8 +248,10 @@ async def test_a_collector_that_is_down_is_told_once_and_gets_its_spans_later(
 
 
 async def test_what_finds_the_queue_full_costs_the_oldest_and_shows(
-    tmp_path, collector, quick, monkeypatch
+    tmp_path, collector, monkeypatch
 ):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "60000")  # only full batches are sent
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "5")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "5")
     collector.hangs = True

@@ -65,9 +65,9 @@ def test_a_killed_pickers_reservations_end_with_its_lease():
     p, q, net = pair()
     p.director.decide(request(), 1.0)
     net.exchange(1.01)
-    q.look(3.9)
+    q.poll(3.9)
     assert counted(q)["in_flight"] == 1
-    q.look(4.2)
+    q.poll(4.2)
     assert not any(counted(q).values())
     assert not q.director.engines.traffic.ahead_s.any()
     assert q.peers.ended_by_lease == 1
@@ -113,7 +113,7 @@ def test_an_endpoint_that_is_found_later_has_the_others_load():
     net.exchange(1.01)
     assert counted(q)["in_flight"] == 0
     q.director.table.replace("test", specs(A, B))
-    q.look(1.1)
+    q.poll(1.1)
     assert counted(q)["in_flight"] == 1
 
 
@@ -259,7 +259,7 @@ def test_a_picker_that_was_cut_off_takes_no_endpoint_from_the_others():
     assert p.outbox.waiting_bytes
     net.exchange(30.0)
     table, health = q.director.table, q.director.health
-    states = [health.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
+    states = [health.records.know(table.slot(each), "m", 30.0).breaker.state for each in (A, B)]
     assert states == [State.CLOSED, State.CLOSED]
     assert q.taken["entered"] == 6  # the rest is news
 
@@ -269,12 +269,12 @@ def test_an_emptied_cache_is_no_news_after_an_outage():
     texts = [f"{when} the restart " * 40 for when in ("before", "since", "after")]
     p.director.settle(p.director.decide(request(texts[0]), 2.0), OK)
     for picker, text in zip((p, q), texts[1:], strict=True):
-        picker.look(9.0)
+        picker.poll(9.0)
         picker.director.prefixes.restarted(0)
         picker.director.settle(picker.director.decide(request(text), 10.0), OK)
     p.director.settle(p.director.decide(request(texts[0] + "and on " * 40), 11.0), OK)
-    p.look(30.0)
-    q.look(30.0)
+    p.poll(30.0)
+    q.poll(30.0)
     net.exchange(30.0)
     assert min(held(picker, text) for picker in (p, q) for text in texts) > 0.9
 
@@ -282,11 +282,11 @@ def test_an_emptied_cache_is_no_news_after_an_outage():
 def test_what_a_cache_lost_in_an_outage_is_believed_nowhere():
     p, q, net = pair(A)
     p.director.settle(p.director.decide(request("before " * 40), 2.0), OK)
-    p.look(9.0)
+    p.poll(9.0)
     p.director.prefixes.restarted(0)
     p.director.settle(p.director.decide(request("after " * 40), 10.0), OK)
-    p.look(30.0)
-    q.look(30.0)
+    p.poll(30.0)
+    q.poll(30.0)
     net.exchange(30.0)
     assert held(q, "before " * 40) == 0.0
     assert held(q, "after " * 40) > 0.7
@@ -767,7 +767,7 @@ def test_a_picker_that_is_alone_expects_no_others():
     assert p.director.table.unseen is not None
     q.leaving()
     net.exchange(1.02)
-    p.look(1.03)
+    p.poll(1.03)
     assert p.director.table.unseen is None
 
 

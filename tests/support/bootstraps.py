@@ -14,6 +14,24 @@ from laar.envoy.options import BootstrapOptions, Shape
 
 _PORT = "64999"
 _DIRECTORY = "/the/directory/of/the/test"
+_PATIENCE = "30s"
+
+
+def be_patient(part: Any) -> None:
+    """Give a picker and endpoints on a busy machine time: no silence of theirs is a failure."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            if name in ("message_timeout", "connect_timeout"):
+                part[name] = _PATIENCE
+            elif name == "connection_keepalive":
+                value["timeout"] = _PATIENCE
+            elif name == "health_checks":
+                part[name] = [{**check, "timeout": _PATIENCE} for check in value]
+            else:
+                be_patient(value)
+    elif isinstance(part, list):
+        for each in part:
+            be_patient(each)
 
 
 def rendered(shape: Shape | Literal["full-duplex"], options: BootstrapOptions) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class Network:
             self.flush(picker, now)
         self.deliver(now)
         for picker in self.pickers:
-            picker.look(now)
+            picker.poll(now)
 
 
 class Log:
@@ -125,4 +125,4 @@ class Log:
         for picker in self.pickers:
             while self.deliver_one(picker, now):
                 pass
-            picker.look(now)
+            picker.poll(now)

@@ -56,7 +56,7 @@ async def eventually(
     condition: Callable[[], Awaitable[bool] | bool],
     *,
     what: str = "the condition",
-    timeout_s: float = 10.0,
+    timeout_s: float = 60.0,
 ) -> None:
     """Return as soon as ``condition`` holds; fail, naming ``what``, at the deadline."""
     try:

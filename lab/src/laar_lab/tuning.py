@@ -16,10 +16,11 @@ from typing import cast
 import numpy as np
 import yaml
 
-from laar.core.policy import Policy
 from laar.datalayer.weights_file import WeightsFile
 from laar.errors import SettingError
+from laar.policies import build_policies
 from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.steering import PoliciesOf, steer
 from laar_lab.climb.tuner import Tuner
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import (
@@ -47,7 +48,7 @@ def tune(
     initial: Mapping[str, float],
     *,
     seed: int,
-    policies: Mapping[str, Policy] | None = None,
+    policies_of: PoliciesOf | None = None,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
     """Climbs until the tuner freezes; returns it.
@@ -59,15 +60,20 @@ def tune(
         settings: settings of the climb.
         initial: weights to start from, by the names in the bounds.
         seed: seed of the network and of ties.
-        policies: policies by name; None for the product's.
+        policies_of: policies with given weights; None for the product's.
         on_end: called with each request as it ends.
 
     Raises:
         SettingError: the trace has no requests, or something is wrong with trace or fleet.
     """
     tuner = Tuner(settings, initial)
-    fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
-    fleet.director.use_tuner(tuner)
+    made = policies_of or (
+        lambda weights: build_policies(
+            replace(picker.weights, **weights), {picker.policy: picker.parameters}
+        )
+    )
+    fleet = VirtualFleet(sites, picker, seed=seed, policies=made(initial))
+    steer(fleet.director, tuner, made)
     replay_open(fleet, _again_and_again(trace, tuner), on_end)
     tuner.freeze()
     return tuner

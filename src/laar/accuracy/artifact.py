@@ -122,7 +122,7 @@ class Speed(_Part):
     bend: Annotated[float, Field(ge=0, le=MAX_BEND, allow_inf_nan=False)] = BEND
 
     def work_tokens(self, tokens: float, cached: float = 0.0) -> float:
-        """Tokens that take as long without a context as the uncached ones of a prompt."""
+        """Return the tokens without context that take as long as the prompt's uncached ones."""
         return (tokens - cached) * (1.0 + self.bend * 0.5 * (tokens + cached) / CONTEXT_TOKENS)
 
     @property
@@ -189,7 +189,7 @@ class TextColumn(_Part):
 
     @field_validator("weights")
     @classmethod
-    def _whole(cls, weights: str) -> str:
+    def _complete(cls, weights: str) -> str:
         if len(b64decode(weights, validate=True)) != TEXT_COLUMNS:
             raise ValueError(f"has not {TEXT_COLUMNS} weights")
         return weights
@@ -230,7 +230,7 @@ class FittedOn(_Part):
         return questions
 
     def fingerprints(self) -> frozenset[bytes]:
-        """The questions."""
+        """Return the fingerprints of the questions."""
         data = b64decode(self.questions)
         return frozenset(
             data[at : at + FINGERPRINT_BYTES] for at in range(0, len(data), FINGERPRINT_BYTES)
@@ -238,7 +238,7 @@ class FittedOn(_Part):
 
 
 class Capability(_Part):
-    """The whole artifact.
+    """The artifact.
 
     Args:
         created: date of the fit.
@@ -259,13 +259,13 @@ class Capability(_Part):
     fitted_on: FittedOn | None = None
 
     def dump(self) -> bytes:
-        """The artifact as JSON: indented, keys in a fixed order, ends in a newline."""
+        """Return the artifact as JSON: indented, keys in a fixed order, ending in a newline."""
         options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
         return orjson.dumps(self.model_dump(mode="json"), option=options)
 
 
 def terms_of(features: Features) -> tuple[str, ...]:
-    """Names of the terms that a cell's log odds are the sum of, besides the intercept."""
+    """Return the names of the terms that a cell's log odds sum, besides the intercept."""
     language = f"language={features.language}"
     bucket = f"bucket={features.bucket}"
     task = f"task={features.task}"
@@ -280,7 +280,7 @@ def terms_of(features: Features) -> tuple[str, ...]:
 
 
 def parse_artifact(data: bytes, *, source: str) -> Capability:
-    """Checks and reads an artifact.
+    """Check and read an artifact.
 
     Args:
         data: the file's bytes, from anywhere.

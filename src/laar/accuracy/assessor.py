@@ -124,7 +124,7 @@ class PlainAssessor:
     def assess(
         self, request: RequestText, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Returns the same estimates for every model."""
+        """Return the same estimates for every model."""
         n = len(models)
         return Assessment(
             tokens=np.full(n, request.chars / self.CHARS_PER_TOKEN),
@@ -137,11 +137,11 @@ class PlainAssessor:
         )
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Learns nothing."""
+        """Ignore the report."""
 
 
 def read_capability(path: Path) -> CapabilityModel:
-    """Reads an artifact of `laar fit`.
+    """Read an artifact of `laar fit`.
 
     Raises:
         SettingError: the file cannot be read, or is not a usable artifact; the text gives the
@@ -187,7 +187,7 @@ class CapabilityAssessor:
         self._constants: dict[tuple[str, ...], _Constants] = {}
 
     def use(self, capability: CapabilityModel) -> None:
-        """Replaces the artifact. The online evidence stays, now around the new prior."""
+        """Replace the artifact. Online evidence is kept, now around the new prior."""
         self.capability = self.success.capability = capability
         self.task_names.known = self._tasks | set(capability.tasks)
         self.tokens.begin(capability.chars_per_token)
@@ -244,5 +244,5 @@ class CapabilityAssessor:
         return made
 
     def usage(self, request: RequestText, model: str, prompt_tokens: int) -> None:
-        """Learns characters per token."""
+        """Learn characters per token."""
         self.tokens.observe(request.chars, language_of(request.question), model, prompt_tokens)

@@ -114,7 +114,7 @@ _FEW_OUTCOMES = 30.0
 
 
 def _base_rates(models: Mapping[str, ModelCapability]) -> dict[str, float]:
-    """By model; the mean as it stands for one without cells, which was written by hand."""
+    """Return the base rate of each model; the mean as written where it has no cells."""
     counts = {name: model.outcomes for name, model in models.items()}
     total = max(1, sum(counts.values()))
     pooled = sum(models[name].mean * count for name, count in counts.items()) / total
@@ -195,7 +195,7 @@ class CapabilityModel:
         return self._tasks
 
     def guess(self, features: Features, said: Said) -> Guess:
-        """The task of a request by its words, where its name is none that was measured."""
+        """Infer a request's task from its words, unless it names a measured one."""
         if self.text is None or features.task in self._tasks:
             return Guess(features, None, self.text is not None and features.task not in self._tasks)
         shares = self.text.guess(said)
@@ -204,16 +204,16 @@ class CapabilityModel:
         return Guess(features, shares, bool(np.add.reduce(shares) < _MOSTLY))
 
     def mean(self, model: str) -> float | None:
-        """The model's share of correct outcomes over all cells; None if it was not measured."""
+        """Return the model's share of correct outcomes over all cells; None if not measured."""
         known = self._models.get(model)
         return None if known is None else known.mean
 
     def base_rate(self, model: str) -> float:
-        """The model's mean, drawn to that of all models where few outcomes were measured."""
+        """Return the model's mean, drawn to that of all models where few outcomes were measured."""
         return self._base_rates[model]
 
     def outcomes(self, model: str) -> int:
-        """Measured outcomes of the model."""
+        """Return the number of measured outcomes of the model."""
         known = self._models.get(model)
         return 0 if known is None else known.outcomes
 
@@ -224,7 +224,7 @@ class CapabilityModel:
         tried: Sequence[str] = (),
         shares: _Row | None = None,
     ) -> _Row:
-        """P(correct) of each model, given that all of `tried` have failed on the request.
+        """Return P(correct) of each model, given that all of `tried` have failed on the request.
 
         Args:
             models: the models of the result.
@@ -253,7 +253,7 @@ class CapabilityModel:
         return found
 
     def _table(self, models: tuple[str, ...], features: Features) -> TaskTable:
-        """P(correct) by the text model's tasks and by model, at this language and length."""
+        """Return P(correct) by the text model's tasks and by model, at this language and length."""
         key = (models, features.language, features.bucket)
         table = self._tables.get(key)
         if table is None:
@@ -270,7 +270,7 @@ class CapabilityModel:
         return table
 
     def _counted(self, model: str, features: Features) -> int:
-        """Outcomes behind the model's probability on these features."""
+        """Return the outcomes behind the model's probability on these features."""
         return self._sums.get((model, self._standing_for(features)), (0.0, 0))[1]
 
     def given_failures(self, row: _Row, models: Sequence[str], tried: Sequence[str]) -> _Row:
@@ -286,29 +286,29 @@ class CapabilityModel:
         return moved
 
     def seconds_per_token(self, models: Sequence[str]) -> _Row:
-        """c(m) of each model; one without a measurement takes the fleet's mean."""
+        """Return c(m) of each model; the fleet's mean for one without a measurement."""
         return _each(self._seconds_per_token, models, UNMEASURED_SECONDS_PER_TOKEN)
 
     def speed(self, model: str) -> SpeedPrior:
-        """The speed of a model; one without a measurement takes the fleet's mean c(m)."""
+        """Return the speed of a model; the fleet's mean c(m) for one without a measurement."""
         found = self._priors.get(model)
         return found or SpeedPrior(float(self.seconds_per_token((model,))[0]))
 
     def fixed_s(self, models: Sequence[str]) -> _Row:
-        """The seconds of each model's answer besides its prompt: decoding a usual answer."""
+        """Return the seconds of each model's answer besides its prompt: decoding a usual answer."""
         return _each(self._fixed_s, models, 0.0)
 
     def evidence(self, model: str, features: Features) -> Evidence:
-        """The evidence behind the model's probability on these features."""
+        """Return the evidence behind the model's probability on these features."""
         outcomes = self._outcomes.get((model, self._at_measured_length(features)), 0)
         return Evidence(model in self._models, outcomes, outcomes < MIN_CELL_OUTCOMES)
 
     def measured(self, model: str, features: Features) -> int:
-        """Measured outcomes in the cell that reported ones of these features count in."""
+        """Return the measured outcomes in the cell where reported ones of these features count."""
         return self._learned[model, learned(self._at_measured_length(features))]
 
     def _each_probability(self, models: Sequence[str], features: Features) -> list[float]:
-        """P(correct) of each model; one that was not measured has the mean of those that were."""
+        """Return P(correct) of each model; the mean of the measured ones for any other."""
         if not self._models:
             return [UNMEASURED_PROBABILITY] * len(models)
         cell = self._standing_for(features)
@@ -324,14 +324,14 @@ class CapabilityModel:
         return min(max(mean, MIN_PROBABILITY), MAX_PROBABILITY)
 
     def _at_measured_length(self, features: Features) -> Features:
-        """The features with the measured bucket that stands for their length."""
+        """Return the features with the measured bucket that stands in for their length."""
         if not self._buckets:
             return features
         at = min(bisect_left(self._buckets, features.bucket), len(self._buckets) - 1)
         return features._replace(bucket=self._buckets[at])
 
     def _standing_for(self, features: Features) -> Features:
-        """The measured cell that stands for these features, or the sum of several."""
+        """Return the measured cell that stands in for these features, or the sum of several."""
         language, bucket, task = self._at_measured_length(features)
         return Features(
             language if language in self._languages else _ANY,
@@ -345,7 +345,7 @@ def _summed(
     outcomes: Mapping[tuple[str, Features], int],
     base_rates: Mapping[str, float],
 ) -> dict[tuple[str, Features], tuple[float, int]]:
-    """P(correct) times outcomes, and outcomes, by model and cell; also over languages and tasks.
+    """Return P(correct) times outcomes, and outcomes, by model and cell, and over classes.
 
     Summed here because the request path may wait for no sum over hundreds of cells.
     """
@@ -366,6 +366,6 @@ def _summed(
 
 
 def _each(measured: Mapping[str, float], models: Sequence[str], unmeasured: float) -> _Row:
-    """The measured number of each model; the mean of all where a model has none."""
+    """Return the measured number of each model; the mean of all where it has none."""
     mean = sum(measured.values()) / len(measured) if measured else unmeasured
     return np.array([measured.get(model, mean) for model in models])

@@ -69,14 +69,14 @@ class Saved(NamedTuple):
 
 
 def learned(features: Features) -> Features:
-    """The cell that outcomes of these features are counted in."""
+    """Return the cell in which outcomes of these features are counted."""
     if features.bucket >= MIN_LEARNED_BUCKET_TOKENS:
         return features
     return features._replace(bucket=MIN_LEARNED_BUCKET_TOKENS)
 
 
 def written(saved: Saved) -> list[object]:
-    """The list that `read_saved` reads."""
+    """Return the list that `read_saved` reads."""
     share = saved.share
     entry = [saved.model, *saved.features, share.correct, share.outcomes, share.level]
     if saved.reporter != UNNAMED:
@@ -85,7 +85,7 @@ def written(saved: Saved) -> list[object]:
 
 
 def read_saved(entry: object) -> Saved | None:
-    """One list of a saved state, or None if it can't be true."""
+    """Read one list of a saved state; return None if it can't be true."""
     if not isinstance(entry, list) or len(entry) not in (7, 8, 9):
         return None
     model, language, bucket, task, *counts = entry

@@ -39,7 +39,7 @@ nodes = _hermite()
 
 
 def curves(probabilities: _Floats, spread: float) -> _Floats:
-    """P(correct) of each model at each node; shape (..., models, 21)."""
+    """Return P(correct) of each model at each node; shape (..., models, 21)."""
     p = np.clip(probabilities, _EDGE, 1 - _EDGE)
     log_odds = np.log(p / (1 - p)) * (1 + pi / 8 * spread**2) ** 0.5
     at: _Floats = 1 / (1 + np.exp(-(log_odds[..., None] + spread * nodes[0])))
@@ -47,7 +47,7 @@ def curves(probabilities: _Floats, spread: float) -> _Floats:
 
 
 def given(probabilities: _Floats, failed: NDArray[np.bool_], spread: float) -> _Floats:
-    """P(correct) of each model, given that the `failed` ones were wrong; shape (models,)."""
+    """Return P(correct) of each model, given that the `failed` were wrong; shape (models,)."""
     at = curves(probabilities, spread)
     weights = nodes[1] * np.prod(1 - at[failed], axis=0)
     moved: _Floats = at @ (weights / weights.sum())

@@ -82,7 +82,7 @@ class Features(NamedTuple):
 
 
 def features_of(text: str, tokens: float, *, task: str | None = None) -> Features:
-    """The features of a request.
+    """Return the features of a request.
 
     Args:
         text: the last user message.
@@ -95,33 +95,33 @@ def features_of(text: str, tokens: float, *, task: str | None = None) -> Feature
 
 
 def task_name(task: str) -> str:
-    """A task in the form that it is known by; empty for a name out of form."""
+    """Return a task's name in canonical form; empty for an invalid name."""
     named = task.strip().lower()
     return named if _TASK_NAME.fullmatch(named) else ""
 
 
 def language_of(text: str) -> str:
-    """The language, by the script of the text's head and tail; "en" for Latin and for no text."""
+    """Return the language by the script of head and tail; "en" for Latin or no text."""
     return script_of(head_and_tail(text))
 
 
 def task_of(text: str) -> str:
-    """The task that a detector sees in the text's head and tail, else ``generic``."""
+    """Return the task that a detector sees in the text's head and tail, else ``generic``."""
     return detected_task(head_and_tail(text))
 
 
 def bucket_of(tokens: float) -> int:
-    """The smallest bucket (512 tokens and doublings) that holds `tokens` tokens."""
+    """Return the smallest bucket (512 tokens and doublings) that holds `tokens` tokens."""
     if not tokens > MIN_BUCKET_TOKENS:  # also holds for NaN
         return MIN_BUCKET_TOKENS
     if tokens >= MAX_BUCKET_TOKENS:
         return MAX_BUCKET_TOKENS
-    whole = int(tokens)
-    return 1 << (whole - (whole == tokens)).bit_length()
+    floor = int(tokens)
+    return 1 << (floor - (floor == tokens)).bit_length()
 
 
 def bucket_of_estimate(tokens: float) -> int:
-    """`bucket_of` for a length that is estimated or counts a chat template's tokens as well."""
+    """Return `bucket_of` for an estimated length, or one that includes a chat template."""
     return bucket_of(tokens / _ESTIMATE_SLACK)
 
 

@@ -136,7 +136,7 @@ class OnlineOutcomes:
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
-        """Posterior means around `prior`; shape (len(models),). `prior` itself without reports."""
+        """Return posterior means around `prior`, shape (len(models),); itself without reports."""
         features = learned(features)
         found = [self._cells.get((model, features)) for model in models]
         if not any(found):
@@ -153,7 +153,7 @@ class OnlineOutcomes:
         return np.array(means)
 
     def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
-        """Reported outcomes that still weigh in the cell of each model."""
+        """Return the reported outcomes that still weigh in the cell of each model."""
         features = learned(features)
         cells = [self._cells.get((model, features)) for model in models]
         return [
@@ -174,7 +174,7 @@ class OnlineOutcomes:
         tenant: str = "",
         reporter: str = UNNAMED,
     ) -> bool:
-        """Takes one outcome; False if it was refused or is over the hourly cap.
+        """Record one outcome; return False if it was refused or is over the hourly cap.
 
         Args:
             model: the model that answered.
@@ -198,7 +198,7 @@ class OnlineOutcomes:
         return True
 
     def heard(self, outcome: Taken, now: float) -> bool:
-        """The same as `observe`, for an outcome of another picker; its numbers are in range."""
+        """Record an outcome of another picker, as `observe`; its numbers are in range."""
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         reporter = self._admitted(reporter, now)  # first: it may drop cells
         key = (model, learned(features))
@@ -229,7 +229,7 @@ class OnlineOutcomes:
         return True
 
     def state(self, now: float) -> dict[str, object]:
-        """Everything learned, as plain JSON types, as of `now`.
+        """Return everything learned, as plain JSON types, as of `now`.
 
         Changes nothing, and may run on another thread than the observing one: an outcome that comes
         in meanwhile is in the state or is not.
@@ -248,7 +248,7 @@ class OnlineOutcomes:
         }
 
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
-        """The outcomes that count for each model, over its cells; from any thread, as `state`."""
+        """Return the outcomes that count for each model, over its cells; from any thread."""
         sums: dict[str, ModelOutcomes] = {}
         for (model, _), cell in list(self._cells.items()):
             kept = self._kept(cell, now)
@@ -260,15 +260,15 @@ class OnlineOutcomes:
         return sums
 
     def reporter_weights(self) -> dict[str, float]:
-        """The weight of each reporter with a name, in 0..1; from any thread."""
+        """Return the weight of each named reporter, in 0..1; from any thread."""
         return self._reporters.weights()
 
     def prior_weights(self) -> dict[str, float]:
-        """The weight of a thin prior of each model that has outcomes, judged by them."""
+        """Return the weight of a thin prior of each model that has outcomes."""
         return {model: self.kappa * self._trust.share(model) for model in self._trust.models()}
 
     def restore(self, state: object, now: float, *, away_s: float = 0.0) -> int:
-        """Restores a saved state, in place of cells that are here; returns how many were kept.
+        """Restore a saved state over the present cells; return the number restored.
 
         The state may come from a file that anyone edited: invalid entries are counted as refused
         and left out, another schema gives 0, and no error is raised. Evidence about an artifact
@@ -308,7 +308,7 @@ class OnlineOutcomes:
         return len(found)
 
     def new_prior(self) -> None:
-        """Drops the evidence about priors: the artifact was replaced, and it concerned the old one.
+        """Drop the evidence about priors after the artifact was replaced.
 
         The outcomes stay; each cell gives new evidence with its next one.
         """
@@ -317,14 +317,14 @@ class OnlineOutcomes:
             cell.prior, cell.evidence, cell.weight = None, (), None
 
     def _admitted(self, reporter: str, now: float) -> str:
-        """The name under which a reporter counts; one whose outcomes are forgotten makes room."""
+        """Return the name a reporter counts under; drop forgotten ones if there are too many."""
         name = self._reporters.admitted(reporter)
         if name != reporter and self._swept(now):
             name = self._reporters.admitted(reporter)
         return name
 
     def _share_of(self, cell: Cell, name: str) -> str:
-        """The name under which a report counts in a cell; it has a part there if any has."""
+        """Return the name a report counts under in a cell, and make its share if needed."""
         if self._shares >= MAX_SHARES and name not in cell.shares:
             name = UNNAMED
         if name == UNNAMED and not cell.shares:
@@ -338,7 +338,7 @@ class OnlineOutcomes:
         return name
 
     def _believed(self, cell: Cell) -> tuple[float, float]:
-        """Correct ones and outcomes of a cell, each reporter's by its weight; not aged."""
+        """Return a cell's correct and total outcomes, weighted by reporter; not aged."""
         if not cell.shares or not self._reporters.doubted:
             return cell.total.correct, cell.total.outcomes
         correct = outcomes = 0.0
@@ -349,14 +349,14 @@ class OnlineOutcomes:
         return correct, outcomes
 
     def _weight(self, model: str, features: Features, cell: Cell) -> float:
-        """The weight of the prior in a cell if nothing contradicts it."""
+        """Return the weight of the prior in a cell if nothing contradicts it."""
         if cell.weight is None:
             measured = self.measured(model, features)
             cell.weight = min(max(self.kappa, measured), _MOST_KAPPAS * self.kappa)
         return cell.weight
 
     def _judge(self, model: str, features: Features, cell: Cell, reporters: Sequence[str]) -> None:
-        """Renews the cell's evidence about these reporters and about the model's prior."""
+        """Renew the cell's evidence about these reporters and about the model's prior."""
         for name in reporters if len(cell.shares) > 1 else ():
             share = cell.shares[name]
             others = [(n, s.correct, s.outcomes) for n, s in cell.shares.items() if n != name]
@@ -371,7 +371,7 @@ class OnlineOutcomes:
         self._trust.take(model, cell.evidence, before)
 
     def _withdraw(self, model: str, cell: Cell) -> None:
-        """Takes back a cell's evidence about its prior and its reporters."""
+        """Withdraw a cell's evidence about its prior and its reporters."""
         if cell.evidence:
             self._trust.take(model, (0.0,) * len(cell.evidence), cell.evidence)
         for name, share in cell.shares.items():
@@ -382,7 +382,7 @@ class OnlineOutcomes:
         return exp(-self._forgetting * max(now - cell.at_s, 0.0))
 
     def _aged(self, cell: Cell, share: Share, now: float) -> Share:
-        """A part of a cell as of `now`."""
+        """Return a share of a cell as of `now`."""
         kept = self._kept(cell, now)
         burst = self._burst if share is cell.total else self._burst_of_one
         drained = burst * max(now - cell.at_s, 0.0) / _HOUR_S
@@ -401,7 +401,7 @@ class OnlineOutcomes:
         return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
-        """Drops what is forgotten; False if that was done a moment ago."""
+        """Drop what is forgotten; return False if that was done a moment ago."""
         if now - self._swept_s < _SWEEP_S:
             return False
         self._swept_s = now
@@ -409,7 +409,7 @@ class OnlineOutcomes:
         return True
 
     def _sweep(self, now: float) -> None:
-        """Drops forgotten cells, the names of forgotten reporters, and their evidence."""
+        """Drop forgotten cells, the names of forgotten reporters, and their evidence."""
         self._cells = {
             key: cell
             for key, cell in self._cells.items()
@@ -429,7 +429,7 @@ class OnlineOutcomes:
 
 
 def _merge_forgotten(cell: Cell, kept: float) -> None:
-    """Counts a cell's forgotten reporters, of whose outcomes a share is `kept`, as unnamed."""
+    """Count the forgotten reporters of a cell as unnamed; a share `kept` of outcomes is left."""
     forgotten = [
         name
         for name, share in cell.shares.items()

@@ -47,7 +47,7 @@ class ReporterTrust:
         self._weights: dict[str, float] = {}
 
     def admitted(self, name: str) -> str:
-        """The name under which reports count: its own, or `UNNAMED` where there are too many."""
+        """Return the name that reports count under; `UNNAMED` where there are too many."""
         if name != UNNAMED and name not in self._names:
             if len(self._names) >= MAX_REPORTERS:
                 return UNNAMED
@@ -55,7 +55,7 @@ class ReporterTrust:
         return name
 
     def weight(self, name: str) -> float:
-        """The weight of a reporter's outcomes, in 0..1; 1 for a reporter that was not judged."""
+        """Return the weight of a reporter's outcomes, in 0..1; 1 if it was not judged."""
         return self._weights.get(name, 1.0)
 
     @property
@@ -64,13 +64,13 @@ class ReporterTrust:
         return bool(self._weights)
 
     def weights(self) -> dict[str, float]:
-        """The weight of each reporter with a name; from any thread."""
+        """Return the weight of each named reporter; from any thread."""
         return {name: self.weight(name) for name in list(self._names)}
 
     def likelihood(
         self, correct: float, outcomes: float, others: Iterable[tuple[str, float, float]]
     ) -> Likelihood:
-        """The evidence of a cell about a reporter.
+        """Return a cell's evidence about a reporter.
 
         Args:
             correct: the correct ones among its outcomes.
@@ -101,7 +101,7 @@ class ReporterTrust:
         )
 
     def take(self, name: str, found: Likelihood, instead_of: Likelihood) -> None:
-        """Replaces a cell's earlier evidence about a reporter; empty stands for none."""
+        """Replace a cell's earlier evidence about a reporter; empty means none."""
         if not found and not instead_of:
             return
         logs = self._logs.get(name, [0.0] * len(_WEIGHTS))
@@ -119,7 +119,7 @@ class ReporterTrust:
             self._weights.pop(name, None)
 
     def begin(self, names: Iterable[str]) -> None:
-        """Forgets the evidence of cells, and all but these names."""
+        """Forget the evidence of all cells, and all names but these."""
         self._names = set(names) - {UNNAMED}
         self._logs.clear()
         self._weights.clear()

@@ -123,7 +123,7 @@ class OutcomeReports:
         now: float = 0.0,
         adapter: str = "",
     ) -> None:
-        """Notes a decision that an outcome may be reported for.
+        """Record a decision that an outcome may be reported for.
 
         Args:
             decision_id: its id in the answer's headers.
@@ -150,7 +150,7 @@ class OutcomeReports:
         )
 
     def moved(self, decision_id: str, model: str) -> None:
-        """Notes that another model than the chosen one answered: Envoy retried by itself."""
+        """Record that another model than the chosen one answered: Envoy retried by itself."""
         decision = self._decisions.get(decision_id)
         if decision is None or decision.model == model:
             return
@@ -161,13 +161,13 @@ class OutcomeReports:
             self._link(decision.link, decision_id)
 
     def ended(self, decision_id: str, latency_s: float) -> None:
-        """Notes the end of an answer, `latency_s` seconds after the decision."""
+        """Record the end of an answer, `latency_s` seconds after the decision."""
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
-        """Notes that there was no whole answer: a retry then shows no wrong one.
+        """Record that there was no complete answer: a retry then shows no wrong one.
 
         `refused` where there was none at all, so that no report can be about it.
         """
@@ -176,21 +176,21 @@ class OutcomeReports:
             decision.answered, decision.refused = False, refused
 
     def outcome_of(self, decision_id: str) -> bool | None:
-        """The outcome reported for a decision; None without one, or when it is forgotten."""
+        """Return the outcome reported for a decision; None without one, or if it is forgotten."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.correct
 
     def knows(self, decision_id: str) -> bool:
-        """Whether a decision is remembered here."""
+        """Return whether a decision is remembered here."""
         return decision_id in self._decisions
 
     def previous_of(self, decision_id: str) -> str | None:
-        """The decision of the attempt before, where the retry's chain is known."""
+        """Return the decision of the attempt before, if the retry's chain is known."""
         decision = self._decisions.get(decision_id)
         return None if decision is None else decision.previous
 
     def report(self, decision_id: str, correct: bool, now: float, reporter: str = "") -> Verdict:
-        """Takes a reporter's verdict on a decision's answer, and its evidence on those before."""
+        """Record a reporter's verdict on a decision's answer, and its evidence on those before."""
         verdict = self._judge(decision_id, correct, now, reporter)
         if verdict is Verdict.UNKNOWN and self.pass_on(decision_id, correct, reporter):
             verdict = Verdict.PASSED
@@ -216,7 +216,7 @@ class OutcomeReports:
         return Answered(decision.policy, decision.features.task, correct, attempts, seconds)
 
     def _before(self, decision: _Decision) -> Iterator[_Decision]:
-        """The attempts before this one, the latest first, as far as they are remembered."""
+        """Yield the attempts before this one, the latest first, while they are remembered."""
         for _ in decision.tried:
             earlier = self._decisions.get(decision.previous or "")
             if earlier is None:
@@ -225,7 +225,7 @@ class OutcomeReports:
             decision = earlier
 
     def _wrong(self, decision: _Decision) -> list[str]:
-        """The models that were wrong before; one without an answer shows nothing of the question.
+        """Return the models that were wrong before, without those that did not answer.
 
         Else a model would look too good once another one is down: as if it had been right where
         that one was wrong.
@@ -274,7 +274,7 @@ class OutcomeReports:
         del alike[:-_MOST_ALIKE]
 
     def _followed(self, link: _Link) -> str | None:
-        """The attempt that a retry follows; None where it may be one of several."""
+        """Return the attempt that a retry follows; None if it may be one of several."""
         alike = self._latest.get(link, ())
         open_ones = [each for each in alike if self._decisions[each].correct is None]
         if len(open_ones) > 1 or not alike:

@@ -27,7 +27,7 @@ class Tried(NamedTuple):
 
 
 def parse_tried(header: str | None, known: Collection[str]) -> Tried:
-    """Reads an ``x-laar-tried-models`` header; invalid parts are ignored and counted."""
+    """Read an ``x-laar-tried-models`` header; ignore and count invalid parts."""
     if not header:
         return Tried()
     cut = len(header) > MAX_TRIED_CHARS
@@ -38,5 +38,5 @@ def parse_tried(header: str | None, known: Collection[str]) -> Tried:
 
 
 def with_model(tried: Sequence[str], model: str) -> tuple[str, ...]:
-    """The models tried once `model` is as well: the latest `MAX_TRIED`."""
+    """Return the models tried, with `model` as the latest: `MAX_TRIED` at most."""
     return (*tried[-(MAX_TRIED - 1) :], model)

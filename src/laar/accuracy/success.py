@@ -40,7 +40,7 @@ class SuccessModel:
         now: float,
         shares: NDArray[np.float64] | None = None,
     ) -> NDArray[np.float64]:
-        """P(correct) of each model given that all of `tried` failed; do not write to it.
+        """Return P(correct) of each model given that all of `tried` failed; read-only.
 
         `shares` are those of `CapabilityModel.guess`.
         """
@@ -71,7 +71,7 @@ class SuccessModel:
         tenant: str = "",
         reporter: str = "",
     ) -> bool:
-        """Takes an outcome of `model`, reached after all of `tried` had failed.
+        """Record an outcome of `model`, reached after all of `tried` had failed.
 
         Returns:
             False if the outcome was not used.

@@ -33,7 +33,7 @@ class TaskNames:
         """Requests whose task was one too many of their tenant's."""
 
     def taken(self, tenant: str, task: str, now: float) -> bool:
-        """Whether a task counts.
+        """Return whether a task counts.
 
         Args:
             tenant: the tenant that names it; empty where tenants are not distinguished.

@@ -75,12 +75,12 @@ class Said(NamedTuple):
 
 
 def sample_of(text: str) -> str:
-    """The head and the tail of a text: all of it, if it is short."""
+    """Return the head and the tail of a text: all of it, if it is short."""
     return head_and_tail(text, _HEAD_CHARS, _TAIL_CHARS)
 
 
 def hashed(said: Said) -> NDArray[np.float32]:
-    """Hashes the words and characters of a request; other than its samples is not looked at.
+    """Hash the words and characters of a request's samples.
 
     Returns:
         Shape (TEXT_COLUMNS,), of length about 1. Dense: to multiply it is quicker than to gather
@@ -123,7 +123,7 @@ def _of_words(data: bytes, part: int) -> tuple[NDArray[np.uint64], float]:
 
 
 def _of_characters(data: bytes) -> tuple[NDArray[np.uint64], float]:
-    """Runs of three, four and five bytes."""
+    """Return runs of three, four and five bytes."""
     text = np.frombuffer(data, np.uint8).astype(np.uint64)
     if len(text) < _LONGEST:
         return np.zeros(0, np.uint64), 0.0
@@ -143,7 +143,7 @@ def _columns(grams: NDArray[np.uint64]) -> _Ints:
 
 
 def _words(text: bytes) -> NDArray[np.uint64]:
-    """A hash for each word, sign and ideograph, in their order."""
+    """Return a hash for each word, sign and ideograph, in their order."""
     begins = np.frombuffer(text.translate(_BEGINS), np.uint8)
     joins = np.frombuffer(b"\0" + text[:-1].translate(_JOINS), np.uint8)
     starts = (begins > joins).nonzero()[0]
@@ -249,7 +249,7 @@ def packed(
     weights: Sequence[float] | _Floats,
     trust: tuple[float, float] = (0.0, 1.0),
 ) -> TextColumn:
-    """A column as the artifact holds it: one signed byte for each weight."""
+    """Return a column as the artifact holds it: one signed byte for each weight."""
     exact = np.asarray(weights, np.float64)
     scale = max(float(np.abs(exact).max(initial=0.0)) / 127, 1e-9)
     small = np.round(exact / scale).astype(np.int8)
@@ -264,6 +264,6 @@ def packed(
 
 
 def unpacked(column: TextColumn) -> NDArray[np.float32]:
-    """The weights of a column; shape (TEXT_COLUMNS,)."""
+    """Return the weights of a column; shape (TEXT_COLUMNS,)."""
     small = np.frombuffer(b64decode(column.weights), np.int8)
     return small.astype(np.float32) * np.float32(column.scale)

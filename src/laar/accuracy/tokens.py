@@ -52,7 +52,7 @@ class TokenEstimator:
         self.begin(measured or {})
 
     def begin(self, measured: Mapping[str, Mapping[str, float]]) -> None:
-        """Starts from an artifact's ratios, except where reports already outweigh them."""
+        """Start from an artifact's ratios, except where reports already outweigh them."""
         by_language: dict[str, list[float]] = {}
         for model, ratios in measured.items():
             for language, ratio in ratios.items():
@@ -63,13 +63,13 @@ class TokenEstimator:
             self._begin((_FLEET, language), sum(values) / len(values))
 
     def estimate(self, chars: int, language: str, model: str = _FLEET) -> float:
-        """Tokens of `chars` characters; without a model, the mean over the fleet."""
+        """Return the tokens of `chars` characters; without a model, the mean over the fleet."""
         return chars * exp(-self._current(model, language))
 
     def estimate_each(
         self, chars: int, language: str, models: Sequence[str]
     ) -> NDArray[np.float64]:
-        """Tokens of `chars` characters for each model; shape (len(models),)."""
+        """Return the tokens of `chars` characters for each model; shape (len(models),)."""
         key = tuple(models), language
         tokens_per_char = self._tokens_per_char.get(key)
         if tokens_per_char is None:
@@ -80,7 +80,7 @@ class TokenEstimator:
         return chars * tokens_per_char
 
     def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
-        """Learns from one answer's usage; False if the report was ignored."""
+        """Learn from one answer's usage; return False if the report was ignored."""
         if prompt_tokens <= 0 or chars < 0:
             self.refused += 1
             return False
@@ -104,21 +104,21 @@ class TokenEstimator:
         return learned
 
     def ratios(self) -> dict[str, dict[str, float]]:
-        """Characters per token, by model and then language; the fleet's under no name."""
+        """Return characters per token by model, then language; the fleet's under no name."""
         found: dict[str, dict[str, float]] = {}
         for (model, language), value in list(self._log_ratio.items()):
             found.setdefault(model, {})[language] = exp(value)
         return found
 
     def state(self) -> list[list[object]]:
-        """Everything learned, as plain JSON types; may run on another thread than `observe`."""
+        """Return everything learned, as plain JSON types; may run beside `observe`."""
         return [
             [*key, exp(value), self._reports.get(key, 1.0)]
             for key, value in list(self._log_ratio.items())
         ]
 
     def restore(self, state: object) -> int:
-        """Restores a saved state over the artifact's values; returns how many cells were kept.
+        """Restore a saved state over the artifact's values; return the number of cells restored.
 
         The state may come from a file that anyone edited: invalid parts are left out.
         """
@@ -148,7 +148,7 @@ class TokenEstimator:
             self._reports[key] = _MEASURED_REPORTS
 
     def _current(self, model: str, language: str) -> float:
-        """The cell's log ratio; an unknown model's is the fleet's, then the language's."""
+        """Return the cell's log ratio; an unknown model's is the fleet's, then the language's."""
         value = self._log_ratio.get((model, language))
         if value is None:
             value = self._log_ratio.get((_FLEET, language))
@@ -158,7 +158,7 @@ class TokenEstimator:
 
 
 def _read_cell(entry: object) -> tuple[tuple[str, str], float, float] | None:
-    """One cell of a saved state, or None if it can't be true."""
+    """Read one cell of a saved state; return None if it can't be true."""
     if not isinstance(entry, list) or len(entry) != 4:
         return None
     model, language, ratio, reports = entry

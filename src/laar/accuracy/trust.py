@@ -42,7 +42,7 @@ class PriorTrust:
         self._models: dict[str, list[float]] = {}  # log odds of each weight, all cells together
 
     def evidence(self, prior: float, correct: float, outcomes: float, weight: float) -> Evidence:
-        """The evidence of a cell with these counts, whose prior's full weight is `weight` outcomes.
+        """Return the evidence of a cell with these counts, for a full weight of `weight` outcomes.
 
         An offset may have taken `correct` out of bounds.
         """
@@ -54,14 +54,14 @@ class PriorTrust:
         ]
 
     def take(self, model: str, evidence: Evidence, instead_of: Evidence) -> None:
-        """Replaces a cell's earlier evidence about the model; empty stands for none."""
+        """Replace a cell's earlier evidence about the model; empty means none."""
         total = self._models.get(model, self._start)
         if instead_of:
             total = list(map(sub, total, instead_of))
         self._models[model] = list(map(add, total, evidence))
 
     def share(self, model: str, own: Evidence = ()) -> float:
-        """The share left of a prior's weight in a cell with evidence `own`, by the other cells."""
+        """Return the share left of a prior's weight in a cell, by the evidence of other cells."""
         total = self._models.get(model)
         if total is None:
             return self._shares[0]
@@ -69,11 +69,11 @@ class PriorTrust:
         return self._shares[others.index(max(others))]
 
     def models(self) -> list[str]:
-        """The models with evidence; from any thread."""
+        """Return the models with evidence; from any thread."""
         return list(self._models)
 
     def clear(self) -> None:
-        """Forgets all evidence."""
+        """Forget all evidence."""
         self._models.clear()
 
 

@@ -76,7 +76,7 @@ def report_outcome_sync(
     reporter: str | None = None,
     timeout_s: float = 10.0,
 ) -> bool:
-    """`report_outcome` for code without an event loop."""
+    """Report an outcome as `report_outcome`, without an event loop."""
     report = report_outcome(outcome, admin_url, token=token, reporter=reporter, timeout_s=timeout_s)
     # In a thread, for a notebook runs a loop in this one.
     with ThreadPoolExecutor(1) as pool:

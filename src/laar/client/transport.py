@@ -59,7 +59,7 @@ async def post(
             if answer.status != 200:
                 return reading.refused(await answer.content.read(4 * _ERROR_CHARS))
             if not send.body.get("stream") or reading.is_json:
-                return reading.whole(await _whole(answer.content))
+                return reading.complete(await _body(answer.content))
             async for part in answer.content.iter_any():
                 reading.part(part)
             return reading.streamed()
@@ -84,7 +84,7 @@ async def post_openai(
                 )
                 reading.begins(200, raw.headers)
                 if not send.body.get("stream") or reading.is_json:
-                    return reading.whole(await raw.http_response.aread())
+                    return reading.complete(await raw.http_response.aread())
                 async with aclosing(raw.http_response):
                     async for part in raw.http_response.aiter_bytes():
                         reading.part(part)
@@ -109,7 +109,7 @@ def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Rep
             )
             reading.begins(200, raw.headers)
             if not send.body.get("stream") or reading.is_json:
-                return reading.whole(raw.http_response.read())
+                return reading.complete(raw.http_response.read())
             with closing(raw.http_response):
                 for part in raw.http_response.iter_bytes():
                     reading.part(part, within_s=timeout_s)
@@ -176,7 +176,7 @@ class _Reading:
     def streamed(self) -> Reply:
         return self._reply(200, completion=self._deltas.completion())
 
-    def whole(self, body: bytes) -> Reply:
+    def complete(self, body: bytes) -> Reply:
         return self._reply(200, completion=read_completion(body))
 
     def refused(self, body: bytes) -> Reply:
@@ -201,7 +201,7 @@ class _Reading:
         )
 
 
-async def _whole(content: aiohttp.StreamReader) -> bytes:
+async def _body(content: aiohttp.StreamReader) -> bytes:
     parts, size = [], 0
     async for part in content.iter_any():
         size += len(part)

@@ -116,7 +116,7 @@ def until_correct_sync(
     timeout_s: float = _TIMEOUT_S,
     hedge: Hedge | None = None,
 ) -> Outcome:
-    """`until_correct` for code without an event loop; takes an `openai.OpenAI`.
+    """Ask as `until_correct`, without an event loop; takes an `openai.OpenAI`.
 
     Raises:
         SettingError: neither a base URL nor a synchronous client, or called from inside a running

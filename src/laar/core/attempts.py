@@ -17,7 +17,7 @@ from laar.core.guards import Faults, guarded
 from laar.core.membership import key_of
 from laar.core.naming import goes_by
 from laar.core.request import Request
-from laar.health import GOOD, Health, Kind, Reply
+from laar.health import GOOD, Health, Kind, Reply, Stage
 from laar.prefix import Chain
 
 P = ParamSpec("P")
@@ -72,7 +72,7 @@ class Attempts:
 
     def _send(self, health: Health, decision: Decision, now: float, *, timed: bool) -> None:
         flight = decision.flight
-        flight.attempt = health.sent(
+        attempt = flight.attempt = health.sent(
             flight.slot,
             flight.model,
             stream=decision.request.stream,
@@ -83,7 +83,7 @@ class Attempts:
             trial=decision.trial and timed,
             timed=timed,
         )
-        flight.read = health.wants_read(flight.slot, now)
+        flight.read = health.wants_read(attempt, now)
 
     def _begin_prefill(
         self, health: Health, decision: Decision, prefiller: Prefiller, now: float
@@ -104,10 +104,11 @@ class Attempts:
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool) -> None:
         """Note the status of the answer, or a later error."""
         flight, health, excused = decision.flight, self._health, False
-        if reply.event or reply.status >= 500 or flight.unjudged or health.blames:  # hardly ever
+        if reply.event or reply.status >= 500 or flight.unjudged or health.culprits:  # hardly ever
             # What a body shows later was a good answer by its head, and counts once.
-            is_later = flight.attempt is not None and flight.attempt.is_accepted and not reply.event
-            excused = not is_later and self._judge(health, decision, reply, now) is Kind.REQUEST
+            begun = flight.attempt is not None and flight.attempt.stage is not Stage.SENT
+            if reply.event or not begun:
+                excused = self._judge(health, decision, reply, now) is Kind.REQUEST
         if flight.attempt is not None:
             if reply.model and goes_by(reply.model, self._table.spec(flight.slot).models):
                 reply.model = ""

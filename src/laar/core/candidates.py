@@ -104,7 +104,7 @@ class Candidates:
             group is None
             or group.readings != self._table.readings
             or not group.at <= now < group.until
-            or (health is not None and group.health != health.version)
+            or (health is not None and group.health != health.records.version)
         ):
             group = self._work_out(key, subset, now)
             if subset is None:
@@ -168,11 +168,11 @@ class Candidates:
         table, health = self._table, self._health
         slots = slots[reachable(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
-        answers, trials = None, Standing(slots=())
+        answers, trials = None, Standing()
         if health is not None:
             trials = health.set_apart(slots.tolist(), now)
             group.until = min(group.until, trials.until)
-            slots = slots[np.isin(slots, list(trials.slots))]
+            slots = slots if trials.kept is None else slots[trials.kept]
             answers = np.array([health.answers(slot, now) for slot in slots.tolist()])
         if not len(slots) and not trials.trials:
             return None
@@ -197,17 +197,15 @@ class Candidates:
         """Leaves out the endpoints that health has taken out, and notes the health of the rest."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
         standing = group.standing = health.standing(group.slots.tolist(), models, now)
-        group.health = health.version
+        group.health = health.records.version
         group.until = min(group.until, standing.until)
-        if standing.left_out:
-            kept = ~np.isin(group.slots, list(standing.left_out))
+        kept = standing.kept
+        if kept is not None:
             group.slots, group.model_id = group.slots[kept], group.model_id[kept]
             group.rtt_s = group.rtt_s[kept]
-        if standing.answers is not None:
-            group.answers = np.array(standing.answers, np.float64)
-        if standing.pace is not None:
-            group.pace = np.array(standing.pace, np.float64)
-            group.typical_s = np.array(standing.typical_s, np.float64)
+        group.answers = standing.answers
+        if standing.pace is not None and standing.typical_s is not None:
+            group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
         """The group and, as the last candidate, a slot that is out and due for a trial."""

@@ -109,6 +109,7 @@ class InFlight:
             seconds.
         adapter: the adapter that it counts for at its endpoint; empty for none.
         receipt: the prompt's entry in the prefix index.
+        is_traced: the decision's id goes to the engine, whose KV events name it again.
         began: the engines' record of the request.
         attempt: health's record of it.
         read: health asks for the answer to be read.
@@ -128,6 +129,7 @@ class InFlight:
     exhausted: bool = False
     adapter: str = ""
     receipt: Receipt | None = None
+    is_traced: bool = False
     began: Began | None = None
     attempt: Attempt | None = None
     read: bool = False
@@ -169,7 +171,6 @@ class Decision:
         eligible: which of them were left to pick from; None for all.
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
-        weights_version: the tuner's window that the outcome counts in, 0 for none.
         engine_priority: for an engine that takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
@@ -203,7 +204,6 @@ class Decision:
     rank: int | None = None
     way: Way = PLAIN
     chain: Chain | None = None
-    weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False
     once: bool = False

@@ -35,7 +35,6 @@ from laar.core.interfaces import (
     Fault,
     Fits,
     View,
-    WeightSource,
 )
 from laar.core.lessons import Lessons
 from laar.core.membership import key_of
@@ -59,8 +58,6 @@ class Director:
             not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: estimates models.
         prefixes: estimates caches; None keeps no prefixes.
-        tuner: sets the weights of the settings' policy, decision by decision, and gets their
-            outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to assume that all do.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -75,7 +72,6 @@ class Director:
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
-        tuner: WeightSource | None = None,
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
@@ -109,7 +105,6 @@ class Director:
             faults=faults,
         )
         attempts = self._attempts = Attempts(health, table, faults)
-        self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
@@ -137,12 +132,6 @@ class Director:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Applies new settings; decisions already made are settled by their own."""
         self._chooser.use(settings, policies)
-
-    def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Takes weights from a tuner, and reports outcomes to it; None for neither."""
-        self.tuner = tuner
-        self._chooser.use_tuner(tuner)
-        self._lessons.use_tuner(tuner)
 
     @property
     def settings(self) -> DirectorSettings:
@@ -194,8 +183,6 @@ class Director:
     ) -> Decision:
         """Chooses an endpoint, and reserves it. Arguments and errors are those of `choose`."""
         decision = self._chooser.choose(request, now, room, priority, new_id=self._new_id)
-        if self.tuner is not None:
-            self._chooser.decided(decision)
         flight = decision.flight
         take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)
@@ -321,6 +308,10 @@ class Director:
         prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
         if prefixes is not None and chain is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
+            held = prefixes.blocks_held
+            if held.blocks and not decision.request.shadow:
+                slot, tokens = flight.slot, decision.tokens
+                flight.is_traced = held.expect(decision.id, slot, chain, tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Counts the prompt where it is read, if that is elsewhere."""

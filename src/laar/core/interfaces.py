@@ -8,7 +8,7 @@ see one `View`, made once for a decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -23,31 +23,6 @@ from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.prefix import Chain
 from laar.prefix.beliefs import Demand
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of a decision, and the tag for the request's `Observed`."""
-
-    version: int
-    values: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """The outcome of one request.
-
-    Args:
-        version: `Weights.version` at the decision.
-        ttft_s: time to first token; the whole time when the answer was not streamed.
-        e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
-        ok: whether an answer came.
-    """
-
-    version: int
-    ttft_s: float
-    e2e_s: float
-    ok: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,7 +60,6 @@ class View:
         terms: the cost taken apart; a scorer that prices leaves it for the explanation.
         reason: a scorer's code for why its best candidate is the best; one of few, since metrics
             count by it.
-        weights: the tuner's weights for this decision, by name; None for the scorer's own.
         engines: learned speeds of the engines; None where nothing is learned.
         demand: recent requests that share this prompt's prefixes; None where nothing is known.
         again: share of the text that the cache would evict for it and that is asked for again; None
@@ -121,7 +95,6 @@ class View:
     reported: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
-    weights: Mapping[str, float] | None = None
     engines: Engines | None = None
     demand: Demand | None = None
     again: Floats | None = None
@@ -202,18 +175,6 @@ class NoRoomError(Exception):
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")
         self.view, self.fits = view, fits
-
-
-class WeightSource(Protocol):
-    """Sets a policy's weights while requests flow, as the climbs of laar-lab do."""
-
-    def weights(self, now: float) -> Weights:
-        """The weights for one decision; asked once for each."""
-        ...
-
-    def observe(self, sample: Observed, now: float) -> None:
-        """The outcome of a decision."""
-        ...
 
 
 class Filter(Protocol):

@@ -131,6 +131,7 @@ _PAGE = slice(4, 7)
 _STORED = (
     *("type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id"),
     *("medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind"),
+    *("sliding_window", "locality", "ownership", "session_id"),
 )
 _REMOVED = ("type", "block_hashes", "medium", "group_idx")
 """The places of arrays."""
@@ -158,7 +159,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if host:
         return Stored(hashes=hashes, host=True)
     size = raw.get("block_size")
-    adapter = raw.get("lora_name")
+    adapter, session = raw.get("lora_name"), raw.get("session_id")
     if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there
         raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
         adapter = None
@@ -171,6 +172,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
         adapter=adapter or "",
         extra=_extra(raw.get("extra_keys"), adapter),
+        session=session if isinstance(session, str) else "",
     )
 
 

@@ -427,7 +427,7 @@ def _clock(where: str, date: str) -> Iterable[Finding]:
 
 
 def _envoy_version(text: str) -> list[Finding]:
-    """`text` is as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
+    """Check a version such as ``commit/1.40.0/Clean/RELEASE/BoringSSL``."""
     parts = text.split("/")
     number = parts[1] if len(parts) > 1 else ""
     try:

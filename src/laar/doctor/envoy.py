@@ -83,7 +83,7 @@ def _shown(value: object) -> str:
 
 
 def configuration(document: Json) -> Json:
-    """Listeners, clusters and routes of a config dump, or of a bootstrap, in a bootstrap's form."""
+    """Return a config dump, or a bootstrap, in a bootstrap's form."""
     if "configs" not in document:
         return document
     found: Json = {"listeners": [], "clusters": [], "routes": []}

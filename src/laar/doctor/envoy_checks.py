@@ -47,7 +47,7 @@ class Needs:
         max_body_bytes: longest request body.
         tenant_header: that flow control reads.
         message_timeout_s: least time Envoy has to wait for an answer of the picker that asks it to.
-        request_timeout_s: time for a whole exchange that a fix writes.
+        request_timeout_s: time for an exchange that a fix writes.
         endpoint_cas: authorities of https endpoints.
     """
 
@@ -175,11 +175,11 @@ for _field, _native, _full_duplex in (
 
 @_error(PROCESSOR, "processing_mode.request_body_mode")
 def _complete_body(processor: Json, _needs: Needs) -> Wrong | None:
-    """Request bodies reach the picker whole."""
+    """Want complete request bodies to reach the picker."""
     body = _mode(processor).get("request_body_mode", "NONE")
     if body in (_FULL_DUPLEX, "BUFFERED"):
         return None
-    return Wrong(f"the picker never sees a whole body ({body})", "BUFFERED")
+    return Wrong(f"the picker never sees a complete body ({body})", "BUFFERED")
 
 
 @_error(PROCESSOR, "processing_mode.response_header_mode")
@@ -201,7 +201,7 @@ def _headers_sent(processor: Json, field: str) -> Wrong | None:
 
 @_error(PROCESSOR, "request_attributes")
 def _request_attributes(processor: Json, needs: Needs) -> Wrong | None:
-    """Without header messages the attributes hold the headers that the picker needs."""
+    """Want the headers as attributes where there are no header messages."""
     if not is_native(processor) or _mode(processor).get("request_header_mode") != "SKIP":
         return None
     known = processor.get("request_attributes", [])
@@ -216,7 +216,7 @@ def _has_all(known: Sequence[str], needed: Sequence[str], effect: str) -> Wrong 
 
 @_warning(PROCESSOR, "allow_mode_override")
 def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
-    """Native answers can be sampled."""
+    """Want native answers to be sampled."""
     if processor.get("allow_mode_override") or not is_native(processor):
         return None
     effect = "answers can't be sampled, so nothing is learned of first tokens and cached prefixes"
@@ -225,7 +225,7 @@ def _overrides_mode(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_error(PROCESSOR, "message_timeout")
 def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
-    """Envoy waits for a picker that is busy for a moment."""
+    """Want Envoy to wait for a picker that is busy for a moment."""
     waits_s = _waits_s(processor)
     if waits_s >= MESSAGE_TIMEOUT_S:
         return None
@@ -235,7 +235,7 @@ def _waits_long_enough(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_warning(PROCESSOR, "message_timeout")
 def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
-    """Envoy gives up a picker that hangs."""
+    """Want Envoy to give up a picker that hangs."""
     waits_s = _waits_s(processor)
     if not is_native(processor) or waits_s <= _LONGEST_HANG_S:
         return None
@@ -245,7 +245,7 @@ def _gives_up_in_time(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_error(PROCESSOR, "max_message_timeout")
 def _waits_for_held(processor: Json, needs: Needs) -> Wrong | None:
-    """Envoy waits for requests that the picker's queue holds."""
+    """Want Envoy to wait for requests that the picker's queue holds."""
     most_s = max(_waits_s(processor), _seconds(processor.get("max_message_timeout"), 0.0))
     if most_s >= needs.message_timeout_s:
         return None
@@ -296,7 +296,7 @@ def _forwards_metadata(processor: Json, _needs: Needs) -> Wrong | None:
 
 @_warning(PROCESSOR, "metadata_options.receiving_namespaces.untyped")
 def _takes_metadata(processor: Json, _needs: Needs) -> Wrong | None:
-    """Envoy takes the metadata that the picker sets."""
+    """Want Envoy to accept the metadata that the picker sets."""
     effect = "the picker's metadata is refused"
     return _namespaces(processor, "receiving_namespaces", _NAMESPACES[:1], effect)
 
@@ -323,7 +323,7 @@ def _breaks_off_at_once(manager: Json, _: Needs) -> Wrong | None:
 
 @_error(NATIVE_LISTENER, "per_connection_buffer_limit_bytes")
 def _buffers_bodies(listener: Json, needs: Needs) -> Wrong | None:
-    """Envoy buffers the longest body that the picker takes."""
+    """Want Envoy to buffer the longest body that the picker takes."""
     limit = int(listener.get("per_connection_buffer_limit_bytes", _DEFAULT_BUFFER_BYTES))
     if limit >= needs.max_body_bytes:
         return None
@@ -357,7 +357,7 @@ _error(ENDPOINTS, "circuit_breakers.thresholds")(_breakers("Envoy answers 503 it
 
 @_error(PICKER_CLUSTER, "typed_extension_protocol_options")
 def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Envoy speaks HTTP/2 to the picker."""
+    """Want Envoy to speak HTTP/2 to the picker."""
     options = cluster.get("typed_extension_protocol_options") or {}
     ((key, http2),) = http_options(explicit_http_config={"http2_protocol_options": {}}).items()
     mine = options.get(key) or {}
@@ -371,7 +371,7 @@ def _speaks_http2(cluster: Json, _needs: Needs) -> Wrong | None:
 
 @_warning(PICKER_CLUSTER, "health_checks")
 def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Envoy checks the picker's health."""
+    """Want Envoy to check the picker's health."""
     if any("grpc_health_check" in check for check in cluster.get("health_checks", [])):
         return None
     effect = "Envoy does not notice that a picker leaves or hangs"
@@ -380,7 +380,7 @@ def _checks_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 
 @_warning(PICKER_CLUSTER, "common_lb_config.healthy_panic_threshold")
 def _leaves_dead_picker(cluster: Json, _needs: Needs) -> Wrong | None:
-    """Envoy asks no picker that its health checks found dead."""
+    """Want Envoy to send nothing to a picker whose health check fails."""
     panic = cluster.get("common_lb_config", {}).get("healthy_panic_threshold")
     if not cluster.get("health_checks") or (panic is not None and not panic.get("value", 0)):
         return None

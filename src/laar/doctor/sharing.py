@@ -7,7 +7,7 @@ from typing import Any
 
 from laar.doctor.findings import Finding, Level
 from laar.errors import SettingError
-from laar.server.sharing.carrier import Away
+from laar.server.sharing.carrier import CarrierError
 from laar.server.sharing.store import Store
 from laar.settings.section import part
 from laar.settings.share import Share
@@ -31,8 +31,8 @@ async def store_findings(share: Share) -> list[Finding]:
     except SettingError as fault:
         return [Finding(level=Level.ERROR, where=where, what=str(fault))]
     try:
-        seen = await store.look()
-    except Away as fault:
+        seen = await store.probe()
+    except CarrierError as fault:
         remedy = "start it, or see share.url, its password and its certificates"
         what = f"{fault}: each picker goes on alone"
         return [Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)]

@@ -178,12 +178,12 @@ def _scores(of: DecisionRecord) -> Floats:
 
 
 def values_of(fields: Iterable[Field[T]], of: T) -> dict[str, object]:
-    """Yield fields by name."""
+    """Return the fields by name."""
     return {field.name: field.read(of) for field in fields}
 
 
 def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
-    """Yield columns by name, each over the candidates of a decision."""
+    """Return the columns by name, each over the candidates of a decision."""
     columns = {column.name: column.read(view) for column in ESTIMATES}
     columns[SCORE.name] = SCORE.read(of)
     if view.terms is None:

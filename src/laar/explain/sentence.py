@@ -29,7 +29,7 @@ _LANGUAGES = {
 
 
 def sentence(record: DecisionRecord) -> str:
-    """Why it won, which part degraded, and where the prompt is read if that was a choice."""
+    """Return why it won, which part degraded, and where the prompt is read."""
     return _who_won(record) + _read_elsewhere(record)
 
 
@@ -195,16 +195,16 @@ def _on(view: View) -> str:
 def _largest_difference(view: View, terms: Terms, winner: int, rival: int) -> str:
     """Return the term that makes most of the difference, in words."""
     uncached = view.tokens[rival] - view.cached_tokens[rival]
-    told = (
+    reasons = (
         (terms.queue_s, f"{_tokens(view.queued_tokens[rival])} tokens are queued there"),
         (terms.prefill_s, f"{_tokens(uncached)} tokens to read"),
         (terms.rtt_s, f"a round trip of {_seconds(terms.rtt_s[rival])}"),
         (terms.base_s, "its model takes longer to answer"),
         (terms.all_slow_s, "it takes longer than others with its model"),
     )
-    extra = [float(term[rival] - term[winner]) for term, _ in told]
+    extra = [float(term[rival] - term[winner]) for term, _ in reasons]
     largest = int(np.argmax(extra))
-    return f"; {told[largest][1]}" if extra[largest] > 0.0 else ""
+    return f"; {reasons[largest][1]}" if extra[largest] > 0.0 else ""
 
 
 def _tokens(count: float) -> str:
@@ -212,7 +212,7 @@ def _tokens(count: float) -> str:
 
 
 def _beside(one_s: float, other_s: float) -> str:
-    """Two times with as many digits as show which is longer, up to three."""
+    """Return two times with as many digits as show which is longer, up to three."""
     one, other = _seconds(one_s), _seconds(other_s)
     for digits in (2, 3):
         if one != other or one_s < 0.1:

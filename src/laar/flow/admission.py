@@ -134,7 +134,7 @@ class Admission:
             if not item.is_long:
                 self._short_at = now
             free, places = self._room(view, item, now), self.sessions.room(view, now)
-            for_context = bool(free.any()) or not places.any() or self._contexts_wait()
+            for_context = bool(free.any()) or not places.any() or self.queue.contexts > 0
             some = free & places
             return _none(view) if self.queue.waiting else some
 
@@ -239,9 +239,6 @@ class Admission:
             asked = request.pool, request.model
             found[asked] = found.get(asked, 0.0) + item.work_s
         return found
-
-    def _contexts_wait(self) -> bool:
-        return any(item.for_context for item in self.queue.items())
 
     def waiting_contexts(self) -> list[Item]:
         """The waiting turns that need a place for their context."""

@@ -98,6 +98,7 @@ class Queue(Generic[T]):
         sheds: requests refused or dropped so far, by reason code.
         dispatched: requests admitted so far.
         held_bytes: bodies held now.
+        contexts: requests that wait for room for their contexts.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -105,6 +106,7 @@ class Queue(Generic[T]):
         self.sheds: Counter[str] = Counter()
         self.dispatched = 0
         self.held_bytes = 0
+        self.contexts = 0
         self._order = ORDERS[self.limits.order]
         self._waiting: dict[Hashable, _Waiting] = {}
         self._bands: dict[int, _Band] = {}
@@ -315,6 +317,7 @@ class Queue(Generic[T]):
         band.held_bytes[item.tenant] += item.body_bytes
         self._waiting[item.id] = entry
         self._shorts += not item.is_long
+        self.contexts += item.for_context
         self.held_bytes += item.body_bytes
         self._serial += 1
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
@@ -384,6 +387,7 @@ class Queue(Generic[T]):
         entry = self._waiting.pop(item.id)
         entry.alive = False
         self._shorts -= not item.is_long
+        self.contexts -= item.for_context
         self.held_bytes -= item.body_bytes
         band = self._bands[item.band]
         band.crowd.remove(item.tenant, item.id)

@@ -1,8 +1,9 @@
 """Health of endpoints: learned from outcomes, priced as P(answers), with a breaker on top."""
 
-from laar.health.attempt import Attempt
-from laar.health.health import Health, Word
+from laar.health.attempt import Attempt, Stage
+from laar.health.health import Health
 from laar.health.kinds import GOOD, USELESS, Kind, Reply, judge
+from laar.health.records import Word
 from laar.health.settings import HealthSettings
 from laar.health.standing import Standing
 
@@ -14,6 +15,7 @@ __all__ = [
     "HealthSettings",
     "Kind",
     "Reply",
+    "Stage",
     "Standing",
     "Word",
     "judge",

@@ -1,9 +1,13 @@
-"""One request at one endpoint, from its decision to its end, as health sees it."""
+"""One request at one endpoint, from its decision to its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from laar.health.endpoint import Endpoint
 
 
 class Stage(IntEnum):
@@ -19,24 +23,31 @@ class Stage(IntEnum):
 class Attempt:
     """The record of one attempt, made for each decision.
 
-    `group` is the endpoint's model and whether the answer is streamed: attempts of one group are
-    compared. `predicted_s` is the picker's own price of its seconds, `tokens` the prompt's length,
-    `rtt_s` the round trip: a far endpoint is not a slow one. `ahead` is how many were in flight at
-    its endpoint when it was sent.
-    `read` is true where the body of its answer is seen, `good` where it counted as good so far,
-    `judged` where it counted at all, `useless` where its answer was of no use, `overdue` where it
-    was silent for too long. `progress_at` is when its answer was last seen to go on. `timed` is
-    false where the time at which the endpoint got it is unknown.
+    Args:
+        endpoint: where it was sent.
+        stream: the answer is streamed; attempts are compared with others of the same kind.
+        at: when it was decided.
+        predicted_s: the picker's own prediction of its seconds.
+        tokens: the prompt's length.
+        rtt_s: the round trip: a far endpoint is not a slow one.
+        ahead: how many were in flight at its endpoint when it was sent.
+        timed: false where the time at which the endpoint got it is unknown.
+        read: the body of its answer is read.
+        stage: how far it has come.
+        progress_at: when its answer was last seen to go on.
+        good: it counted as good so far.
+        judged: it counted at all.
+        useless: its answer was of no use.
+        overdue: it was silent for too long.
     """
 
-    slot: int
-    group: tuple[str, bool]
+    endpoint: Endpoint
+    stream: bool
     at: float
     predicted_s: float
     tokens: float
     rtt_s: float
     ahead: int = 0
-    trial: bool = False
     timed: bool = True
     read: bool = False
     stage: Stage = Stage.SENT
@@ -45,11 +56,6 @@ class Attempt:
     judged: bool = False
     useless: bool = False
     overdue: bool = False
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether the head of its answer has come."""
-        return self.stage is not Stage.SENT
 
     @property
     def is_followed(self) -> bool:

@@ -16,10 +16,6 @@ from collections.abc import Collection, Iterable
 
 from laar.health.recent import Recent
 
-PROVED_S = 5.0
-"""How long a good answer proves an endpoint sound. A failure that may be the request's has the
-endpoint asked a question as well, at most once a second: so proof is at hand while it is sound."""
-
 _MOST = 1024
 """Traits remembered; those longest unseen make room. A tenant who varies the prompt makes a new one
 with each request, and refreshes its own."""
@@ -33,8 +29,6 @@ with less sends good requests in the main, which must keep their fallbacks."""
 class _Record(Recent):
     """The outcomes of the requests with a trait, and the first endpoint that failed one."""
 
-    __slots__ = ("several", "slot")
-
     def __init__(self, slot: int) -> None:
         super().__init__()
         self.slot = slot
@@ -45,30 +39,28 @@ class Blame:
     """The records of traits. It is empty, and costs nothing, while no request fails everywhere."""
 
     def __init__(self) -> None:
-        self._records: OrderedDict[int, _Record] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._records)
+        self.records: OrderedDict[int, _Record] = OrderedDict()
+        """Records by trait."""
 
     def good(self, traits: Iterable[int], now: float, count: float = 1.0) -> None:
-        """Records that a request with these traits was answered; -1 takes one back."""
+        """Record that a request with these traits was answered; -1 takes one back."""
         for trait in traits:
-            record = self._records.get(trait)
+            record = self.records.get(trait)
             if record is None:
                 continue
             record.add(now, good=max(count, -record.good))
             if record.good > 4.0 * record.bad:
-                del self._records[trait]
+                del self.records[trait]
 
     def bad(self, traits: Iterable[int], slots: Collection[int], now: float) -> None:
-        """Records that these endpoints, each known to be sound, failed a request."""
+        """Record that these endpoints, each known to be sound, failed a request."""
         for trait in traits:
-            record = self._records.get(trait)
+            record = self.records.get(trait)
             if record is None:
-                record = self._records[trait] = _Record(next(iter(slots)))
-                if len(self._records) > _MOST:
-                    self._records.popitem(last=False)
-            self._records.move_to_end(trait)
+                record = self.records[trait] = _Record(next(iter(slots)))
+                if len(self.records) > _MOST:
+                    self.records.popitem(last=False)
+            self.records.move_to_end(trait)
             record.several = record.several or any(slot != record.slot for slot in slots)
             record.add(now, bad=1.0)
 
@@ -78,7 +70,7 @@ class Blame:
         Failures at one alone may be its own: prompts that begin alike go to one endpoint.
         """
         for trait in traits:
-            record = self._records.get(trait)
+            record = self.records.get(trait)
             if record is not None and record.several:
                 record.fade(now)
                 if record.bad >= _LEAST and record.bad >= _CULPRIT * (record.good + record.bad):

@@ -1,10 +1,10 @@
-"""One endpoint's record and its breaker.
+"""The circuit breaker of one endpoint, and P(answers).
 
-    closed --failures--> open --back-off over, one request--> trial --answered--> starting
-      ^  |                 ^                                    |                  |    |
-      |  +--> suspect -----+-------------- failed --------------+----- failed -----+    |
-      |          |                                                                      |
-      +----------+------------------------- slow start over ----------------------------+
+    closed --failures--> open --back-off over, one trial--> half-open --answered--> starting
+      ^  |                 ^                                    |                   |    |
+      |  +--> suspect -----+-------------- failed --------------+------ failed -----+    |
+      |          |                                                                       |
+      +----------+------------------------- slow start over -----------------------------+
 
 A first failure makes an endpoint a suspect where the picker can ask it a question: it gets nothing
 until the answer is there. Waiting for the second and third failure would cost clients theirs, and
@@ -72,6 +72,8 @@ _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
 """A limit that has grown sixteenfold is none."""
+_OTHERS_TRIAL_S = 5.0
+"""How long a trial of another picker puts off one's own; then that picker may be gone."""
 _NEGLIGIBLE = 0.02
 """Failures beneath it change no price visibly."""
 
@@ -82,14 +84,27 @@ class State(StrEnum):
     CLOSED = "closed"
     SUSPECT = "suspect"
     OPEN = "open"
-    TRIAL = "trial"
+    HALF_OPEN = "half-open"
     STARTING = "starting"
+
+
+@dataclass(slots=True)
+class Rules:
+    """What all breakers share: thresholds, and the randomness that spreads trials."""
+
+    settings: HealthSettings
+    rng: random.Random
+
+    def jittered(self, seconds: float) -> float:
+        """A wait, lengthened at random."""
+        return seconds * (1.0 + _JITTER * self.rng.random())
 
 
 @dataclass(slots=True, eq=False)
 class Breaker:
     """One endpoint's outcomes and state."""
 
+    rules: Rules
     state: State = State.CLOSED
     """See the module."""
     kind: Kind = Kind.STATUS
@@ -105,20 +120,18 @@ class Breaker:
     """The endpoint is full, and gets no requests before this time."""
     limited_at: float = -math.inf
     """When it last refused a request because of those ahead of it."""
-    _limit: float = math.inf
+    is_suspected: bool = False
+    """A question of the picker's decides if the endpoint fails."""
     suspected_at: float = -math.inf
-    """When its question was last requested, or is to be asked."""
+    """When that was last requested, or is to be asked."""
     probing: bool = False
-    """A question of the picker is in flight."""
-    probed: bool = False
-    """The question was answered well."""
+    """A question of the picker's is in flight."""
     refused: bool = False
     """The question was denied, which counts once a sibling was asked the same."""
-    failed_probes: float = 0.0
-    failed_again: bool = False
-    """It was out already when it was last opened."""
-    doubtful: int = 0
-    """Answers that must be read and found good before an unread 200 counts again."""
+    _limit: float = math.inf
+    _probed: bool = False  # the question was answered well
+    _failed_probes: float = 0.0
+    _failed_again: bool = False  # it was out already when it was last opened
     _recent: Recent = field(default_factory=Recent)
     _streak: float = 0.0  # failures in a row
     _hopeless: bool = False
@@ -126,16 +139,35 @@ class Breaker:
     _closed_at: float = -math.inf
     _answered: int = 0  # since then
     _full_s: float = 0.0
-    _suspected: bool = False
     _trust_s: float = 0.0
     _trusted_until: float = -math.inf
 
     # -- looking -------------------------------------------------------------------------------
 
     @property
+    def is_open(self) -> bool:
+        """Whether it has failed, and no trial has been passed since."""
+        return self.state is State.OPEN or self.state is State.HALF_OPEN
+
+    @property
     def is_out(self) -> bool:
         """Whether it gets nothing but trials."""
-        return self.state in (State.OPEN, State.TRIAL, State.SUSPECT)
+        return self.state in (State.OPEN, State.HALF_OPEN, State.SUSPECT)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether it is out, and the last it did was to fail again and again."""
+        return self.is_out and self._hopeless
+
+    @property
+    def stays_out(self) -> bool:
+        """Whether it is out, and has failed a trial or a question since it was taken out."""
+        return self._failed_again and self.is_open
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it may have a limit."""
+        return self.limited_at > -math.inf
 
     def answers(self, now: float) -> float:
         """P(it answers), in 0..1; less while it starts slowly."""
@@ -147,41 +179,27 @@ class Breaker:
             probability *= min(1.0, _FIRST_SHARE + (1.0 - _FIRST_SHARE) * max(0.0, done))
         return probability
 
-    def troubled(self, settings: HealthSettings, now: float) -> bool:
-        """Whether anything sets it apart from an endpoint that never failed."""
+    def settle(self, now: float) -> None:
+        """Bring the state up to this moment."""
         if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:
-            self._acquit(settings, now)
+            self._acquit(now)
         if now - self.limited_at > _LIMITED_S:
             self.limited_at = -math.inf
         if self.refused and now - self.suspected_at > 2.0 * _SUSPECT_S:  # its sibling is gone
-            self._suspected = self.refused = False
-        if (
+            self.is_suspected = self.refused = False
+
+    def stands_out(self, now: float) -> bool:
+        """Whether anything sets it apart from an endpoint that never failed."""
+        self._recent.fade(now)
+        return (
             self.state is not State.CLOSED
             or self.full_until > now
             or self.is_limited
-            or self.doubtful
-            or self._suspected
-        ):
-            return True
-        self._recent.fade(now)
-        return self._recent.bad > _NEGLIGIBLE
-
-    @property
-    def is_hopeless(self) -> bool:
-        """Whether it is out, and the last it did was to fail again and again."""
-        return self.is_out and self._hopeless
-
-    @property
-    def stays_out(self) -> bool:
-        """Whether it is out, and has failed a trial or a question since it was taken out."""
-        return self.failed_again and self.state in (State.OPEN, State.TRIAL)
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether it may have a limit."""
-        return self.limited_at > -math.inf
+            or self.is_suspected
+            or self._recent.bad > _NEGLIGIBLE
+        )
 
     def limit(self, now: float) -> float:
         """How many requests it takes at a time, by its last refusals for load; infinite without.
@@ -202,42 +220,27 @@ class Breaker:
             and now >= self.full_until
         )
 
-    def probe_due(self, settings: HealthSettings, now: float) -> bool:
+    def probe_due(self, now: float) -> bool:
         """Whether it should be asked before a request is risked."""
-        if self._suspected:
+        if self.is_suspected:
             return not self.probing and not self.refused and now >= self.suspected_at
         return (
-            settings.probe
-            and not self.probed
+            self.rules.settings.probe
+            and not self._probed
             and self.trial_due(now)
-            and self.failed_probes < _PROBES_BELIEVED
+            and self._failed_probes < _PROBES_BELIEVED
         )
 
-    # -- learning ------------------------------------------------------------------------------
+    # -- outcomes ------------------------------------------------------------------------------
 
-    def start_slowly(self, now: float) -> None:
-        """Begins a slow start: the endpoint is new among others that are not."""
-        self.state = State.STARTING
-        self._answered = _CONVALESCENT
-        self._closed_at = now
-
-    def begin_trial(self, attempt: Attempt) -> None:
-        """Makes this attempt the endpoint's trial."""
-        self.state = State.TRIAL
-        self.trial = attempt
-        self.trials += 1
-        self.probed = False
-        self.failed_probes = 0.0
-
-    def good(self, attempt: Attempt, settings: HealthSettings, now: float) -> bool:
-        """Records a good answer; returns whether it brings the endpoint back."""
+    def record_success(self, attempt: Attempt, now: float) -> bool:
+        """Record a good answer; return whether it brings the endpoint back."""
         recent = self._recent
+        self._streak = 0.0
         if self.state is State.CLOSED and recent.bad == 0.0:  # as nearly always
             recent.good = min(recent.good + 1.0, WINDOW)
-            self._streak = 0.0
             return False
         recent.add(now, good=1.0)
-        self._streak = 0.0
         self._answered += 1
         self._hopeless = False
         # An answer to a request from before the failure shows nothing about now, unless the
@@ -246,89 +249,78 @@ class Breaker:
         if not self.is_out or (stale and self.kind is not Kind.HANG):
             return False
         if self.state is State.SUSPECT:
-            self._acquit(settings, now)
+            self._acquit(now)
             return True
         self._close(now)
         if stale:
             self.state = State.CLOSED  # it was slow, not away: its cache is as it was
         return True
 
-    def bad(
-        self,
-        attempt: Attempt | None,
-        kind: Kind,
-        weight: float,
-        settings: HealthSettings,
-        rng: random.Random,
-        now: float,
-        row: int | None = None,
+    def retract_success(self, now: float) -> None:
+        """Take back an outcome that counted as good and was not."""
+        self._recent.fade(now)
+        self._recent.good = max(0.0, self._recent.good - 1.0)
+
+    def forget_successes(self) -> None:
+        """Take back all good outcomes: they may have been errors that were not seen."""
+        self._recent.good = 0.0
+
+    def record_failure(
+        self, attempt: Attempt | None, kind: Kind, weight: float, now: float, row: int | None = None
     ) -> bool:
-        """Records a failure with a `weight`; returns whether it opened the breaker.
+        """Record a failure with a `weight`; return whether it opened the breaker.
 
         `row` is how many in a row open it, where that is not the settings' number.
         """
-        recent = self._recent
+        recent, usual_row = self._recent, self.rules.settings.consecutive_failures - 1e-9
         recent.add(now, bad=weight)
         self._streak += weight
-        if self._streak >= settings.consecutive_failures - 1e-9:
+        if self._streak >= usual_row:
             self._hopeless = True
         on_trial = attempt is not None and attempt is self.trial
-        if self.state is State.TRIAL and not on_trial:
-            return False
-        if self.state is State.OPEN:
+        if self.is_open and not (on_trial and self.state is State.HALF_OPEN):
             return False
         relapse = self.state is State.STARTING and weight >= 0.5 and self._answered < _CONVALESCENT
-        total = recent.good + recent.bad
         if not (
             on_trial
             or relapse
-            or self._streak >= (row or settings.consecutive_failures) - 1e-9
-            or (total >= _LEAST and recent.bad >= FAILING_SHARE * total)
+            or self._streak >= (row - 1e-9 if row else usual_row)
+            or (recent.total >= _LEAST and recent.bad >= FAILING_SHARE * recent.total)
         ):
             return False
-        self.open(kind, settings, rng, now)
+        self.open(kind, now)
         return True
 
-    def open(self, kind: Kind, settings: HealthSettings, rng: random.Random, now: float) -> None:
-        """Takes the endpoint out until a trial."""
-        longest = settings.longest_trial_s
-        first = FIRST_TRIAL_S * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
-        quiet_s = now - self._closed_at
-        back_for_good = (
-            self.state in (State.CLOSED, State.SUSPECT)
-            and quiet_s > 2.0 * self._backoff_s + SLOW_START_S
-        )
-        self._suspected = False
-        self.failed_again = self.state in (State.OPEN, State.TRIAL)
-        doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
-        self._backoff_s = min(longest, max(first, doubled))
-        self.state = State.OPEN
-        self.kind = kind
-        self.trial = None
-        self.probed = self.refused = False
-        self.opened_at = now
-        self.trial_at = now + self._backoff_s * (1.0 + _JITTER * rng.random())
-        self.openings += 1
+    def forgive(self, weight: float, now: float) -> None:
+        """Take back a weight that counted as a failure and was none."""
+        self._recent.fade(now)
+        self._recent.bad = max(0.0, self._recent.bad - weight)
+        self._streak = max(0.0, self._streak - weight)
 
-    def end_trial(self, attempt: Attempt, rng: random.Random, now: float) -> None:
-        """Ends a trial without a verdict."""
-        if attempt is self.trial:
-            self.state = State.OPEN
-            self.trial = None
-            self.trial_at = now + _AGAIN_S * (1.0 + _JITTER * rng.random())
+    def excuse(self, weight: float, now: float) -> None:
+        """Take back failures that were refusals for load or a request's fault, and their effect."""
+        self.forgive(weight, now)
+        if (
+            self.kind in _EXCUSED
+            and self.state in (State.OPEN, State.SUSPECT, State.STARTING)
+            and self._streak < self.rules.settings.consecutive_failures - 1e-9
+            and self._recent.bad <= _NEGLIGIBLE
+        ):
+            self.state = State.CLOSED
+            self.is_suspected = self._hopeless = False
 
-    def full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
-        """Records that the endpoint is full. It answered, so a trial is passed."""
+    def record_full(self, attempt: Attempt | None, retry_after_s: float | None, now: float) -> None:
+        """Record that the endpoint is full. It answered, so a trial is passed."""
         pause_s = FULL_S if retry_after_s is None else retry_after_s
         if now - self.full_until < self._full_s:  # full again, as soon as it was asked
             pause_s = max(pause_s, 2.0 * self._full_s)
         self._full_s = min(LONGEST_FULL_S, max(FULL_S, pause_s))
-        self.full_until = max(self.full_until, now + min(LONGEST_FULL_S, max(0.0, pause_s)))
+        self.pause(now + min(LONGEST_FULL_S, max(0.0, pause_s)))
         if attempt is not None and attempt is self.trial:
             self._close(now)
 
-    def overloaded(self, attempt: Attempt, now: float) -> None:
-        """Records that the endpoint refused a request because of those ahead of it.
+    def record_overload(self, attempt: Attempt, now: float) -> None:
+        """Record that the endpoint refused a request because of those ahead of it.
 
         That is no failure, and no reason for a pause: it works, at as many as it took.
         """
@@ -337,137 +329,51 @@ class Breaker:
         if attempt is self.trial:
             self._close(now)
 
-    def heard_good(self, now: float) -> None:
-        """Records a good answer to another picker's request."""
-        self._recent.add(now, good=1.0)
-        if not self.is_out:
-            self._streak = 0.0
-            self._answered += 1
-            self._hopeless = False
-
-    def heard_out(
-        self,
-        kind: Kind,
-        wait_s: float,
-        settings: HealthSettings,
-        rng: random.Random,
-        now: float,
-    ) -> None:
-        """Records that another picker took the endpoint out and tries it in `wait_s`."""
-        if not self.is_out:
-            self.open(kind, settings, rng, now)
-        if self.state is State.OPEN:
-            # A little later than there: one trial is enough.
-            wait_s *= 1.0 + _JITTER * rng.random()
-            self.trial_at = now + min(settings.longest_trial_s, wait_s)
-
-    def heard_back(self, now: float) -> None:
-        """Brings the endpoint back, since it answered another picker's trial."""
-        if self.state is State.OPEN:
-            self._close(now)
-
     def pause(self, until: float) -> None:
-        """Keeps requests away until a time, unless all others pause as well."""
+        """Keep requests away until a time, unless all others pause as well."""
         self.full_until = max(self.full_until, until)
 
-    @property
-    def is_suspected(self) -> bool:
-        """Whether a question of the picker's decides if the endpoint fails."""
-        return self._suspected
+    # -- states --------------------------------------------------------------------------------
 
-    def suspect(
-        self, kind: Kind, settings: HealthSettings, now: float, *, excused: bool = False
-    ) -> bool:
-        """Request a question; return False if none is due.
+    def start_slowly(self, now: float) -> None:
+        """Begin a slow start: the endpoint is new among others that are not."""
+        self.state = State.STARTING
+        self._answered = _CONVALESCENT
+        self._closed_at = now
 
-        Nothing is sent until it is answered, unless the endpoint is trusted, starts slowly or is
-        `excused`: then the failure was its request's.
-        """
-        if self.is_out or self._suspected:
-            return False
-        if now - self.suspected_at < FIRST_TRIAL_S:
-            if kind is not Kind.DENIED:  # soon, then: its price may keep all others away
-                self._suspected, self.kind = True, kind
-                self.suspected_at += FIRST_TRIAL_S
-            return False
-        self._suspected = True
-        self.suspected_at = now
+    def open(self, kind: Kind, now: float) -> None:
+        """Take the endpoint out until a trial."""
+        first = FIRST_TRIAL_S * (_HANG_FACTOR if kind is Kind.HANG else 1.0)
+        quiet_s = now - self._closed_at
+        back_for_good = (
+            self.state in (State.CLOSED, State.SUSPECT)
+            and quiet_s > 2.0 * self._backoff_s + SLOW_START_S
+        )
+        doubled = 0.0 if back_for_good else 2.0 * self._backoff_s
+        self._backoff_s = min(self.rules.settings.longest_trial_s, max(first, doubled))
+        self._failed_again = self.is_open
+        self.state = State.OPEN
         self.kind = kind
-        self.refused = False
-        if self.state is State.CLOSED and not excused and now >= self._trusted_until:
-            self.state = State.SUSPECT
-            self.opened_at = now
-            wait_s = _SUSPECT_S
-            if kind is Kind.HANG:  # it is overdue by then, or has gone on
-                wait_s = min(OVERDUE_S, settings.longest_trial_s)
-            self.trial_at = now + wait_s
-        return True
+        self.trial = None
+        self.is_suspected = self._probed = self.refused = False
+        self.opened_at = now
+        self.trial_at = now + self.rules.jittered(self._backoff_s)
+        self.openings += 1
 
-    def _acquit(self, settings: HealthSettings, now: float) -> None:
-        """Restores the endpoint, and trusts it for a while, each time for longer."""
-        self.state = State.CLOSED
-        if now - self._trusted_until > settings.longest_trial_s:
-            self._trust_s = 0.0
-        self._trust_s = min(settings.longest_trial_s, max(FIRST_TRIAL_S, 2.0 * self._trust_s))
-        self._trusted_until = now + self._trust_s
+    def begin_trial(self, attempt: Attempt) -> None:
+        """Make this attempt the endpoint's trial."""
+        self.state = State.HALF_OPEN
+        self.trial = attempt
+        self.trials += 1
+        self._probed = False
+        self._failed_probes = 0.0
 
-    def forgive(self, weight: float, now: float) -> None:
-        """Takes back a weight that counted as a failure and was none."""
-        self._recent.fade(now)
-        self._recent.bad = max(0.0, self._recent.bad - weight)
-        self._streak = max(0.0, self._streak - weight)
-
-    def excuse(self, weight: float, settings: HealthSettings, now: float) -> None:
-        """Takes back failures that were none: refusals for load, or a request's fault."""
-        self.forgive(weight, now)
-        recent = self._recent
-        if (
-            self.kind in _EXCUSED
-            and self.state in (State.OPEN, State.SUSPECT, State.STARTING)
-            and self._streak < settings.consecutive_failures - 1e-9
-            and recent.bad <= _NEGLIGIBLE
-        ):
-            self.state = State.CLOSED
-            self._suspected = self._hopeless = False
-
-    def record_probe(
-        self,
-        kind: Kind | None,
-        weight: float,
-        settings: HealthSettings,
-        rng: random.Random,
-        now: float,
-    ) -> None:
-        """Records the answer to a question of the picker: None, or the kind of its failure.
-
-        After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
-        """
-        self.probing = self.refused = False
-        suspected, self._suspected = self._suspected, False
-        if suspected and self.state not in (State.OPEN, State.TRIAL):
-            if kind is not None:
-                self.open(kind, settings, rng, now)
-            elif self.state is State.SUSPECT:
-                self._acquit(settings, now)
-            return
-        if self.state is not State.OPEN:
-            return
-        self.probed = kind is None
-        if kind is not None:
-            failed = self.failed_probes + weight
-            self.open(kind, settings, rng, now)
-            self.openings -= 1
-            self.failed_probes = failed
-
-    def retract_good(self, now: float) -> None:
-        """Takes back an outcome that counted as good and was not."""
-        self._recent.fade(now)
-        self._recent.good = max(0.0, self._recent.good - 1.0)
-
-    def distrust(self, answers: int) -> None:
-        """Lets no unread answer count as good until `answers` answers were read and found good."""
-        self.doubtful = answers
-        self._recent.good = 0.0
+    def end_trial(self, attempt: Attempt, now: float) -> None:
+        """End a trial without a verdict."""
+        if attempt is self.trial:
+            self.state = State.OPEN
+            self.trial = None
+            self.trial_at = now + self.rules.jittered(_AGAIN_S)
 
     def _close(self, now: float) -> None:
         self.state = State.STARTING
@@ -477,3 +383,86 @@ class Breaker:
         self._streak = 0.0
         self._recent.good = _FAITH
         self._recent.bad = min(self._recent.bad, 1.0)
+
+    def suspect(self, kind: Kind, now: float, *, excused: bool = False) -> bool:
+        """Request a question; return False if none is due.
+
+        Nothing is sent until it is answered, unless the endpoint is trusted, starts slowly or is
+        `excused`: then the failure was its request's.
+        """
+        if self.is_out or self.is_suspected:
+            return False
+        if now - self.suspected_at < FIRST_TRIAL_S:
+            if kind is not Kind.DENIED:  # soon, then: its price may keep all others away
+                self.is_suspected, self.kind = True, kind
+                self.suspected_at += FIRST_TRIAL_S
+            return False
+        self.is_suspected = True
+        self.suspected_at = now
+        self.kind = kind
+        self.refused = False
+        if self.state is State.CLOSED and not excused and now >= self._trusted_until:
+            self.state = State.SUSPECT
+            self.opened_at = now
+            wait_s = _SUSPECT_S
+            if kind is Kind.HANG:  # it is overdue by then, or has gone on
+                wait_s = min(OVERDUE_S, self.rules.settings.longest_trial_s)
+            self.trial_at = now + wait_s
+        return True
+
+    def _acquit(self, now: float) -> None:
+        """Restore the endpoint, and trust it for a while, each time for longer."""
+        longest_s = self.rules.settings.longest_trial_s
+        self.state = State.CLOSED
+        if now - self._trusted_until > longest_s:
+            self._trust_s = 0.0
+        self._trust_s = min(longest_s, max(FIRST_TRIAL_S, 2.0 * self._trust_s))
+        self._trusted_until = now + self._trust_s
+
+    def record_probe(self, kind: Kind | None, weight: float, now: float) -> None:
+        """Record the answer to a question of the picker's: None, or the kind of its failure.
+
+        After `_PROBES_BELIEVED` failures, of this weight each, a client's request is tried.
+        """
+        self.probing = self.refused = False
+        suspected, self.is_suspected = self.is_suspected, False
+        if suspected and not self.is_open:
+            if kind is not None:
+                self.open(kind, now)
+            elif self.state is State.SUSPECT:
+                self._acquit(now)
+        elif self.state is State.OPEN:
+            self._probed = kind is None
+            if kind is not None:
+                self.open(kind, now)
+                self.openings -= 1
+                self._failed_probes += weight
+
+    # -- other pickers -------------------------------------------------------------------------
+
+    def hear_success(self, now: float) -> None:
+        """Record a good answer to another picker's request."""
+        self._recent.add(now, good=1.0)
+        if not self.is_out:
+            self._streak = 0.0
+            self._answered += 1
+            self._hopeless = False
+
+    def hear_open(self, kind: Kind, wait_s: float, now: float) -> None:
+        """Record that another picker took the endpoint out and tries it in `wait_s`."""
+        if not self.is_out:
+            self.open(kind, now)
+        if self.state is State.OPEN:  # a little later than there: one trial is enough
+            self.trial_at = now + min(
+                self.rules.settings.longest_trial_s, self.rules.jittered(wait_s)
+            )
+
+    def hear_trial(self, wait_s: float, now: float) -> None:
+        """Put the next trial off, since another picker has just begun one."""
+        if self.state is State.OPEN:
+            self.trial_at = max(self.trial_at, now + min(_OTHERS_TRIAL_S, wait_s))
+
+    def hear_back(self, now: float) -> None:
+        """Bring the endpoint back, since it answered another picker's trial."""
+        if self.state is State.OPEN:
+            self._close(now)

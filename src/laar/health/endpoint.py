@@ -1,19 +1,25 @@
-"""The record of one endpoint."""
+"""The record of one endpoint, and of the family of those that serve the same model."""
 
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterator
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.blame import PROVED_S
-from laar.health.breaker import Breaker
+from laar.health.breaker import Breaker, Rules
 from laar.health.kinds import Kind
-from laar.health.pace import SlotPace
-from laar.health.siblings import Share
+from laar.health.pace import GroupTimes, SlotPace
+from laar.health.recent import Habit
 
-_CONTRAST_HALF_LIFE_S = 60.0
+PROVED_S = 5.0
+"""How long a good answer proves an endpoint sound. A failure that may be the request's has the
+endpoint asked a question as well, at most once a second: so proof is at hand while it is sound."""
+
 _FIRST_READS = 3
 """Answers of a newcomer that are read: one that is wrong by its settings is wrong at once."""
+_TRUST_AFTER = 4
+"""Answers read and found good until unread ones count again, after an error inside an answer."""
+_CONTESTED_S = 5.0
 _FAULTS = {
     Kind.EMPTY: "answers are empty",
     Kind.TYPE: "answers are no JSON or events: {}",
@@ -27,57 +33,70 @@ _ADMITS_S = 60.0
 _ADMITS_STILL_S = 5.0
 
 
+class Family:
+    """The endpoints with one model: their clients are the same, so their outcomes are compared.
+
+    Attributes:
+        members: the endpoints, by slot.
+        times: the usual times, by whether the answer is streamed.
+        contested_until: one of them gave a useless answer; until then answers of the others are
+            read to compare.
+    """
+
+    def __init__(self) -> None:
+        self.members: dict[int, Endpoint] = {}
+        self.times: dict[bool, GroupTimes] = {}
+        self.contested_until = float("-inf")
+
+    def times_of(self, attempt: Attempt) -> GroupTimes:
+        """The usual times of attempts like this one."""
+        times = self.times.get(attempt.stream)
+        if times is None:
+            times = self.times[attempt.stream] = GroupTimes()
+        return times
+
+    @property
+    def typical_s(self) -> float:
+        """The seconds of a complete answer; 0 while unknown."""
+        return max((times.typical_s for times in self.times.values()), default=0.0)
+
+    def contest(self, now: float) -> None:
+        """Have the answers of all read for a while, to compare."""
+        self.contested_until = now + _CONTESTED_S
+
+
 class Endpoint:
     """The record of one slot; `laar.health.health` writes it."""
 
-    __slots__ = (
-        "admitted_at",
-        "attempts",
-        "bail",
-        "breaker",
-        "cut",
-        "denied",
-        "failures",
-        "flaw",
-        "model",
-        "named",
-        "pace",
-        "progress_at",
-        "proved_at",
-        "quick",
-        "read_at",
-        "refusals",
-        "refused_at",
-        "retried",
-        "sent_at",
-        "speed",
-        "unseen",
-        "useless",
-    )
-
-    def __init__(self, model: str) -> None:
+    def __init__(self, slot: int, model: str, family: Family, rules: Rules) -> None:
+        self.slot = slot
         self.model = model
-        self.breaker = Breaker()
+        self.family = family
+        self.breaker = Breaker(rules)
         self.attempts: dict[Attempt, None] = {}
         """Attempts in flight, in the order they were sent."""
         self.speed = SlotPace()
         self.pace = 1.0
-        self.denied = Share(_CONTRAST_HALF_LIFE_S)
-        self.cut = Share(_CONTRAST_HALF_LIFE_S)
-        self.useless = Share(_CONTRAST_HALF_LIFE_S)
+        self.denied = Habit()
+        self.cut = Habit()
+        self.useless = Habit()
         """Answers that were read, or known by their heads, and were of no use to the client."""
         self.flaw = ""
         """What the last of these had in place of an answer, as a word: a content type."""
         self.named: str | None = None
         """Its answers' name for the model: empty for one that was requested, None while unknown."""
-        self.unseen = _FIRST_READS
+        self.to_read = _FIRST_READS
+        """How many of its next answers are read."""
+        self.doubted = False
+        """No unread answer counts as good until those were."""
+        self.briefs = 0
+        """Unread answers in a row that were over so soon that they may be errors."""
         self.read_at = float("-inf")
-        self.quick = 0
+        self.proved_at = float("-inf")
+        """Time at which it last answered a client, or a question of the picker's."""
         self.admitted_at = float("-inf")
         """Time at which it last accepted a question of the picker's, which has no key."""
-        self.proved_at = float("-inf")
-        """Time at which it last answered a client."""
-        self.bail = 0.0
+        self.disputed = 0.0
         """Weight of the failures that count until it proves that it answers others."""
         self.refusals = 0.0
         """Refusals for load that its metrics page has counted and no attempt explains yet."""
@@ -92,13 +111,13 @@ class Endpoint:
             deque(maxlen=_OVERTAKING) for _ in Stage
         )
 
+    def others(self) -> Iterator[Endpoint]:
+        """The other endpoints with the same model."""
+        return (other for other in self.family.members.values() if other is not self)
+
     def is_full(self, now: float) -> bool:
         """Whether it has as many requests in flight as it takes."""
         return self.breaker.full_until > now or len(self.attempts) >= self.breaker.limit(now)
-
-    def is_proved(self, now: float) -> bool:
-        """Whether it has answered a client, or a question of the picker's, a moment ago."""
-        return now - max(self.proved_at, self.admitted_at) <= PROVED_S
 
     @property
     def fault(self) -> str:
@@ -106,6 +125,34 @@ class Endpoint:
         kind = self.breaker.kind
         words = _FAULTS.get(kind, str(kind))
         return words.format(self.flaw) if self.flaw else words.partition(":")[0]
+
+    # -- its answers ---------------------------------------------------------------------------
+
+    def is_missed(self, now: float) -> bool:
+        """Whether too little was read of it to compare a sibling with."""
+        return not (self.useless.is_evidence(now) and self.cut.is_evidence(now))
+
+    def read_good(self) -> None:
+        """Note that an answer was read and found good."""
+        self.to_read = max(0, self.to_read - 1)
+        self.doubted = self.doubted and self.to_read > 0
+
+    def doubt(self) -> None:
+        """Let no unread answer count as good until some were read and found good."""
+        if not self.doubted:
+            self.breaker.forget_successes()
+        self.to_read, self.doubted = _TRUST_AFTER, True
+
+    def prove(self, now: float) -> None:
+        """Note a good answer, and take back the failures that were their requests' fault."""
+        self.proved_at = now
+        if self.disputed:
+            self.breaker.excuse(self.disputed, now)
+            self.disputed = 0.0
+
+    def is_proved(self, now: float) -> bool:
+        """Whether it has answered a client, or a question of the picker's, a moment ago."""
+        return now - self.proved_at <= PROVED_S
 
     def admits(self, now: float) -> bool:
         """Whether it accepts requests without a key, as far as is known."""
@@ -115,8 +162,10 @@ class Endpoint:
         """The same while it denies clients one after the other."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
+    # -- the progress of its attempts ------------------------------------------------------------
+
     def reached(self, attempt: Attempt, stage: Stage, now: float) -> None:
-        """Notes that an attempt got so far."""
+        """Note that an attempt got so far."""
         attempt.stage = stage
         self.progress_at[stage] = now
         self.sent_at[stage].append((attempt.at, now - attempt.at))

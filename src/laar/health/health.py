@@ -2,7 +2,7 @@
 
 One object for a fleet. Everything is by endpoint slot and model name; time is an argument. While
 nothing is wrong it costs a record for each request and nothing at all for a decision: it looks only
-at endpoints that stand out (`Records.troubled`).
+at endpoints that stand out (`Records.outliers`).
 
 An endpoint is out while its breaker is open. Three bounds keep a mistake small: of those that still
 answer now and then at most a share of the candidates is out, the least bad stay at their price;
@@ -17,19 +17,18 @@ one of the four kept in, 98 % of the requests failed.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import LONGEST_FULL_S, State
+from laar.health.breaker import LONGEST_FULL_S, Rules, State
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, Kind, Reply, judge
 from laar.health.outcomes import Outcomes
 from laar.health.questions import Questions
-from laar.health.records import Records
+from laar.health.records import Records, Word
 from laar.health.settings import HealthSettings
 from laar.health.silence import compare, find_hang, silent_for_long
-from laar.health.standing import Standing, standing_of
+from laar.health.standing import Standing, set_apart, standing_of
 
 _LOOK_S = 0.25
 _READ_EVERY_S = 2.0
@@ -39,19 +38,7 @@ _PROBE_FIRST_S = 1.0
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's."""
 _TRIAL_S = 5.0
-"""How long a trial of another picker puts off one's own; then that picker may be gone."""
-
-
-class Word(NamedTuple):
-    """A message about an endpoint, from one picker to the others.
-
-    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
-    next trial), ``full`` (seconds of its pause) or ``back``.
-    """
-
-    what: str
-    kind: Kind
-    amount: float
+"""What other pickers are told of a trial: it is over by then, or this picker may be gone."""
 
 
 class Health:
@@ -60,46 +47,37 @@ class Health:
     Args:
         settings: thresholds; may be changed.
         rng: spreads trials.
+
+    Attributes:
+        records: what is known of each endpoint; to be looked at only.
+        questions: the picker's own questions to endpoints, and the answers to them.
+        look_at: time at which `look` has something to do.
+        reads: answers may be read.
+        culprits: not empty where requests have failed wherever they went: then traits of all count.
     """
 
     def __init__(self, settings: HealthSettings, *, rng: random.Random) -> None:
-        self._records = Records(settings, rng)
-        self._endpoints = self._records.endpoints
-        self.questions = Questions(self._records)
-        """The picker's own questions to endpoints, and the answers to them."""
-        self._outcomes = Outcomes(self._records, self.questions, rng, self._say)
-        self._rng = rng
+        self.records = Records(Rules(settings, rng))
+        self.questions = Questions(self.records)
+        self._outcomes = Outcomes(self.records, self.questions)
+        self._endpoints = self.records.endpoints
         self.look_at = 0.0
-        """Time at which `look` has something to do."""
         self.reads = True
-        """Whether answers may be read."""
-        self.on_word: Callable[[int, Word], None] | None = None
-        """Called with each message about a slot for the other pickers."""
-
-    @property
-    def version(self) -> int:
-        """Changes when an endpoint's standing does, other than by time."""
-        return self._records.version
+        self.culprits: Collection[int] = self.records.blame.records
 
     @property
     def settings(self) -> HealthSettings:
         """Thresholds."""
-        return self._records.settings
+        return self.records.rules.settings
 
     @settings.setter
     def settings(self, settings: HealthSettings) -> None:
-        self._records.settings = settings
-        self._records.version += 1
-
-    # -- membership ----------------------------------------------------------------------------
-
-    def know(self, slot: int, model: str, now: float) -> Endpoint:
-        """The record of a slot; a new one starts slowly where others have been there for long."""
-        return self._records.know(slot, model, now)
+        self.records.rules.settings = settings
+        self.records.version += 1
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
-        self._records.drop(slot)
+        """Forget a slot: its endpoint left."""
+        self.records.drop(slot)
         self.questions.drop(slot)
 
     # -- a request's life ----------------------------------------------------------------------
@@ -117,35 +95,29 @@ class Health:
         trial: bool = False,
         timed: bool = True,
     ) -> Attempt:
-        """A request was decided for a slot."""
+        """Begin the attempt of a request that was decided for a slot."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None or endpoint.model != model:
-            endpoint = self.know(slot, model, now)
+            endpoint = self.records.know(slot, model, now)
         ahead = len(endpoint.attempts)
-        attempt = Attempt(
-            slot, (model, stream), now, predicted_s, tokens, rtt_s, ahead, trial, timed
-        )
+        attempt = Attempt(endpoint, stream, now, predicted_s, tokens, rtt_s, ahead, timed)
         endpoint.attempts[attempt] = None
-        if endpoint.breaker.is_limited:
-            self._records.version += 1
         if trial:
             endpoint.breaker.begin_trial(attempt)
-            self._records.version += 1
-            self._say(slot, "trial", endpoint.breaker.kind, _TRIAL_S)
+            self.records.version += 1
+            self.records.say(endpoint, "trial", endpoint.breaker.kind, _TRIAL_S)
+        elif slot in self.records.outliers and endpoint.breaker.is_limited:
+            self.records.version += 1
         return attempt
 
-    def wants_read(self, slot: int, now: float) -> bool:
-        """Whether the next answer of a slot should be read."""
-        endpoint = self._endpoints.get(slot)
-        if endpoint is None or not self.reads:
-            return False
-        breaker = endpoint.breaker
-        if (
-            endpoint.unseen > 0
+    def wants_read(self, attempt: Attempt, now: float) -> bool:
+        """Whether the answer to an attempt should be read; it is taken to be."""
+        endpoint = attempt.endpoint
+        if self.reads and (
+            endpoint.to_read
             or now - endpoint.read_at >= _READ_EVERY_S
-            or breaker.doubtful
-            or breaker.state is not State.CLOSED
-            or (self._records.contested and self._records.is_missed(endpoint, now))
+            or endpoint.breaker.state is not State.CLOSED
+            or (now <= endpoint.family.contested_until and endpoint.is_missed(now))
         ):
             endpoint.read_at = now
             return True
@@ -160,76 +132,81 @@ class Health:
         read: bool = False,
         excused: bool = False,
     ) -> None:
-        """Takes the endpoint's reply: its status, or an error later; `read` if the body is seen.
+        """Take the endpoint's reply: its status, or an error later; `read` if the body is seen.
 
         `excused` where the request is at fault if it failed.
         """
-        endpoint = self._of(attempt)
-        if endpoint is None or attempt.stage is Stage.OVER:
+        endpoint = attempt.endpoint
+        if attempt not in endpoint.attempts or attempt.stage is Stage.OVER:
             return
         attempt.read = read
-        if reply.status == 200 and not reply.event and reply.found is None:  # as nearly always
-            if attempt.stage is Stage.SENT:
-                self._outcomes.accepted(endpoint, attempt, now)
-            return
-        verdict = self._records.judge(endpoint, reply, now)
+        verdict: Kind | str | None = GOOD
+        if reply.status != 200 or reply.event or reply.found is not None:  # which is rare
+            verdict = self.records.judge(endpoint, reply, now)
         if reply.found is not None:
             if verdict is not None:
-                self._outcomes.judged(endpoint, attempt, verdict, reply, now)
+                self._outcomes.judged(attempt, verdict, reply, now)
         elif verdict is GOOD:
             if attempt.stage is Stage.SENT:
-                self._outcomes.accepted(endpoint, attempt, now)
+                self._outcomes.accepted(attempt, now)
         elif verdict is None:
             if not reply.event:
-                endpoint.denied.add(now, happened=False)
-            if attempt.good and reply.event:
-                endpoint.breaker.retract_good(now)
+                endpoint.denied.note(now, happened=False)
+            elif attempt.good:
+                endpoint.breaker.retract_success(now)
             endpoint.reached(attempt, Stage.ACCEPTED, now)
-            endpoint.breaker.end_trial(attempt, self._rng, now)
+            endpoint.breaker.end_trial(attempt, now)
             attempt.judged = True
         else:
             self._outcomes.failed(endpoint, attempt, Kind(verdict), now, reply, excused=excused)
 
     def answering(self, attempt: Attempt, now: float) -> None:
         """Note that an answer has begun, or goes on; what it is worth comes by `replied`."""
+        endpoint = attempt.endpoint
         attempt.progress_at = now
-        endpoint = self._of(attempt)
-        if endpoint is None or attempt.stage >= Stage.ANSWERING or attempt.judged:
+        if attempt.stage >= Stage.ANSWERING or attempt.judged or attempt not in endpoint.attempts:
             return
         if attempt.timed:
-            self._records.times(attempt).saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
+            times = endpoint.family.times_of(attempt)
+            times.saw(Stage.ANSWERING, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ANSWERING, now)
 
     def ended(self, attempt: Attempt, status: int | None, cause: str, now: float) -> None:
-        """Ends an attempt by its `Completion`'s values."""
-        endpoint = self._of(attempt)
-        if endpoint is None:
+        """End an attempt by its `Completion`'s values."""
+        if attempt not in attempt.endpoint.attempts:
             return
         if not attempt.judged and attempt.stage is Stage.SENT and status is not None:
             self.replied(attempt, Reply(status=status), now)
-        self._leave(endpoint, attempt)
         whole = cause == "complete" and status is not None and status < 300
         if attempt.stage is not Stage.OVER and not attempt.judged:
             if whole and attempt.overdue and attempt.stage is Stage.ACCEPTED and not attempt.read:
                 pass  # an unread answer that was given up looks like one that came to its end
             elif whole:
-                self._outcomes.whole(endpoint, attempt, now)
+                self._outcomes.whole(attempt, now)
             elif cause == "reset":
-                self._outcomes.cut(endpoint, attempt, now)
-            elif not attempt.overdue and silent_for_long(self._records, endpoint, attempt, now):
-                self._outcomes.failed(endpoint, attempt, Kind.HANG, now)
-        endpoint.breaker.end_trial(attempt, self._rng, now)
-        attempt.stage = Stage.OVER
+                self._outcomes.cut(attempt, now)
+            elif not attempt.overdue and silent_for_long(attempt, now):
+                self._outcomes.failed(attempt.endpoint, attempt, Kind.HANG, now)
+        self._leave(attempt.endpoint, attempt, now)
 
-    @property
-    def blames(self) -> bool:
-        """Whether requests have failed wherever they went: then traits of all count."""
-        return len(self._records.blame) > 0
+    def gone(self, attempt: Attempt, now: float) -> None:
+        """Drop an attempt that another endpoint serves."""
+        if attempt in attempt.endpoint.attempts:
+            self._leave(attempt.endpoint, attempt, now)
+
+    def _leave(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
+        endpoint.attempts.pop(attempt, None)
+        attempt.stage = Stage.OVER
+        if endpoint.slot in self.records.outliers:
+            endpoint.breaker.end_trial(attempt, now)
+            self.records.version += endpoint.breaker.is_limited
+
+    # -- attempts that Envoy went on from --------------------------------------------------------
 
     def retried(
         self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
     ) -> Kind:
-        """Takes how a request ended; returns why the attempts before the last most likely failed.
+        """Take how a request ended; return why the attempts before the last most likely failed.
 
         `Kind.REQUEST` where it is at fault, and not the endpoints, of which the last one is one.
 
@@ -240,7 +217,7 @@ class Health:
             now: seconds of the clock.
         """
         verdict = None if reply is None else judge(reply)
-        blame = self._records.blame
+        blame = self.records.blame
         if verdict is GOOD:
             blame.good(traits, now)
         if verdict is Kind.FULL:
@@ -249,35 +226,22 @@ class Health:
             return Kind.RETRIED
         if reply is not None and reply.event:
             blame.good(traits, now, count=-1.0)  # its status had counted
-        proved = [
-            slot
-            for slot in failed
-            if (known := self._endpoints.get(slot)) is not None and known.is_proved(now)
-        ]
+        known = {slot: self._endpoints.get(slot) for slot in failed}
+        proved = [slot for slot, each in known.items() if each is not None and each.is_proved(now)]
         if proved:
             blame.bad(traits, proved, now)
-        if len(set(failed)) > 1 or blame.is_culprit(traits, now):
+        if len(known) > 1 or blame.is_culprit(traits, now):
             return Kind.REQUEST
         return Kind.RETRIED
 
-    def refused(self, slot: int, count: float, now: float) -> None:
-        """Takes how many requests an endpoint's page says that it has refused since the last."""
-        endpoint = self._endpoints.get(slot)
-        if endpoint is not None:
-            self._outcomes.refused(slot, endpoint, count, now)
-
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
         """Whether a request is like others that failed wherever they went."""
-        return self._records.blame.is_culprit(traits, now)
+        return self.records.blame.is_culprit(traits, now)
 
     def passed_over(
-        self,
-        slot: int,
-        now: float,
-        attempt: Attempt | None = None,
-        kind: Kind = Kind.RETRIED,
+        self, slot: int, now: float, attempt: Attempt | None = None, kind: Kind = Kind.RETRIED
     ) -> None:
-        """Envoy's attempt there failed; `attempt` where the request was decided for this slot."""
+        """Record a failed attempt of Envoy's; `attempt` where the request was decided for it."""
         endpoint = self._endpoints.get(slot)
         if endpoint is None:
             return
@@ -285,93 +249,62 @@ class Health:
         kind = Kind.RETRIED if excused else kind
         self._outcomes.failed(endpoint, attempt, kind, now, excused=excused)
         if attempt is not None:
-            self._leave(endpoint, attempt)
-            attempt.stage = Stage.OVER
+            self._leave(endpoint, attempt, now)
 
-    def gone(self, attempt: Attempt, now: float) -> None:
-        """Drops an attempt that another endpoint serves."""
-        endpoint = self._of(attempt)
+    def refused(self, slot: int, count: float, now: float) -> None:
+        """Take how many requests an endpoint's page says that it has refused since the last."""
+        endpoint = self._endpoints.get(slot)
         if endpoint is not None:
-            self._leave(endpoint, attempt)
-            endpoint.breaker.end_trial(attempt, self._rng, now)
-            attempt.stage = Stage.OVER
-
-    def _leave(self, endpoint: Endpoint, attempt: Attempt) -> None:
-        endpoint.attempts.pop(attempt, None)
-        if endpoint.breaker.is_limited:
-            self._records.version += 1
-
-    def _of(self, attempt: Attempt) -> Endpoint | None:
-        """Its endpoint, unless the slot has another by now."""
-        endpoint = self._endpoints.get(attempt.slot)
-        return endpoint if endpoint is not None and attempt in endpoint.attempts else None
+            self._outcomes.refused(endpoint, count, now)
 
     # -- several pickers -----------------------------------------------------------------------
 
-    def _say(self, slot: int, what: str, kind: Kind, amount: float) -> None:
-        if self.on_word is not None:
-            self.on_word(slot, Word(what, kind, amount))
-
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
-        """Takes another picker's message about an endpoint that serves `model`.
+        """Take another picker's message about an endpoint that serves `model`.
 
         A failure counts as if this picker had seen it. Each picker finds slow and silent endpoints
         by its own requests.
         """
-        endpoint = self._endpoints.get(slot)
-        if endpoint is None or endpoint.model != model:
-            endpoint = self.know(slot, model, now)
-        settings, breaker = self._records.settings, endpoint.breaker
+        endpoint = self.records.know(slot, model, now)
+        breaker = endpoint.breaker
         match word.what:
             case "good":
-                breaker.heard_good(now)
+                breaker.hear_success(now)
             case "bad":
-                breaker.bad(None, word.kind, word.amount, settings, self._rng, now)
+                breaker.record_failure(None, word.kind, word.amount, now)
             case "out":
-                breaker.heard_out(word.kind, word.amount, settings, self._rng, now)
+                breaker.hear_open(word.kind, word.amount, now)
             case "back":
-                breaker.heard_back(now)
+                breaker.hear_back(now)
             case "full":
                 breaker.pause(now + min(LONGEST_FULL_S, word.amount))
-            case "trial" if breaker.state is State.OPEN:
-                breaker.trial_at = max(breaker.trial_at, now + min(_TRIAL_S, word.amount))
-        self._records.trouble(slot)
+            case "trial":
+                breaker.hear_trial(word.amount, now)
+        self.records.mark(endpoint)
 
     # -- now and then --------------------------------------------------------------------------
 
     def look(self, now: float) -> None:
-        """Finds endpoints that have fallen silent or slow; to be called when `look_at` is past."""
+        """Find endpoints that have fallen silent or slow; to be called when `look_at` is past."""
         self.look_at = now + _LOOK_S
-        if not self._records.settings.enabled:
+        if not self.settings.enabled:
             return
-        for slot, endpoint in self._endpoints.items():
+        for endpoint in self._endpoints.values():
             if endpoint.attempts:
-                find_hang(self._records, self.questions, slot, endpoint, now)
-        paced, self._records.paced = self._records.paced, set()
-        for model in paced:
-            compare(self._records, model, now)
+                find_hang(self.records, self.questions, endpoint, now)
+        paced, self.records.paced = self.records.paced, set()
+        for family in paced:
+            compare(self.records, family, now)
 
     # -- for decisions -------------------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
         """The standing of some candidates, each of which serves the model beside it."""
-        return standing_of(self._records, slots, models, now)
+        return standing_of(self.records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """The same as `standing`, for endpoints that no request depends on: those out stay out."""
-        kept, trials, until = [], [], now + 1.0
-        for slot in slots:
-            known = self._endpoints.get(slot)
-            if known is None or not self._records.settings.enabled:
-                kept.append(slot)
-            elif known.breaker.is_out:
-                trials.append((known.breaker.trial_at, slot))
-            elif known.is_full(now):
-                until = min(until, max(known.breaker.full_until, now + _LOOK_S))
-            else:
-                kept.append(slot)
-        until = min([until, *(at for at, _ in trials if at > now)])
-        return Standing(slots=kept, trials=sorted(trials), until=until)
+        """The same for endpoints that no request depends on: those out stay out."""
+        return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:
         """A slot whose trial is due now."""
@@ -381,9 +314,7 @@ class Health:
             endpoint = self._endpoints.get(slot)
             if endpoint is None or not endpoint.breaker.trial_due(now):
                 continue
-            if now - at > _PROBE_FIRST_S or not endpoint.breaker.probe_due(
-                self._records.settings, now
-            ):
+            if now - at > _PROBE_FIRST_S or not endpoint.breaker.probe_due(now):
                 return slot
         return None
 
@@ -393,28 +324,20 @@ class Health:
         """The record of a slot, to be looked at only."""
         return self._endpoints.get(slot)
 
-    def known(self) -> Iterable[tuple[int, Endpoint]]:
-        """Every record, by slot; to be looked at only."""
-        return self._endpoints.items()
-
     def state(self, slot: int, now: float) -> str:
         """The trouble of an endpoint, in a word or two; empty when it has none."""
         known = self._endpoints.get(slot)
-        if (
-            known is None
-            or slot not in self._records.troubled
-            or not self._records.settings.enabled
-        ):
+        if known is None or slot not in self.records.outliers or not self.settings.enabled:
             return ""
         breaker = known.breaker
-        is_troubled = breaker.troubled(self._records.settings, now)
+        breaker.settle(now)
         if breaker.state is State.OPEN:
             return "failing"
-        if breaker.state in (State.TRIAL, State.SUSPECT):
+        if breaker.is_out:
             return "on trial"
         if known.is_full(now):
             return "full"
-        if breaker.state is State.STARTING and is_troubled:
+        if breaker.state is State.STARTING:
             return "starting"
         return "slow" if known.pace > 1.0 else ""
 

@@ -6,7 +6,7 @@ took "no room for this prompt" for broken answered 503 to most of real agent tra
 is a failure.
 
 An apparent fault of the client may still be the fault of one endpoint: a missing model or a key of
-its own (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.siblings`).
+its own (401, 403, 404). Those are `DENIED`, and siblings decide (`laar.health.recent`).
 """
 
 from __future__ import annotations

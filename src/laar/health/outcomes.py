@@ -6,20 +6,15 @@ endpoint's siblings before it counts.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import FULL_S, Breaker, State
+from laar.health.breaker import FULL_S
 from laar.health.endpoint import Endpoint
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.pace import ratio
-from laar.health.questions import RETRIED, Questions, release
+from laar.health.questions import RETRIED, Questions
+from laar.health.recent import alone
 from laar.health.records import Records
-from laar.health.siblings import alone
 
-_TRUST_AFTER = 4
-"""Answers read and found good until unread ones count again, after an error inside an answer."""
 _LIGHTEST = 0.1
 _EVENTS_IN_ROW = 2
 """Errors in a 200 that open, where siblings send none: Envoy repeats nothing, so a third would be
@@ -40,132 +35,120 @@ class Outcomes:
     Args:
         records: the endpoints' records.
         questions: asks suspects a question.
-        rng: spreads trials.
-        say: called with each message for other pickers: the slot and the fields of a `Word`.
     """
 
-    def __init__(
-        self,
-        records: Records,
-        questions: Questions,
-        rng: random.Random,
-        say: Callable[[int, str, Kind, float], None],
-    ) -> None:
+    def __init__(self, records: Records, questions: Questions) -> None:
         self._records = records
         self._questions = questions
-        self._rng = rng
-        self._say = say
 
-    def accepted(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """Records that the endpoint accepted the request."""
-        if attempt.timed and attempt.group[1]:  # a whole answer comes with its head
-            self._records.times(attempt).saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
+    # -- good ones -----------------------------------------------------------------------------
+
+    def accepted(self, attempt: Attempt, now: float) -> None:
+        """Record that the endpoint accepted the request."""
+        endpoint = attempt.endpoint
+        if attempt.timed and attempt.stream:  # a whole answer comes with its head
+            times = endpoint.family.times_of(attempt)
+            times.saw(Stage.ACCEPTED, now - attempt.at, attempt.predicted_s)
         endpoint.reached(attempt, Stage.ACCEPTED, now)
-        endpoint.denied.add(now, happened=False)
+        endpoint.denied.note(now, happened=False)
         breaker = endpoint.breaker
         # Silence and errors come after a head that looks well: then the body decides.
-        unproven = breaker.doubtful or (
-            breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
-        )
-        if not unproven:
-            self.good(endpoint, attempt, now)
+        hidden = breaker.is_out and (attempt.read or breaker.kind in _IN_BODY)
+        if not (hidden or endpoint.doubted):
+            self.good(attempt, now)
 
-    def good(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """Records a good answer."""
-        if attempt.good and not endpoint.breaker.is_out:
+    def good(self, attempt: Attempt, now: float) -> None:
+        """Record a good answer."""
+        endpoint, records = attempt.endpoint, self._records
+        breaker = endpoint.breaker
+        if attempt.good and not breaker.is_out:
             return
         attempt.good = True
-        endpoint.proved_at = now
-        breaker = endpoint.breaker
-        if endpoint.bail:
-            release(endpoint, self._records.settings, now)
-        is_news = attempt.slot in self._records.troubled
-        is_back = breaker.good(attempt, self._records.settings, now)
+        endpoint.prove(now)
+        is_back = breaker.record_success(attempt, now)
         if is_back:
-            self._records.version += 1
-        if is_news:
-            self._say(attempt.slot, "back" if is_back else "good", breaker.kind, 1.0)
+            records.version += 1
+        if endpoint.slot in records.outliers:
+            records.say(endpoint, "back" if is_back else "good", breaker.kind, 1.0)
 
-    def whole(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """Records a complete answer."""
-        group = self._records.times(attempt)
+    def whole(self, attempt: Attempt, now: float) -> None:
+        """Record a complete answer."""
+        endpoint = attempt.endpoint
+        times = endpoint.family.times_of(attempt)
         seconds = now - attempt.at - attempt.rtt_s
-        is_brief = seconds < group.brief_s and not attempt.read
-        endpoint.quick = endpoint.quick + 1 if is_brief else 0
-        is_quick = is_brief and (endpoint.quick > 1 or seconds < group.quick_s)
+        is_brief = seconds < times.brief_s and not attempt.read
+        endpoint.briefs = endpoint.briefs + 1 if is_brief else 0
+        is_quick = is_brief and (endpoint.briefs > 1 or seconds < times.quick_s)
         if is_quick:  # it may be an error that was not seen: the next ones are looked at
-            endpoint.unseen = max(endpoint.unseen, 2)
+            endpoint.to_read = max(endpoint.to_read, 2)
         if now - endpoint.progress_at[Stage.OVER] < _TIMES_EVERY_S and attempt.good:
             return  # there is more to learn from than a mean needs
         endpoint.reached(attempt, Stage.OVER, now)
         if attempt.read:
-            endpoint.cut.add(now, happened=False)
+            endpoint.cut.note(now, happened=False)
         if is_quick:
             return  # its time is no sample of answers either
         if not attempt.read or endpoint.breaker.is_out:
-            self.good(endpoint, attempt, now)
-        group.sizes.append(attempt.tokens)
+            self.good(attempt, now)
+        times.sizes.append(attempt.tokens)
         if attempt.timed:
             value = ratio(seconds, attempt.predicted_s)
-            if group.total_s.n >= 3:
-                endpoint.speed.add(value - group.mean, now)
-                self._records.paced.add(endpoint.model)
-            group.ended(seconds, value)
+            if times.total_s.n >= 3:
+                endpoint.speed.add(value - times.mean, now)
+                self._records.paced.add(endpoint.family)
+            times.ended(seconds, value)
 
-    def judged(
-        self, endpoint: Endpoint, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float
-    ) -> None:
-        """Records what an answer was worth, which the head or the body has shown."""
+    # -- answers that began with 200 -----------------------------------------------------------
+
+    def judged(self, attempt: Attempt, verdict: Kind | str, reply: Reply, now: float) -> None:
+        """Record what an answer was worth, which the head or the body has shown."""
+        endpoint = attempt.endpoint
         if attempt.judged:
             return
         if verdict is GOOD:
-            if endpoint.unseen:
-                endpoint.unseen -= 1
-            if endpoint.breaker.doubtful:
-                endpoint.breaker.doubtful -= 1
-            endpoint.useless.add(now, happened=False)
+            endpoint.read_good()
+            endpoint.useless.note(now, happened=False)
             if attempt.stage is Stage.SENT:
-                self.accepted(endpoint, attempt, now)
+                self.accepted(attempt, now)
             breaker = endpoint.breaker
-            if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.group[1]):
-                self.good(endpoint, attempt, now)  # else its end decides: it may halt again
+            if not (breaker.is_out and breaker.kind is Kind.HANG and attempt.stream):
+                self.good(attempt, now)  # else its end decides: it may halt again
         elif verdict is Kind.CUT:
-            self.cut(endpoint, attempt, now)
+            self.cut(attempt, now)
         else:
-            self._useless(endpoint, attempt, Kind(verdict), reply.detail or reply.model, now)
+            self._useless(attempt, Kind(verdict), reply.detail or reply.model, now)
 
-    def cut(self, endpoint: Endpoint, attempt: Attempt, now: float) -> None:
-        """Records an answer that was cut: the client left, or the engine stopped."""
+    def cut(self, attempt: Attempt, now: float) -> None:
+        """Record an answer that was cut: the client left, or the engine stopped."""
+        endpoint = attempt.endpoint
         attempt.judged = True
-        endpoint.cut.add(now, happened=True)
-        self._records.contest(endpoint, now)
-        if alone(endpoint.cut, (e.cut for e in self._records.others(endpoint)), now):
+        endpoint.cut.note(now, happened=True)
+        endpoint.family.contest(now)
+        if alone(endpoint.cut, (other.cut for other in endpoint.others()), now):
             self.failed(endpoint, attempt, Kind.CUT, now)
 
-    def _useless(
-        self, endpoint: Endpoint, attempt: Attempt, kind: Kind, flaw: str, now: float
-    ) -> None:
-        """Records an answer of no use, which counts where siblings' answers are useful.
+    def _useless(self, attempt: Attempt, kind: Kind, flaw: str, now: float) -> None:
+        """Record an answer of no use, which counts where siblings' answers are useful.
 
         A question settles most cases: a client may have asked for silence, but the picker did not.
         """
-        breaker, records = endpoint.breaker, self._records
+        endpoint = attempt.endpoint
+        breaker = endpoint.breaker
         on_trial = attempt is breaker.trial
         attempt.judged = attempt.useless = True
         if attempt.stage is Stage.SENT:
             endpoint.reached(attempt, Stage.ACCEPTED, now)
         if attempt.good:
             attempt.good = False
-            breaker.retract_good(now)
+            breaker.retract_success(now)
         endpoint.flaw = flaw
-        endpoint.useless.add(now, happened=True)
-        records.contest(endpoint, now)
-        self._distrust(breaker)
+        endpoint.useless.note(now, happened=True)
+        endpoint.family.contest(now)
+        endpoint.doubt()
         # Those that are out already for their own failures excuse nobody.
-        tried = (State.OPEN, State.TRIAL)
-        others = [e.useless for e in records.others(endpoint) if e.breaker.state not in tried]
+        others = [other.useless for other in endpoint.others() if not other.breaker.is_open]
         apart = alone(endpoint.useless, others, now)
-        is_alone = all(share.is_quiet(now) for share in others)
+        is_alone = all(habit.is_quiet(now) for habit in others)
         if apart or (on_trial and others and is_alone):
             self.failed(endpoint, attempt, kind, now)
             return
@@ -173,7 +156,9 @@ class Outcomes:
             breaker.pause(now + _UNHEARD_S)
         if is_alone:
             self._questions.suspect(endpoint, kind, 1.0, now)
-        records.trouble(attempt.slot)
+        self._records.mark(endpoint)
+
+    # -- failures ------------------------------------------------------------------------------
 
     def failed(
         self,
@@ -185,98 +170,118 @@ class Outcomes:
         *,
         excused: bool = False,
     ) -> None:
-        """Records a failure by the endpoint's own fault; by its request's where it is `excused`.
+        """Record a failure by the endpoint's own fault; by its request's where it is `excused`.
 
         An endpoint that has not answered others recently is excused as soon as it does.
         """
-        settings, breaker = self._records.settings, endpoint.breaker
-        slot = self._slot(endpoint, attempt)
+        records, breaker = self._records, endpoint.breaker
+        if kind is not Kind.DENIED:
+            records.mark(endpoint)
         if attempt is not None:
             attempt.judged = True
             if attempt.good:
-                breaker.retract_good(now)
+                breaker.retract_success(now)
             if kind is not Kind.HANG:
                 endpoint.reached(attempt, Stage.ACCEPTED, now)
-        weight = 1.0
-        if kind is Kind.RETRIED:
+        passed_over = kind is Kind.RETRIED
+        if passed_over:
             latest_full = max(breaker.full_until, breaker.limited_at)
             if endpoint.refusals >= 1.0 or latest_full > now - FULL_S:
                 kind = Kind.FULL  # its page counts one, or it has just said so in a reply
             else:
                 endpoint.retried.append(attempt)
-            weight = RETRIED
-        if excused and kind is not Kind.FULL:
-            if endpoint.is_proved(now):
-                self._excuse(endpoint, attempt, kind, now)
-                self._records.trouble(slot)
-                return
-            endpoint.bail += weight
         if kind is Kind.FULL:
-            self._full(endpoint, attempt, slot, reply, now)
+            self._full(endpoint, attempt, reply, now)
             return
-        if kind is Kind.DENIED:
-            if not self._denied_alone(endpoint, attempt, slot, reply, now):
-                return
-            weight = max(1.0, float(endpoint.denied.row))  # those before it have not counted yet
-        if kind in (Kind.ERROR, Kind.EVENT) and attempt is not None:
-            weight = self._lightness(attempt)
-        row = settings.consecutive_failures
-        if kind in USELESS:
-            weight = max(1.0, float(endpoint.useless.row))
-        if kind is Kind.EVENT:
-            self._distrust(breaker)
-            weight *= 1.0 + endpoint.quick  # the quick ones before it were most likely the same
-            endpoint.quick = 0
-            if not any(other.breaker.doubtful for other in self._records.others(endpoint)):
-                row = min(row, _EVENTS_IN_ROW)
+        if excused and endpoint.is_proved(now):
+            endpoint.failures[Kind.REQUEST] += 1
+            if attempt is not None:
+                breaker.end_trial(attempt, now)
+            self._questions.suspect(endpoint, kind, 1.0, now, excused=True)
+            return
+        if excused:
+            endpoint.disputed += RETRIED if passed_over else 1.0
+        if kind is Kind.DENIED and not self._denied_alone(endpoint, attempt, reply, now):
+            return
+        weight, row = self._weight(endpoint, attempt, kind)
         endpoint.failures[kind] += 1
-        is_out = breaker.bad(attempt, kind, weight, settings, self._rng, now, row)
+        is_out = breaker.record_failure(attempt, kind, weight, now, row)
         if not is_out:
             self._questions.suspect(endpoint, kind, weight, now)
-        self._records.trouble(slot)
-        self._say(slot, "bad", kind, weight)
+        records.say(endpoint, "bad", kind, weight)
         if is_out:
-            self._say(slot, "out", kind, breaker.trial_at - now)
-
-    def _excuse(self, endpoint: Endpoint, attempt: Attempt | None, kind: Kind, now: float) -> None:
-        """Counts a failure that is the request's, and has the endpoint asked if that is so."""
-        endpoint.failures[Kind.REQUEST] += 1
-        if attempt is not None:
-            endpoint.breaker.end_trial(attempt, self._rng, now)
-        self._questions.suspect(endpoint, kind, 1.0, now, excused=True)
+            records.say(endpoint, "out", kind, breaker.trial_at - now)
 
     @staticmethod
-    def _distrust(breaker: Breaker) -> None:
-        if breaker.doubtful:
-            breaker.doubtful = _TRUST_AFTER
+    def _weight(
+        endpoint: Endpoint, attempt: Attempt | None, kind: Kind
+    ) -> tuple[float, int | None]:
+        """The weight of a failure, and how many in a row open, if not as many as usual."""
+        if kind is Kind.RETRIED:
+            return RETRIED, None
+        if kind is Kind.DENIED:  # those before it have not counted yet
+            return max(1.0, float(endpoint.denied.row)), None
+        if kind in USELESS:
+            return max(1.0, float(endpoint.useless.row)), None
+        if kind not in (Kind.ERROR, Kind.EVENT):
+            return 1.0, None
+        weight = 1.0
+        if attempt is not None:
+            # Small where only the heaviest requests meet one: 1 up to the median size of recent
+            # good requests, falling to a tenth beyond the largest.
+            times = endpoint.family.times_of(attempt)
+            weight = max(_LIGHTEST, min(1.0, 2.0 * times.lightness(attempt.tokens)))
+        if kind is Kind.ERROR:
+            return weight, None
+        endpoint.doubt()
+        weight *= 1.0 + endpoint.briefs  # those before it were most likely the same
+        endpoint.briefs = 0
+        usual = endpoint.breaker.rules.settings.consecutive_failures
+        others_do = any(other.doubted for other in endpoint.others())
+        return weight, None if others_do else min(usual, _EVENTS_IN_ROW)
+
+    def _denied_alone(
+        self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
+    ) -> bool:
+        """Whether only this endpoint denies, not its siblings; else the client's key may be bad."""
+        breaker = endpoint.breaker
+        endpoint.denied.note(now, happened=True)
+        if reply is not None and reply.status != 404 and endpoint.admits_still(now):
+            return False  # it asks for no key, so this one was wrong
+        self._records.mark(endpoint)
+        apart = alone(endpoint.denied, (other.denied for other in endpoint.others()), now)
+        if apart:
+            return True
+        if apart is None:  # siblings are still at it: they have to be heard first
+            breaker.pause(now + _UNHEARD_S)
+        if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
+            # Siblings deny as well: the fault is the client's.
+            breaker.record_success(attempt, now)
         else:
-            breaker.distrust(_TRUST_AFTER)
+            self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)
+        return False
+
+    # -- refusals for load ---------------------------------------------------------------------
 
     def _full(
-        self,
-        endpoint: Endpoint,
-        attempt: Attempt | None,
-        slot: int,
-        reply: Reply | None,
-        now: float,
+        self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> None:
-        """Records that the endpoint is full, which is no fault."""
+        """Record that the endpoint is full, which is no fault."""
         breaker = endpoint.breaker
         endpoint.failures[Kind.FULL] += 1
         endpoint.refusals -= 1.0
         endpoint.refused_at = now
-        self._records.trouble(slot)
         retry_after_s = reply.retry_after_s if reply else None
         if retry_after_s is None and attempt is None:  # by Envoy's own choice: nothing to learn
             return
         if retry_after_s is None and attempt is not None and attempt.ahead:
-            breaker.overloaded(attempt, now)
+            breaker.record_overload(attempt, now)
             return
-        breaker.full(attempt, retry_after_s, now)
-        self._say(slot, "full", Kind.FULL, breaker.full_until - now)
+        breaker.record_full(attempt, retry_after_s, now)
+        self._records.say(endpoint, "full", Kind.FULL, breaker.full_until - now)
 
-    def refused(self, slot: int, endpoint: Endpoint, count: float, now: float) -> None:
-        """Takes how many requests an endpoint's page says that it has refused for load.
+    def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
+        """Take how many requests an endpoint's page says that it has refused for load.
 
         Envoy does not report why an attempt failed. So as many of those that count as failures
         were none, and as many of those that are still to be reported.
@@ -288,49 +293,7 @@ class Outcomes:
         while endpoint.retried and endpoint.refusals >= 1.0:
             attempt = endpoint.retried.pop()
             endpoint.refusals -= 1.0
-            endpoint.breaker.excuse(RETRIED, self._records.settings, now)
+            endpoint.breaker.excuse(RETRIED, now)
             if attempt is not None and attempt.ahead:
-                endpoint.breaker.overloaded(attempt, now)
-        self._records.trouble(slot)
-
-    def _denied_alone(
-        self,
-        endpoint: Endpoint,
-        attempt: Attempt | None,
-        slot: int,
-        reply: Reply | None,
-        now: float,
-    ) -> bool:
-        """Whether only this endpoint denies, not its siblings; else the client's key may be bad."""
-        breaker = endpoint.breaker
-        endpoint.denied.add(now, happened=True)
-        if reply is not None and reply.status != 404 and endpoint.admits_still(now):
-            return False  # it asks for no key, so this one was wrong
-        apart = alone(endpoint.denied, (e.denied for e in self._records.others(endpoint)), now)
-        if apart:
-            return True
-        if apart is None:  # siblings are still at it: they have to be heard first
-            breaker.pause(now + _UNHEARD_S)
-            self._records.trouble(slot)
-        if attempt is not None and attempt is breaker.trial and breaker.kind is Kind.DENIED:
-            # Siblings deny as well: the fault is the client's.
-            breaker.good(attempt, self._records.settings, now)
-            self._records.version += 1
-        else:
-            self._questions.suspect(endpoint, Kind.DENIED, 1.0, now)
-            self._records.trouble(slot)
-        return False
-
-    def _lightness(self, attempt: Attempt) -> float:
-        """The weight of an error: small where only the heaviest requests meet one.
-
-        1 up to the median size of recent good requests, falling to a tenth beyond the largest.
-        """
-        return max(
-            _LIGHTEST, min(1.0, 2.0 * self._records.times(attempt).lightness(attempt.tokens))
-        )
-
-    def _slot(self, endpoint: Endpoint, attempt: Attempt | None) -> int:
-        if attempt is not None:
-            return attempt.slot
-        return next(slot for slot, known in self._records.endpoints.items() if known is endpoint)
+                endpoint.breaker.record_overload(attempt, now)
+        self._records.mark(endpoint)

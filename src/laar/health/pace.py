@@ -41,8 +41,6 @@ def ratio(seconds: float, predicted_s: float) -> float:
 class _Usual:
     """A mean and its spread, of logarithms."""
 
-    __slots__ = ("mean", "n", "variance")
-
     def __init__(self) -> None:
         self.n = 0
         self.mean = 0.0
@@ -67,8 +65,6 @@ class GroupTimes:
 
     Times to each stage: accepted, answering, over.
     """
-
-    __slots__ = ("_stages", "brief_s", "quick_s", "sizes", "total_s")
 
     def __init__(self) -> None:
         self._stages = (_Usual(), _Usual(), _Usual())
@@ -124,8 +120,6 @@ class GroupTimes:
 
 class SlotPace:
     """The times of one endpoint's whole answers."""
-
-    __slots__ = ("at", "mean", "n")
 
     def __init__(self) -> None:
         self.mean = 0.0

@@ -10,10 +10,9 @@ client's key or about this one endpoint.
 
 from __future__ import annotations
 
-from laar.health.endpoint import Endpoint
+from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, USELESS, Kind, Reply
 from laar.health.records import Records
-from laar.health.settings import HealthSettings
 
 RETRIED = 0.5
 """Weight of a failure that is only known by Envoy's having gone on: it may have been a 429."""
@@ -48,36 +47,38 @@ class Questions:
 
         One that is neither trusted nor `excused` gets no requests until it answers.
         """
-        records = self._records
+        settings = self._records.rules.settings
         if (
-            not (self.are_asked and records.settings.enabled and records.settings.probe)
+            not (self.are_asked and settings.enabled and settings.probe)
             or kind not in _ASKED_FOR
             or weight < _LIGHT
             or (kind is Kind.DENIED and endpoint.denied.row < _DENIED_ROW)
-            or all(other.breaker.is_out for other in records.others(endpoint))
+            or all(other.breaker.is_out for other in endpoint.others())
         ):
             return
-        is_due = endpoint.breaker.suspect(kind, records.settings, now, excused=excused)
-        if is_due and kind in _COMPARED:
-            self._ask_a_sibling(endpoint, now)
+        is_due = endpoint.breaker.suspect(kind, now, excused=excused)
+        if is_due and kind in _COMPARED and not _admitted_elsewhere(endpoint, now):
+            sound = [e.slot for e in endpoint.others() if not e.breaker.is_out]
+            if sound:
+                self._controls.setdefault(min(sound), False)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
         """Slots to ask, a few at most; each is returned once until `told` gets its answer."""
         records = self._records
         found: list[int] = []
-        if not records.settings.enabled:
+        if not records.rules.settings.enabled:
             return found
         for slot, is_asked in self._controls.items():
             if len(found) < most and not is_asked:
                 self._controls[slot] = True
                 found.append(slot)
-        for slot in records.troubled:
+        for slot in records.outliers:
             breaker = records.endpoints[slot].breaker
-            if len(found) < most and breaker.probe_due(records.settings, now):
+            if len(found) < most and breaker.probe_due(now):
                 breaker.probing = True
                 found.append(slot)
         return found
@@ -91,7 +92,7 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """The result of one: a reply, a failure without one, or neither: it is out of reach here.
+        """Take the result of one: a reply, a failure without one, or neither: it is out of reach.
 
         `refused` if no process listens. That may be so for the picker alone, and counts only where
         a client's attempt has just failed too.
@@ -102,12 +103,12 @@ class Questions:
         if endpoint is None:
             return
         verdict = records.judge(endpoint, reply, now) if reply is not None else None
-        if verdict == GOOD:
+        is_good, breaker = verdict == GOOD, endpoint.breaker
+        if is_good:
             endpoint.admitted_at = now
-            release(endpoint, records.settings, now)
+            endpoint.prove(now)
         if was_control:
-            self._tell_denied(endpoint.model, verdict == GOOD, now)
-        breaker = endpoint.breaker
+            self._settle_denied(endpoint.family, now, admitted=is_good)
         if not breaker.probing:
             return
         records.version += 1
@@ -117,9 +118,9 @@ class Questions:
         if verdict is Kind.FULL and reply is not None:
             if breaker.kind is Kind.RETRIED:
                 breaker.forgive(RETRIED, now)
-            breaker.full(None, reply.retry_after_s, now)
+            breaker.record_full(None, reply.retry_after_s, now)
         if verdict in _FAILURES or (
-            verdict in USELESS and all(e.useless.is_quiet(now) for e in records.others(endpoint))
+            verdict in USELESS and all(e.useless.is_quiet(now) for e in endpoint.others())
         ):
             failed = Kind(verdict)
         elif refused and breaker.is_suspected and breaker.kind in _NO_ANSWER:
@@ -128,56 +129,38 @@ class Questions:
             failed = None
         # As clients had it: for them Envoy repeats nothing once an event has come.
         weight = 0.0 if failed is breaker.kind is Kind.EVENT else 1.0
-        breaker.record_probe(failed, weight, records.settings, records.rng, now)
-
-    # -- denials -------------------------------------------------------------------------------
-
-    def _ask_a_sibling(self, endpoint: Endpoint, now: float) -> None:
-        records = self._records
-        if self._is_admitted_elsewhere(endpoint, now):
-            return
-        for slot in records.siblings[endpoint.model]:
-            other = records.endpoints[slot]
-            if other is not endpoint and not other.breaker.is_out:
-                self._controls.setdefault(slot, False)
-                return
+        breaker.record_probe(failed, weight, now)
 
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
-        """An endpoint that denies clients denies the picker too: at fault where no sibling does."""
-        records, breaker = self._records, endpoint.breaker
-        admits = self._is_admitted_elsewhere(endpoint, now)
+        """Take that an endpoint which denies clients denies the picker as well.
+
+        It is at fault where no sibling does.
+        """
+        breaker = endpoint.breaker
+        admits = _admitted_elsewhere(endpoint, now)
         if breaker.is_suspected and not admits:
             breaker.probing = False
             breaker.refused = True
             if not self._controls:
-                self._tell_denied(endpoint.model, False, now)
+                self._settle_denied(endpoint.family, now, admitted=False)
             return
         # A client's key may be better than none, but not where siblings ask for none.
         weight = 0.0 if admits else 2.0
         endpoint.failures[breaker.kind] += breaker.is_suspected
-        breaker.record_probe(breaker.kind, weight, records.settings, records.rng, now)
+        breaker.record_probe(breaker.kind, weight, now)
 
-    def _is_admitted_elsewhere(self, endpoint: Endpoint, now: float) -> bool:
-        return any(other.admits(now) for other in self._records.others(endpoint))
-
-    def _tell_denied(self, model: str, admitted: bool, now: float) -> None:
-        """A sibling has answered: those that deny are at fault where it does not."""
-        records = self._records
-        for slot in records.siblings.get(model, ()):
-            endpoint = records.endpoints[slot]
+    def _settle_denied(self, family: Family, now: float, *, admitted: bool) -> None:
+        """Settle the suspicion of those that deny: they are at fault where a sibling admits."""
+        for endpoint in family.members.values():
             breaker = endpoint.breaker
             if breaker.is_suspected and breaker.refused:
-                kind = breaker.kind if admitted else None
                 endpoint.failures[breaker.kind] += admitted
-                breaker.record_probe(kind, 0.0, records.settings, records.rng, now)
-                records.version += 1
+                breaker.record_probe(breaker.kind if admitted else None, 0.0, now)
+                self._records.version += 1
 
 
-def release(endpoint: Endpoint, settings: HealthSettings, now: float) -> None:
-    """Takes back the failures that were requests' fault, now that the endpoint has proved sound."""
-    if endpoint.bail:
-        endpoint.breaker.excuse(endpoint.bail, settings, now)
-        endpoint.bail = 0.0
+def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
+    return any(other.admits(now) for other in endpoint.others())
 
 
 def _has_got_on(endpoint: Endpoint) -> bool:

@@ -1,8 +1,13 @@
-"""The latest outcomes of an endpoint, as counts that fade."""
+"""The latest outcomes of an endpoint, as counts that fade, and its comparison with siblings.
+
+A 401 may be a client's wrong key or the one endpoint that was started with a key; an answer that
+ends in the middle may be a client that went away or an engine that died. The behaviour of siblings
+distinguishes them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 WINDOW = 12.0
 """Outcomes in the counts: enough to distinguish a third from a tenth, few enough to be quick."""
@@ -11,32 +16,123 @@ HALF_LIFE_S = 30.0
 """Seconds after which an outcome counts half. About the time of a restart: older outcomes may be
 another process's."""
 
-_GRAIN_S = 0.1  # time passes in steps
+_HABIT_HALF_LIFE_S = 60.0
+_LEAST = 2.7
+"""Times it has to happen before it is a habit: three, a little while ago."""
+_SUSPECT = 1.8
+"""Times after which an endpoint had better wait until its siblings were heard."""
+_HABIT = 0.7
+"""Share from which an endpoint does it always; less, and it is some of the clients."""
+_ROW = 4
+"""So often in a row is a change of habit."""
+_QUIET_S = 30.0
+_RARE = 0.2
+"""Share below which a sibling does not do it."""
+_EVIDENCE = 3.5
+"""Outcomes of a sibling that are evidence: four, a little while ago."""
 
 
-@dataclass(slots=True, eq=False)
 class Recent:
     """Good and bad outcomes among the last `WINDOW`, each counting half after a half-life."""
 
-    good: float = 0.0
-    bad: float = 0.0
-    _at: float = 0.0
+    half_life_s = HALF_LIFE_S
+    grain_s = 0.1
+    """Time passes in steps of this: `fade` is called for every request."""
+
+    def __init__(self) -> None:
+        self.good = 0.0
+        self.bad = 0.0
+        self._at = 0.0
+
+    @property
+    def total(self) -> float:
+        """All outcomes in the counts."""
+        return self.good + self.bad
 
     def add(self, now: float, *, good: float = 0.0, bad: float = 0.0) -> None:
-        """Counts outcomes; the older ones make room for them."""
+        """Count outcomes; the older ones make room for them."""
         self.fade(now)
         self.good += good
         self.bad += bad
-        total = self.good + self.bad
-        if total > WINDOW:
-            self.good *= WINDOW / total
-            self.bad *= WINDOW / total
+        if self.total > WINDOW:
+            scale = WINDOW / self.total
+            self.good *= scale
+            self.bad *= scale
 
     def fade(self, now: float) -> None:
-        """Brings the counts up to this moment."""
+        """Bring the counts up to this moment."""
         elapsed_s = now - self._at
-        if elapsed_s > _GRAIN_S:
-            factor = 0.5 ** (elapsed_s / HALF_LIFE_S)
+        if elapsed_s > self.grain_s:
+            factor = 0.5 ** (elapsed_s / self.half_life_s)
             self.good *= factor
             self.bad *= factor
             self._at = now
+
+
+class Habit(Recent):
+    """How often a thing happened recently that may be its client's fault; `bad` where it did."""
+
+    half_life_s = _HABIT_HALF_LIFE_S
+    grain_s = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.row = 0
+        """How often in a row, to this moment."""
+        self.row_at = float("-inf")
+        """Time at which that row began."""
+        self.last_at = float("-inf")
+        """Time of the last event."""
+
+    def note(self, now: float, *, happened: bool) -> None:
+        """Count one outcome."""
+        self.fade(now)
+        total = self.good + self.bad
+        if total >= WINDOW:
+            self.good *= (WINDOW - 1.0) / total
+            self.bad *= (WINDOW - 1.0) / total
+        if not happened:
+            self.good += 1.0
+            self.row = 0
+            return
+        self.bad += 1.0
+        self.row += 1
+        self.last_at = now
+        if self.row == 1:
+            self.row_at = now
+
+    def is_evidence(self, now: float) -> bool:
+        """Whether enough is known to compare with."""
+        self.fade(now)
+        return self.total >= _EVIDENCE
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether it hardly ever happens, as far as is known."""
+        self.fade(now)
+        return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
+
+
+def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
+    """Whether an endpoint nearly always does a thing that some sibling hardly ever does.
+
+    One is enough: they have the same clients.
+
+    None where it does, and there is no evidence of its siblings yet.
+    """
+    own.fade(now)
+    usual = own.bad >= _HABIT * own.total
+    habit = usual and own.bad >= _LEAST
+    suspect = usual and own.bad >= _SUSPECT
+    if not suspect and own.row < _ROW:
+        return False
+    known = list(siblings)
+    heard = [other for other in known if other.is_evidence(now)]
+    if suspect and known and not heard:
+        return None
+    # One client that is wrong again and again follows its prefix from endpoint to endpoint: a row
+    # counts only while none of the others has seen the like.
+    sound = sum(
+        (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total
+        for other in heard
+    )
+    return sound > 0 if habit else own.row >= _ROW and 2 * sound > len(heard)

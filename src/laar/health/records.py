@@ -1,50 +1,51 @@
-"""The records that health is made of: endpoints by slot, groups of them by model."""
+"""The records that health is made of: endpoints by slot, families of them by model."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable
+from collections.abc import Callable
+from typing import NamedTuple
 
-from laar.health.attempt import Attempt
 from laar.health.blame import Blame
-from laar.health.breaker import SLOW_START_S
-from laar.health.endpoint import Endpoint
+from laar.health.breaker import SLOW_START_S, Rules
+from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import GOOD, Kind, Reply, judge
-from laar.health.pace import GroupTimes
-from laar.health.settings import HealthSettings
 
-_MAX_GROUPS = 4096
-_CONTESTED_S = 5.0
+
+class Word(NamedTuple):
+    """A message about an endpoint, from one picker to the others.
+
+    `what` is ``good``, ``bad`` (`amount` is its weight), ``out`` and ``trial`` (seconds until the
+    next trial), ``full`` (seconds of its pause) or ``back``.
+    """
+
+    what: str
+    kind: Kind
+    amount: float
 
 
 class Records:
     """The records of a fleet.
 
     Attributes:
-        settings: thresholds.
-        rng: spreads trials.
+        rules: thresholds, and the randomness of trials.
         version: changes when an endpoint's standing does, other than by time.
         endpoints: records by slot.
-        siblings: slots by model.
-        groups: usual times, by model and whether the answer is streamed.
-        troubled: slots that may stand out; all others are sound.
-        paced: models whose endpoints have new times.
+        families: the endpoints with each model.
+        outliers: slots that may stand out; all others are sound.
+        paced: families whose endpoints have new times.
         blame: the requests that fail wherever they go.
-        contested: models of which an endpoint gave a useless answer, and until when its siblings
-            are read to compare.
+        on_word: called with each message about a slot for the other pickers.
     """
 
-    def __init__(self, settings: HealthSettings, rng: random.Random) -> None:
-        self.settings = settings
-        self.rng = rng
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
         self.version = 0
         self.endpoints: dict[int, Endpoint] = {}
-        self.siblings: dict[str, set[int]] = {}
-        self.groups: dict[tuple[str, bool], GroupTimes] = {}
-        self.troubled: set[int] = set()
-        self.paced: set[str] = set()
+        self.families: dict[str, Family] = {}
+        self.outliers: set[int] = set()
+        self.paced: set[Family] = set()
         self.blame = Blame()
-        self.contested: dict[str, float] = {}
+        self.on_word: Callable[[int, Word], None] | None = None
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
@@ -54,47 +55,29 @@ class Records:
             return known
         if known is not None:
             self.drop(slot)
-        made = self.endpoints[slot] = Endpoint(model)
+        family = self.families.get(model)
+        if family is None:
+            family = self.families[model] = Family()
+        made = self.endpoints[slot] = Endpoint(slot, model, family, self.rules)
         if self._began_at is None:
             self._began_at = now
-        siblings = self.siblings.setdefault(model, set())
-        if siblings and now - self._began_at > SLOW_START_S:
+        if family.members and now - self._began_at > SLOW_START_S:
             made.breaker.start_slowly(now)
-            self.trouble(slot)
-        siblings.add(slot)
+            self.mark(made)
+        family.members[slot] = made
         return made
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         known = self.endpoints.pop(slot, None)
         if known is None:
             return
-        self.troubled.discard(slot)
-        siblings = self.siblings[known.model]
-        siblings.discard(slot)
-        if not siblings:
-            del self.siblings[known.model]
-            self.paced.discard(known.model)
-            self.contested.pop(known.model, None)
-            for stream in (False, True):
-                self.groups.pop((known.model, stream), None)
+        known.attempts.clear()
+        self.outliers.discard(slot)
+        del known.family.members[slot]
+        if not known.family.members:
+            del self.families[known.model]
         self.version += 1
-
-    def others(self, endpoint: Endpoint) -> Iterable[Endpoint]:
-        """The other endpoints with the same model."""
-        for slot in self.siblings.get(endpoint.model, ()):
-            other = self.endpoints[slot]
-            if other is not endpoint:
-                yield other
-
-    def times(self, attempt: Attempt) -> GroupTimes:
-        """The usual times of an attempt's group."""
-        group = self.groups.get(attempt.group)
-        if group is None:
-            if len(self.groups) >= _MAX_GROUPS:
-                self.groups.clear()
-            group = self.groups[attempt.group] = GroupTimes()
-        return group
 
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
         """The verdict on a reply; an answer's name for its model is held against siblings' names.
@@ -107,27 +90,29 @@ class Records:
         endpoint.named = reply.model
         if not reply.model:
             return verdict
-        alike = [e.named == reply.model for e in self.others(endpoint) if e.named is not None]
+        alike = [e.named == reply.model for e in endpoint.others() if e.named is not None]
         if not alike:  # siblings have to be heard first
-            self.contest(endpoint, now)
+            endpoint.family.contest(now)
             return None
         return Kind.MODEL if 2 * sum(alike) < len(alike) else GOOD
 
-    def contest(self, endpoint: Endpoint, now: float) -> None:
-        """Has siblings' answers read, to compare with."""
-        self.contested[endpoint.model] = now + _CONTESTED_S
-
-    def is_missed(self, endpoint: Endpoint, now: float) -> bool:
-        """Whether a sibling is waiting to be compared with it, and too little of it was read."""
-        until = self.contested.get(endpoint.model)
-        if until is None:
-            return False
-        if until < now:
-            del self.contested[endpoint.model]
-            return False
-        return not (endpoint.useless.is_evidence(now) and endpoint.cut.is_evidence(now))
-
-    def trouble(self, slot: int) -> None:
-        """Notes that a slot may stand out."""
-        self.troubled.add(slot)
+    def mark(self, endpoint: Endpoint) -> None:
+        """Note that an endpoint may stand out."""
+        self.outliers.add(endpoint.slot)
         self.version += 1
+
+    def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
+        """Whether an endpoint that may stand out still does."""
+        if endpoint.speed.weight(now) < 1.0:
+            endpoint.pace = 1.0  # nothing was heard for so long that it deserves another look
+        breaker = endpoint.breaker
+        breaker.settle(now)
+        if endpoint.pace > 1.0 or endpoint.doubted or breaker.stands_out(now):
+            return True
+        self.outliers.discard(endpoint.slot)
+        return False
+
+    def say(self, endpoint: Endpoint, what: str, kind: Kind, amount: float) -> None:
+        """Send a message to the other pickers."""
+        if self.on_word is not None:
+            self.on_word(endpoint.slot, Word(what, kind, amount))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from laar.health.attempt import Attempt, Stage
-from laar.health.breaker import OVERDUE_S, State
-from laar.health.endpoint import Endpoint
+from laar.health.breaker import OVERDUE_S
+from laar.health.endpoint import Endpoint, Family
 from laar.health.kinds import Kind
 from laar.health.questions import Questions
 from laar.health.records import Records
@@ -26,10 +26,8 @@ _DOUBTED_S = 0.25 * OVERDUE_S
 out would be lost as well."""
 
 
-def find_hang(
-    records: Records, questions: Questions, slot: int, endpoint: Endpoint, now: float
-) -> None:
-    """Take a slot out that has fallen silent, and have one asked that may have."""
+def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: float) -> None:
+    """Take an endpoint out that has fallen silent, and have one asked that may have."""
     breaker = endpoint.breaker
     ends = now - endpoint.progress_at[Stage.OVER] <= _DOUBTED_S  # then most need no look
     for attempt in endpoint.attempts:
@@ -37,37 +35,34 @@ def find_hang(
             return  # and all after it are younger
         if attempt.overdue or attempt.judged or (ends and not attempt.is_followed):
             continue
-        silent_s = _silent_s(records, endpoint, attempt, now, _DOUBTED_S)
+        silent_s = _silent_s(attempt, now, _DOUBTED_S)
         if not silent_s:
             continue
+        if silent_s > OVERDUE_S:
+            attempt.overdue = True
+            if breaker.is_open and attempt is not breaker.trial:
+                continue
+        records.mark(endpoint)
         if silent_s <= OVERDUE_S:
             questions.suspect(endpoint, Kind.HANG, 1.0, now)
-            records.trouble(slot)
-            continue
-        attempt.overdue = True
-        on_trial = attempt is breaker.trial
-        if breaker.is_out and breaker.state is not State.SUSPECT and not on_trial:
             continue
         endpoint.failures[Kind.HANG] += 1
-        breaker.bad(attempt, Kind.HANG, 1.0, records.settings, records.rng, now)
+        breaker.record_failure(attempt, Kind.HANG, 1.0, now)
         if not breaker.is_out:
-            breaker.open(Kind.HANG, records.settings, records.rng, now)
-        records.trouble(slot)
+            breaker.open(Kind.HANG, now)
 
 
-def silent_for_long(records: Records, endpoint: Endpoint, attempt: Attempt, now: float) -> bool:
+def silent_for_long(attempt: Attempt, now: float) -> bool:
     """Whether nothing has come for far longer than is usual, while siblings went on."""
-    return attempt.overdue or _silent_s(records, endpoint, attempt, now, OVERDUE_S) > 0.0
+    return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
 
 
-def _silent_s(
-    records: Records, endpoint: Endpoint, attempt: Attempt, now: float, beyond_s: float
-) -> float:
+def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
     """Seconds of silence; 0 unless more than `beyond_s` and than usual, while siblings went on."""
     if not attempt.timed:
         return 0.0
+    endpoint, is_whole = attempt.endpoint, not attempt.stream  # its head comes with its end
     waiting_for = Stage(attempt.stage + 1)
-    is_whole = not attempt.group[1]  # its head comes with its end
     if is_whole or (attempt.stage is Stage.ACCEPTED and not attempt.read):
         waiting_for = Stage.OVER
     since = max(attempt.at, endpoint.last_progress_at(waiting_for))
@@ -76,45 +71,37 @@ def _silent_s(
     silent_s = now - since
     if silent_s <= beyond_s:
         return 0.0
-    usual = Stage.OVER if is_whole else waiting_for
-    if silent_s <= records.times(attempt).limit_s(usual, attempt.predicted_s):
+    times = endpoint.family.times_of(attempt)
+    if silent_s <= times.limit_s(Stage.OVER if is_whole else waiting_for, attempt.predicted_s):
         return 0.0
     overtaken = 0
-    for other in records.others(endpoint):
+    for other in endpoint.others():
         overtaken += other.overtook(since, waiting_for, _SLACK * silent_s)
         if overtaken >= _OVERTAKEN:
             return silent_s
     return 0.0
 
 
-def compare(records: Records, model: str, now: float) -> None:
-    """Works out the pace of each endpoint of a model against the median of the others."""
-    known = sorted(
-        (
-            (endpoint.speed.mean, slot)
-            for slot in records.siblings.get(model, ())
-            if (endpoint := records.endpoints[slot]).speed.weight(now) >= 1.0
-        ),
-    )
-    spread = max(
-        (g.spread for stream in (False, True) if (g := records.groups.get((model, stream)))),
-        default=1.0,
-    )
-    for place, (_, slot) in enumerate(known):
-        endpoint = records.endpoints[slot]
+def compare(records: Records, family: Family, now: float) -> None:
+    """Compute the pace of each endpoint of a family against the median of the others."""
+    known = [each for each in family.members.values() if each.speed.weight(now) >= 1.0]
+    known.sort(key=lambda each: each.speed.mean)
+    means = [each.speed.mean for each in known]
+    spread = max((times.spread for times in family.times.values()), default=1.0)
+    for place, endpoint in enumerate(known):
         pace = 1.0
         if len(known) > 1:
-            pace = endpoint.speed.pace(_median_but(known, place), spread, now)
+            pace = endpoint.speed.pace(_median_but(means, place), spread, now)
         if abs(pace - endpoint.pace) > 0.1 * endpoint.pace:
             endpoint.pace = pace
-            records.trouble(slot)
+            records.mark(endpoint)
 
 
-def _median_but(known: Sequence[tuple[float, int]], place: int) -> float:
+def _median_but(means: Sequence[float], place: int) -> float:
     """The median of sorted means without the one at `place`."""
-    left = len(known) - 1
+    left = len(means) - 1
 
     def at(index: int) -> float:
-        return known[index if index < place else index + 1][0]
+        return means[index if index < place else index + 1]
 
     return 0.5 * (at((left - 1) // 2) + at(left // 2))

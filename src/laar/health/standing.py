@@ -1,16 +1,27 @@
-"""The health of candidates for a decision: which get traffic, at which price, and trials due."""
+"""The health of candidates for a decision: which get traffic, at which price, and trials due.
+
+One pass over the candidates: each rule is an array with a value for each of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from laar.health.breaker import Breaker, State
+import numpy as np
+from numpy.typing import NDArray
+
+from laar.health.breaker import State
 from laar.health.endpoint import Endpoint
 from laar.health.records import Records
 
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
 _LOOK_S = 1.0
-"""Seconds for which a standing with troubled endpoints is good at most."""
+"""Seconds for which a standing with outliers is good at most."""
+
+_FULL_LOOK_S = 0.25
 
 MAX_OUT_SHARE = 0.7
 """Share of a request's candidates that may be out at once although they answer now and then; the
@@ -24,23 +35,23 @@ class Standing:
     """The health of some candidates.
 
     Args:
-        slots: the candidates that get traffic.
-        answers: P(answers) of each of them; None where all are sound.
-        pace: how many times slower than its siblings each is; None where none is.
-        typical_s: a whole answer of each one's model, seconds; None with `pace`.
+        kept: which of the candidates get traffic; None for all of them.
+        answers: P(answers) of those that do; None where all are sound.
+        pace: how many times slower than its siblings each of those is; None where none is.
+        typical_s: a complete answer of each one's model, seconds; None with `pace`.
         trials: slots that are out, by the time their next trial is due.
-        left_out: why the others get none.
-        down: those of them that have failed again since they were taken out.
+        left_out: why the others get none, by slot.
+        down: slots that are out, and have failed again since they were taken out.
         all_failing: all are out, so all are tried.
         until: when this has to be computed again.
     """
 
-    slots: Sequence[int]
-    answers: Sequence[float] | None = None
-    pace: Sequence[float] | None = None
-    typical_s: Sequence[float] | None = None
+    kept: Flags | None = None
+    answers: Floats | None = None
+    pace: Floats | None = None
+    typical_s: Floats | None = None
     trials: Sequence[tuple[float, int]] = ()
-    left_out: dict[int, str] = field(default_factory=dict)
+    left_out: Mapping[int, str] = field(default_factory=dict)
     down: Sequence[int] = ()
     all_failing: bool = False
     until: float = float("inf")
@@ -50,94 +61,80 @@ def standing_of(
     records: Records, slots: Sequence[int], models: Sequence[str], now: float
 ) -> Standing:
     """The standing of some candidates, each of which serves the model beside it."""
-    for slot, model in zip(slots, models, strict=True):
-        known = records.endpoints.get(slot)
-        if known is None or known.model != model:
-            records.know(slot, model, now)
-    settings = records.settings
-    if not records.troubled or not settings.enabled:
-        return Standing(slots=slots)
-    troubled = [slot for slot in slots if slot in records.troubled and _is_so(records, slot, now)]
-    if not troubled:
-        return Standing(slots=slots)
-    return _with_troubled(records, slots, troubled, now)
-
-
-def _is_so(records: Records, slot: int, now: float) -> bool:
-    endpoint = records.endpoints[slot]
-    if endpoint.speed.weight(now) < 1.0:
-        endpoint.pace = 1.0  # nothing was heard for so long that it deserves another look
-    if endpoint.pace > 1.0 or endpoint.breaker.troubled(records.settings, now):
-        return True
-    records.troubled.discard(slot)
-    return False
-
-
-def _with_troubled(
-    records: Records, slots: Sequence[int], troubled: Sequence[int], now: float
-) -> Standing:
-    breakers = {slot: records.endpoints[slot].breaker for slot in troubled}
-    answers = {slot: one.answers(now) for slot, one in breakers.items()}
-    out = [slot for slot in troubled if breakers[slot].is_out]
-    if len(out) == len(slots):  # better a suspect than none
-        out = [slot for slot in out if breakers[slot].state is not State.SUSPECT]
-    all_failing = len(out) == len(slots)
-    out = [] if all_failing else _as_many_as_may(out, breakers, answers, len(slots))
-    left_out = {slot: _why_out(records.endpoints[slot], now) for slot in out}
-    trials = sorted((breakers[slot].trial_at, slot) for slot in out)
-    kept = [slot for slot in slots if slot not in left_out]
-    full = {
-        slot: one.full_until
-        for slot, one in breakers.items()
-        if slot not in left_out and records.endpoints[slot].is_full(now)
-    }
-    if len(full) < len(kept):
-        left_out |= {slot: _why_full(until - now) for slot, until in full.items()}
-        kept = [slot for slot in kept if slot not in full]
-    paces = [records.endpoints[slot].pace for slot in kept]
-    is_slow = any(pace > 1.0 for pace in paces)
-    changes = (now + _LOOK_S, *(at for at, _ in trials if at > now))
-    changes += tuple(until for until in full.values() if until > now)
+    endpoints = [records.know(slot, model, now) for slot, model in zip(slots, models, strict=True)]
+    if not records.outliers or not records.rules.settings.enabled:
+        return Standing()
+    outliers = [e.slot in records.outliers and records.is_outlier(e, now) for e in endpoints]
+    if not any(outliers):
+        return Standing()
+    # Those that are no outliers are closed, and answer.
+    chances = zip(endpoints, outliers, strict=True)
+    answers = np.array([e.breaker.answers(now) if outlier else 1.0 for e, outlier in chances])
+    out, all_failing = _out(endpoints, answers)
+    full = np.array([endpoint.is_full(now) for endpoint in endpoints]) & ~out
+    changes = [now + _LOOK_S, *(endpoints[at].breaker.full_until for at in np.flatnonzero(full))]
+    if (out | full).all():
+        full[:] = False
+    kept = ~(out | full)
+    pace = np.array([endpoint.pace for endpoint in endpoints])[kept]
+    is_slow = bool((pace > 1.0).any())
+    left = [endpoints[at] for at in np.flatnonzero(out)]
+    waiting = [endpoints[at] for at in np.flatnonzero(full)]
+    changes += [e.breaker.trial_at for e in left]
     return Standing(
-        slots=kept,
-        answers=[answers.get(slot, 1.0) for slot in kept],
-        pace=paces if is_slow else None,
-        typical_s=[_typical_s(records, slot) for slot in kept] if is_slow else None,
-        trials=trials,
-        left_out=left_out,
-        down=[slot for slot in out if breakers[slot].stays_out],
+        kept=kept,
+        answers=answers[kept],
+        pace=pace if is_slow else None,
+        typical_s=np.array([e.family.typical_s for e in endpoints])[kept] if is_slow else None,
+        trials=sorted((e.breaker.trial_at, e.slot) for e in left),
+        left_out={e.slot: _why_out(e, now) for e in left}
+        | {e.slot: _why_full(e.breaker.full_until - now) for e in waiting},
+        down=[e.slot for e in left if e.breaker.stays_out],
         all_failing=all_failing,
-        until=min(changes),
+        until=min(at for at in changes if at > now),
     )
 
 
-def _as_many_as_may(
-    out: list[int],
-    breakers: Mapping[int, Breaker],
-    answers: Mapping[int, float],
-    count: int,
-) -> list[int]:
-    """Those of the endpoints that are out which get no traffic: a share of `count` at most.
+def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
+    """Which get no traffic since they fail, and whether all do: then all are tried.
 
-    Hopeless ones come first, then those that are the least likely to answer.
+    Hopeless ones come first, then those that are the least likely to answer, to a share of all.
     """
-    hopeless = [slot for slot in out if breakers[slot].is_hopeless]
-    most = max(len(hopeless), int(MAX_OUT_SHARE * count), 1)
-    if len(out) <= most:
-        return out
-    rest = sorted(set(out).difference(hopeless), key=lambda slot: answers[slot])
-    return hopeless + rest[: most - len(hopeless)]
+    breakers = [endpoint.breaker for endpoint in endpoints]
+    out = np.array([breaker.is_out for breaker in breakers])
+    if out.all():  # better a suspect than none
+        out = np.array([breaker.state is not State.SUSPECT for breaker in breakers])
+    if out.all():
+        return ~out, True
+    hopeless = np.array([breaker.is_hopeless for breaker in breakers]) & out
+    most = max(int(hopeless.sum()), int(MAX_OUT_SHARE * len(breakers)), 1)
+    worst_first = np.lexsort((answers, ~hopeless, ~out))
+    out[worst_first[most:]] = False
+    return out, False
 
 
-def _typical_s(records: Records, slot: int) -> float:
-    model = records.endpoints[slot].model
-    groups = [g for stream in (False, True) if (g := records.groups.get((model, stream)))]
-    return max((group.typical_s for group in groups), default=0.0)
+def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
+    """The same for endpoints that no request depends on: those out stay out."""
+    kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
+    if not records.rules.settings.enabled:
+        return Standing(kept=kept, until=until)
+    for at, slot in enumerate(slots):
+        known = records.endpoints.get(slot)
+        if known is None:
+            continue
+        if known.breaker.is_out:
+            kept[at] = False
+            trials.append((known.breaker.trial_at, slot))
+        elif known.is_full(now):
+            kept[at] = False
+            until = min(until, max(known.breaker.full_until, now + _FULL_LOOK_S))
+    until = min([until, *(due_at for due_at, _ in trials if due_at > now)])
+    return Standing(kept=kept, trials=sorted(trials), until=until)
 
 
 def _why_out(endpoint: Endpoint, now: float) -> str:
     breaker, fault = endpoint.breaker, endpoint.fault
-    if breaker.state is State.TRIAL:
+    if breaker.state is State.HALF_OPEN:
         return f"failing ({fault}): a request is on trial there"
     if breaker.state is State.SUSPECT:
         return f"suspect ({fault}): the picker asks it a question first"

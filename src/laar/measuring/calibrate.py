@@ -57,7 +57,7 @@ class Calibration:
 
 
 def calibrate(wanted: Calibration) -> Fit:
-    """Measures, fits, and prints how much an artifact is worth here.
+    """Measure, fit, and print how much an artifact is worth here.
 
     Raises:
         SettingError: an endpoint does not answer, or too few answers came in the time.
@@ -67,7 +67,9 @@ def calibrate(wanted: Calibration) -> Fit:
     try:
         fitted = run_fit([wanted.outcomes], out=wanted.out, json_file=None)
     except SettingError as error:
-        raise SettingError(f"{error} (--seconds gives them more time)") from None
+        raise SettingError(
+            f"{error} (--seconds gives them more time, --max-tokens ends answers that go on)"
+        ) from None
     if failed:
         console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
     show_worth(console, fitted.evaluation.replays, fitted.evaluation.queries)

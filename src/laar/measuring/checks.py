@@ -85,7 +85,7 @@ def _is_json(answer: str, value: JsonValue) -> bool:
 
 
 def _same(found: object, value: object) -> bool:
-    """JSON equality: 1 equals 1.0, but true does not equal 1."""
+    """Compare as JSON: 1 equals 1.0, but true does not equal 1."""
     if isinstance(found, dict) and isinstance(value, dict):
         return found.keys() == value.keys() and all(_same(found[k], value[k]) for k in value)
     if isinstance(found, list) and isinstance(value, list):

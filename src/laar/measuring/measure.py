@@ -1,6 +1,6 @@
 """`laar measure`: put every query to every model, and write down the outcomes.
 
-Outcomes are appended to a JSONL file as they arrive, one whole line at a time, and a run that is
+Outcomes are appended to a JSONL file as they arrive, one line at a time, and a run that is
 started again goes on where the last one stopped: an interruption costs the requests in flight. A
 torn last line (a full disk, a power cut) is mended before anything is appended. Requests that got
 no answer are written down too, and asked again by the next run.
@@ -217,7 +217,7 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
     if not out.exists():
         return 0, answered
     with out.open("r+b") as file:
-        whole_to = 0
+        kept_to = 0
         is_ours = is_other = False
         for line in file:
             try:
@@ -231,12 +231,12 @@ def mend(out: Path) -> tuple[int, set[tuple[str, str]]]:
             is_ours = is_ours or outcome is not None or torn
             is_other = is_other or bool(line.strip())
             if torn:
-                file.truncate(whole_to)
+                file.truncate(kept_to)
                 return len(line), answered
-            whole_to += len(line)
+            kept_to += len(line)
         if is_other and not is_ours:
             raise SettingError(f"{out} holds no outcomes: name another file to write them to")
-        if whole_to and not ended:
+        if kept_to and not ended:
             file.seek(0, os.SEEK_END)
             file.write(b"\n")
     return 0, answered
@@ -355,7 +355,7 @@ class _Run:
 
     def _note(self, outcome: MeasuredOutcome) -> None:
         self.file.write(dump_outcome(outcome))
-        self.file.flush()  # a line is whole in the file before the next request starts
+        self.file.flush()  # the line is in the file before the next request starts
         self.asked += 1
         self.correct += outcome.correct is True
         answered = outcome.status == 200

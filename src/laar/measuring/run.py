@@ -40,7 +40,7 @@ def run_measure(
     *,
     json_file: Path | None,
 ) -> int:
-    """Measures, and prints the result; returns the exit status.
+    """Measure, print the result, and return the exit status.
 
     Args:
         endpoints: base URLs.
@@ -72,7 +72,7 @@ def run_measure(
             f"stopped; all outcomes so far are in {out}. Run it again to continue.", markup=False
         )
         return INTERRUPTED
-    _tell(console, summary, out)
+    _print(console, summary, out)
     if json_file is not None:
         json_file.write_bytes(orjson.dumps(asdict(summary), option=orjson.OPT_INDENT_2))
     return INCOMPLETE if summary.failed else 0
@@ -108,7 +108,7 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
-def _tell(console: Console, summary: Summary, out: Path) -> None:
+def _print(console: Console, summary: Summary, out: Path) -> None:
     console.print(
         f"{out}: {summary.asked} outcomes added to {summary.resumed}; {summary.unjudged} without a "
         "verdict.",

@@ -24,6 +24,10 @@ What counts for which endpoint:
 Token ids may be wrong: another tokenizer, a template that the engine fills in otherwise. So a text
 is learned once an endpoint that answered it was seen to hold its blocks (`TokenBlocks.holds`).
 
+An engine whose events name the session of a request needs no tokenizer: the decision's id goes
+along as the session (`TokenBlocks.expect`), and what comes back under it are the prompt's blocks,
+whatever the prompt is made of, and those of its answer.
+
 Pure, without a clock. Memory is bounded by `max_blocks` and `max_texts`.
 """
 
@@ -45,7 +49,7 @@ from laar.prefix.blocks import Chain
 TokenIds = npt.NDArray[np.uint32]
 
 MAX_BLOCKS = 1_000_000
-"""Blocks of all endpoints together, about 230 MB: 32 caches of 500k tokens in blocks of 16. Beyond
+"""Blocks of all endpoints together, about 290 MB: 32 caches of 500k tokens in blocks of 16. Beyond
 it the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
@@ -53,6 +57,9 @@ MAX_TEXTS = 400_000
 
 MAX_SIZES = 4
 """Block sizes that prompts of one model are cut in; replicas have one, or two while they change."""
+
+MAX_EXPECTED = 8192
+"""Requests whose blocks are expected under their id; about 3 kB each for 6,000 tokens."""
 
 _MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one a turn
 _LEAST_AGREEING = 0.5
@@ -71,6 +78,7 @@ class Stored:
         adapter: name of the LoRA adapter; empty without.
         extra: for each block, further inputs to its hash, as text; empty where there are none.
         host: these are copies in the host's memory, from where they are fetched; `hashes` is all.
+        session: session of the request that stored them; empty where the engine does not say.
     """
 
     hashes: Sequence[int | bytes]
@@ -80,6 +88,7 @@ class Stored:
     adapter: str = ""
     extra: Sequence[str] = ()
     host: bool = False
+    session: str = ""
 
 
 def root(adapter: str, extra: str) -> int:
@@ -133,6 +142,16 @@ class _Held:
     namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
 
 
+@dataclass(slots=True)
+class _Expected:
+    """A request whose blocks its endpoint's events name; they go on with those of its answer."""
+
+    chain: Chain
+    tokens: float
+    blocks: array[int] = field(default_factory=lambda: array("Q"))
+    is_answered: bool = False
+
+
 class TokenBlocks:
     """Blocks by endpoint, and token ids by text.
 
@@ -145,8 +164,10 @@ class TokenBlocks:
         self._max_blocks, self._max_texts = max_blocks, max_texts
         self._slots: dict[int, _Held] = {}
         self._holders: dict[int, int] = {}
+        self._parents: dict[int, int] = {}  # 0 for the first block of a prompt
         self._known: dict[str, dict[int, _Text]] = {}  # by model, then by a block of its text
         self._order: OrderedDict[_Text, str] = OrderedDict()
+        self._expected: OrderedDict[str, _Expected] = OrderedDict()
         self.blocks = self.texts = 0
 
     # -- events --------------------------------------------------------------------------------
@@ -172,7 +193,9 @@ class TokenBlocks:
             return
         bit = 1 << slot
         own = hash_blocks(event.ids, size, seed, extra if any(extra) else ())
-        for name, hash_ in zip(event.hashes, own, strict=True):
+        parent = 0 if event.parent is None else seed
+        parents = (parent, *own[:-1])
+        for name, hash_, before in zip(event.hashes, own, parents, strict=True):
             if name in held.own:
                 held.copies[name] = held.copies.get(name, 0) + 1
                 continue
@@ -181,7 +204,10 @@ class TokenBlocks:
             if holders & bit:  # the engine keeps apart what its event does not
                 held.namesakes[hash_] = held.namesakes.get(hash_, 0) + 1
             self._holders[hash_] = holders | bit
+            self._parents[hash_] = before
             self.blocks += 1
+        if event.session in self._expected:
+            self._take_expected(event.session, model, parent, own, size)
         if self.blocks > self._max_blocks:
             fullest = max(self._slots, key=lambda each: len(self._slots[each].own))
             self.lost(fullest)
@@ -268,7 +294,76 @@ class TokenBlocks:
         if left:
             self._holders[hash_] = left
         else:
-            del self._holders[hash_]
+            del self._holders[hash_], self._parents[hash_]
+
+    # -- requests by their sessions --------------------------------------------------------------
+
+    def expect(self, session: str, slot: int, chain: Chain, tokens: float) -> bool:
+        """Expect a request's blocks under a session; return whether the slot publishes events.
+
+        Args:
+            session: the request's own id.
+            slot: the slot that it goes to.
+            chain: its prompt.
+            tokens: estimated length of the prompt.
+        """
+        held = self._slots.get(slot)
+        if held is None or not held.size or held.left_out or not len(chain):
+            return False
+        self._expected[session] = _Expected(chain, tokens)
+        if len(self._expected) > MAX_EXPECTED:
+            self._expected.popitem(last=False)
+        return True
+
+    def answered(self, session: str, model: str, tokens: int) -> None:
+        """Learn an expected prompt now that its request has ended.
+
+        Args:
+            session: as for `expect`.
+            model: the model that answered.
+            tokens: the prompt's length as the engine reported it; 0 without a report.
+        """
+        expected = self._expected.get(session)
+        if expected is None:
+            return
+        expected.is_answered = True
+        expected.tokens = float(tokens or expected.tokens)
+        size = next(iter(self.sizes(model)), 0)
+        if expected.blocks and size:
+            self._learn_expected(expected, model, size)
+
+    def _take_expected(
+        self, session: str, model: str, parent: int, own: array[int], size: int
+    ) -> None:
+        """Append blocks to those of a session's request; the first ones may follow cached ones."""
+        expected = self._expected[session]
+        blocks, is_first = expected.blocks, not expected.blocks
+        if not is_first and blocks[-1] != parent:
+            return  # asked elsewhere as well
+        if is_first:
+            cached = self._up_to(parent)
+            if cached is None:
+                del self._expected[session]
+                return
+            blocks.extend(cached)
+        blocks.extend(own)
+        if is_first and expected.is_answered:
+            self._learn_expected(expected, model, size)
+
+    def _up_to(self, hash_: int) -> list[int] | None:
+        """Return a prompt's blocks up to this one; None where one of them is not held any more."""
+        found = []
+        while hash_:
+            found.append(hash_)
+            hash_ = self._parents.get(hash_, -1)
+            if hash_ < 0:
+                return None
+        return found[::-1]
+
+    def _learn_expected(self, expected: _Expected, model: str, size: int) -> None:
+        most = float(size * (len(expected.blocks) + 1) - 1)
+        tokens = max(1, round(min(expected.tokens, most)))
+        self.learn(model, expected.chain, tokens, {size: expected.blocks})
 
     # -- texts ---------------------------------------------------------------------------------
 
@@ -299,7 +394,9 @@ class TokenBlocks:
         if other is None or not size:
             return
         place = text.chain.bytes_of(depth)
-        at = float(size * _shared(text.blocks[size], other.blocks[size]))
+        # The next turn shares the answer's blocks as well, which are after the place.
+        shared = min(_shared(text.blocks[size], other.blocks[size]), other.tokens // size)
+        at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known but for the last block
             guess = other.tokens_at(place)
             if guess - at > size:

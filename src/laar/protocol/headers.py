@@ -93,6 +93,9 @@ PRIORITY = "x-vllm-priority"
 RANK = "x-data-parallel-rank"
 """The data-parallel rank of a vLLM that takes the request."""
 
+SESSION_ID = "x-session-id"
+"""The request's session for a vLLM, which names it in the KV events of the request's blocks."""
+
 ENGINE_HEADERS = frozenset(
     {
         PREFILLER,
@@ -111,7 +114,7 @@ CREDENTIALS = ("authorization", "x-api-key")
 PATH = "x-laar-path"
 """Key of that metadata as well: the path, without its query, at an engine with another base."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, *CREDENTIALS)
+SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
 """Headers that the picker sets."""
 
 LLM_D = {

@@ -2,7 +2,7 @@
 
 An answer is useful if it says anything at all: a text, a thought, a call of a tool, a refusal, a
 vector. What it says is not looked at. Nothing here knows the endpoint: whether a flaw is its own or
-the request's is found by its siblings (`laar.health.siblings`).
+the request's is found by its siblings (`laar.health.recent`).
 """
 
 from __future__ import annotations

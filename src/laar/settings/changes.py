@@ -49,9 +49,11 @@ def change(running: Settings, wanted: Settings) -> Change:
         try:
             Settings.model_validate(mixed.model_dump())
         except ValidationError as error:
-            told = "; ".join(fault["msg"].removeprefix("Value error, ") for fault in error.errors())
+            texts = (fault["msg"].removeprefix("Value error, ") for fault in error.errors())
             everything = tuple(path for path, _ in differing)
-            return Change(settings=running, applied=(), pending=everything, obstacle=told)
+            return Change(
+                settings=running, applied=(), pending=everything, obstacle="; ".join(texts)
+            )
     return Change(settings=mixed, applied=applied, pending=pending)
 
 

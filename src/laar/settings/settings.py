@@ -118,7 +118,7 @@ class Loaded:
     lines: Mapping[Place, int] = field(default_factory=dict)
 
     def at(self, setting: str) -> str:
-        """``FILE:LINE: SETTING: `` to begin a remark with; no line where it is not written down."""
+        """Return ``FILE:LINE: SETTING: `` to begin a remark with; no line if it is not written."""
         place: Place = tuple(int(part) if part.isdigit() else part for part in setting.split("."))
         written = any(place[: count + 1] in self.lines for count in range(len(place)))
         where = f"{self.path}:{line_of(place, self.lines)}" if written else str(self.path)

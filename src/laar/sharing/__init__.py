@@ -1,1 +1,1 @@
-"""Many pickers, one mind: deltas between pickers, applied to the objects that decide."""
+"""State that several pickers share: deltas, applied to the objects that decide."""

@@ -64,7 +64,7 @@ _read = msgspec.json.Decoder(Batch).decode
 
 
 def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
-    """A batch that was received, and how many of its loads and records were invalid.
+    """Read a batch; return it and the number of its invalid loads and records.
 
     Raises:
         Unreadable: it is too long, no batch, of another schema or of another namespace.
@@ -84,7 +84,7 @@ def read_batch(namespace: str, data: bytes) -> tuple[Batch, int]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value from JSON is of this kind, within the bounds that it declares."""
+    """Return whether a value from JSON is of this kind, within its declared bounds."""
     try:
         msgspec.convert(value, kind)
     except (msgspec.ValidationError, RecursionError):
@@ -94,16 +94,16 @@ def _fits(value: Any, kind: Any) -> bool:
 
 def _valid_part(namespace: str, data: bytes) -> tuple[Batch, int]:
     try:
-        told = msgspec.json.decode(data, type=dict[str, Any])
-        _check(namespace, told.get("schema"), told.get("namespace"))
-        loads, records = told["loads"], told["records"]
-        told["loads"] = {
+        document = msgspec.json.decode(data, type=dict[str, Any])
+        _check(namespace, document.get("schema"), document.get("namespace"))
+        loads, records = document["loads"], document["records"]
+        document["loads"] = {
             address: load
             for address, load in loads.items()
             if _fits(address, Text) and _fits(load, Load)
         }
-        told["records"] = [record for record in records if _fits(record, Record)]
-        batch = msgspec.convert(told, Batch)
+        document["records"] = [record for record in records if _fits(record, Record)]
+        batch = msgspec.convert(document, Batch)
     except (ValueError, RecursionError, KeyError, AttributeError, TypeError):
         raise Unreadable("no-batch") from None
     return batch, len(loads) + len(records) - len(batch.loads) - len(batch.records)

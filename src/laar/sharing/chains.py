@@ -30,7 +30,7 @@ class Chains:
         return len(self._anchors)
 
     def pack(self, hashes: array[int]) -> tuple[int, int, array[int]]:
-        """The blocks that the others know, the hash of the last of them, and the rest.
+        """Return the number of blocks that the others know, the last one's hash, and the rest.
 
         (0, 0, all of it) where they know none. The chain counts as known from here on.
         """
@@ -43,7 +43,7 @@ class Chains:
         return known, anchor, hashes[known:]
 
     def unpack(self, known: int, anchor: int, tail: array[int]) -> array[int] | None:
-        """The whole chain; None where its beginning is not known here."""
+        """Return the complete chain; None if its beginning is not known here."""
         if not known:
             self.note(tail)
             return tail
@@ -57,7 +57,7 @@ class Chains:
         return hashes
 
     def note(self, hashes: array[int], known: int = 0) -> None:
-        """Remembers a chain that all pickers have; its first `known` blocks were noted before."""
+        """Remember a chain that all pickers have; its first `known` blocks were noted before."""
         end = len(hashes)
         places = [*range(known - known % _EVERY + _EVERY, end, _EVERY), end]
         if known:
@@ -75,5 +75,5 @@ class Chains:
             self._named.popitem(last=False)
 
     def forget_sent(self) -> None:
-        """Sends whole chains again: there is a picker that has not seen them."""
+        """Send complete chains again: there is a picker that has not seen them."""
         self._named.clear()

@@ -25,8 +25,8 @@ MAX_WAITING_BYTES = 16 << 20
 """Bytes of records that may wait while the store is unreachable: half a minute at 1,000 decisions a
 second. Beyond it the oldest are dropped, which costs cache hits; records of loads never are."""
 
-_AWAY_BEATS = 3.0
-"""Signs of life that did not go out, after which there was no way: the lease of this picker."""
+_LOST_BEATS = 3.0
+"""Heartbeats that were not sent, after which the connection was lost: this picker's lease."""
 
 FULL_S = 5.0
 """Between two batches with all loads: that long a lost one can matter."""
@@ -72,9 +72,9 @@ class Outbox:
         self.on_news: Callable[[bool], object] = lambda _soon: None
         """Called once something is to be sent, and not again before `batches`, but for the first
         news that the others need soon."""
-        self._told_news: bool | None = None
+        self._announced: bool | None = None
         self.closed = False
-        """There is no way to the others and never will be: nothing waits for one."""
+        """There are no others and never will be: nothing is queued for them."""
         self.waiting_bytes = 0
         self.dropped = 0
         self.sent: Counter[str] = Counter()
@@ -84,13 +84,13 @@ class Outbox:
         self._beat_at = float("-inf")
         self._full_at = float("-inf")
         self._changed: set[int] = set()
-        self._told: set[str] = set()
+        self._sent_addresses: set[str] = set()
         self._addresses: list[str] = []
         self._version = -1
         table.on_count = self._count
 
     def add(self, record: Record) -> None:
-        """Takes a record; the oldest goes where too much waits."""
+        """Queue a record; drop the oldest if too much waits."""
         if self.closed:
             return
         self._waiting.append(record)
@@ -101,21 +101,21 @@ class Outbox:
             self.dropped += 1
 
     def send_all_loads(self) -> None:
-        """The next batch has every load: a picker does not know them."""
+        """Send every load with the next batch: a picker does not know them."""
         self._full_at = float("-inf")
         self._has_news()
 
     def batches(self, now: float, namespace: str, key_id: str) -> list[Batch]:
-        """The batches to send; empty where nothing changed and no sign of life is due.
+        """Return the batches to send; empty if nothing changed and no heartbeat is due.
 
         Of a backlog the first `AT_ONCE_BYTES`; then there is news again.
         """
-        self._told_news = None
+        self._announced = None
         full = now - self._full_at >= FULL_S
         loads = self._loads(full=full)
         if not (loads or self._waiting or full or now - self._beat_at >= self._beat_s):
             return []
-        if now - self._beat_at > _AWAY_BEATS * self._beat_s:
+        if now - self._beat_at > _LOST_BEATS * self._beat_s:
             self._forget_words()
         self._beat_at = now
         if full:
@@ -151,7 +151,7 @@ class Outbox:
             loads, full = {}, False
 
     def _next_records(self) -> list[Record]:
-        """The records of one batch."""
+        """Return the records of one batch."""
         if len(self._waiting) <= BATCH_RECORDS and self.waiting_bytes <= _BATCH_BYTES:
             records, self.waiting_bytes = [*self._waiting], 0
             self._waiting.clear()
@@ -165,7 +165,7 @@ class Outbox:
         return records
 
     def _forget_words(self) -> None:
-        """Drops what was said of endpoints while there was no way to the others.
+        """Drop outdated records about endpoints after a time without a connection.
 
         It is of the past: what failed may be the doing of what cut this picker off, and a cache
         that was emptied has been filled since. What was sent there before it was empty is kept as
@@ -191,12 +191,12 @@ class Outbox:
         self._has_news(soon=more)
 
     def _has_news(self, *, soon: bool = True) -> None:
-        if not self._told_news and soon is not self._told_news:
-            self._told_news = soon
+        if not self._announced and soon is not self._announced:
+            self._announced = soon
             self.on_news(soon)
 
     def _loads(self, *, full: bool) -> dict[str, Load]:
-        """The loads of endpoints where something was counted since they were last sent."""
+        """Return the loads of endpoints where something was counted since they were last sent."""
         loads = dict.fromkeys(self._follow_table(), NO_LOAD)
         changed, self._changed = self._changed, set()
         if not (changed or full):
@@ -210,11 +210,11 @@ class Outbox:
             address = self._addresses[slot]
             if address and (slot in changed or any(load)):
                 loads[address] = Load._make(load)
-                self._told.add(address)
+                self._sent_addresses.add(address)
         return loads
 
     def _follow_table(self) -> list[str]:
-        """Learns the addresses of slots; returns addresses sent before that have no slot now."""
+        """Learn the addresses of slots; return addresses sent before that have no slot now."""
         table = self._table
         if table.version == self._version:
             return []
@@ -222,12 +222,12 @@ class Outbox:
         self._addresses += [""] * (table.capacity - len(self._addresses))
         for slot in table.active.tolist():
             self._addresses[slot] = table.spec(slot).key
-        gone = [each for each in self._told if table.slot_counted(each) < 0]
-        self._told.difference_update(gone)
+        gone = [each for each in self._sent_addresses if table.slot_counted(each) < 0]
+        self._sent_addresses.difference_update(gone)
         return gone
 
     def _counted(self, slots: Slots) -> list[list[float]]:
-        """All that is there of this picker, a row for each slot; four decimals are enough."""
+        """Return the loads of this picker, a row for each slot, to four decimals."""
         counted = np.concatenate((self._table.own(slots), self._engines.shared(slots)))
         rows: list[list[float]] = counted.round(4).T.tolist()
         return rows

@@ -26,7 +26,7 @@ TAG_CHARS = 6
 
 
 def tag_of(origin: str) -> str:
-    """The prefix of the ids of a picker's decisions, by which reports of outcomes find it."""
+    """Return the prefix of a picker's decision ids, by which reports of outcomes find it."""
     size = TAG_CHARS // 2
     return blake2b(origin.encode(), digest_size=size, person=b"laar-decision").hexdigest()
 
@@ -82,19 +82,19 @@ class Peers:
         self.ended_by_lease = 0
 
     def __len__(self) -> int:
-        """Pickers that are there."""
+        """Return the number of pickers that are there."""
         return sum(not peer.gone for peer in self._peers.values())
 
     def known(self) -> Iterable[Peer]:
-        """All that are there; to be looked at only."""
+        """Return all pickers that are there, read-only."""
         return [peer for peer in self._peers.values() if not peer.gone]
 
     def numbers(self) -> dict[str, int]:
-        """The last batch of each picker, gone or not, by origin."""
+        """Return the last batch number of each picker, gone or not, by origin."""
         return {peer.origin: peer.seq for peer in self._peers.values()}
 
     def find(self, origin: str, now: float) -> Peer:
-        """The peer of this name; a new one where there is none."""
+        """Return the peer of this name; make one if there is none."""
         peer = self._peers.get(origin)
         if peer is None:
             if len(self._peers) >= MAX_PEERS:
@@ -105,7 +105,7 @@ class Peers:
         return peer
 
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
-        """Takes a peer's loads; with `full` all that it has: a missing one is zero."""
+        """Apply a peer's loads; with `full` all that it has: a missing one is zero."""
         if full:
             loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
         for address, load in loads.items():
@@ -123,7 +123,7 @@ class Peers:
         peer.synced |= full
 
     def leave(self, peer: Peer, now: float) -> None:
-        """Ends all that a peer has in flight."""
+        """Remove all that a peer has in flight."""
         peer.gone, peer.synced = True, False
         loads, peer.loads = peer.loads, {}
         for address in loads:
@@ -133,8 +133,8 @@ class Peers:
         if peer.entries is not None:
             peer.entries.leave()
 
-    def look(self, now: float) -> None:
-        """Ends leases, and gives endpoints that are new the loads that were there before them."""
+    def end_leases(self, now: float) -> None:
+        """End expired leases, and give new endpoints the loads that were there before them."""
         for peer in list(self._peers.values()):
             silent_s = now - peer.heard_at
             if not peer.gone and silent_s > self._lease_s:
@@ -150,7 +150,7 @@ class Peers:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)
 
     def _apply(self, slot: int, address: str, now: float, load: Load, since: Load) -> None:
-        """Sets the sums at an endpoint, and adds a peer's traffic there from `since` to `load`."""
+        """Set the sums at an endpoint, and add a peer's traffic there from `since` to `load`."""
         there = [peer.loads.get(address, NO_LOAD) for peer in self._peers.values()]
         sums = there[0] if len(there) == 1 else Load(*map(sum, zip(*there, strict=True)))
         self._engines.elsewhere(
@@ -167,5 +167,5 @@ class Peers:
 
 
 def _more(new: float, old: float) -> float:
-    """The growth of a counter; one that is lower than before has started again at zero."""
+    """Return the growth of a counter; one that is lower than before has restarted at zero."""
     return new - old if new >= old else new

@@ -23,7 +23,7 @@ MAX_OPEN = 65_536
 
 
 def key_id(key: bytes) -> str:
-    """An id that distinguishes keys, and reveals nothing about them."""
+    """Return an id that distinguishes keys, and reveals nothing about them."""
     return blake2b(key, digest_size=4, person=b"laar-key-id").hexdigest()
 
 
@@ -56,7 +56,7 @@ class SharedPrefixes:
         return next(iter(self._open.values()), self._next)
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """Sends a prompt that was entered here."""
+        """Send a prompt that was entered here."""
         if len(chain):
             entry, self._next = self._next, self._next + 1
             self._open[receipt] = entry
@@ -66,20 +66,20 @@ class SharedPrefixes:
             self._add(Entered(entry, address, size, known, anchor, to_bytes(tail)))
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Sends how it ended; a miss is evidence for all."""
+        """Send how a prompt's request ended; a miss is evidence for all."""
         entry = self._open.pop(receipt, None)
         if entry is not None:
             self._add(Ended(entry, ok=ok, share=None if share is None else round(share, 3)))
 
     def cleared(self, slot: int) -> bool:
-        """Sends that a cache is empty, unless another picker has just seen the same."""
+        """Send that a cache is empty, unless another picker has just seen the same."""
         if not self._is_first(slot):
             return False
         self._add(Cleared(self._table.spec(slot).key))
         return True
 
     def heard_clear(self, slot: int) -> bool:
-        """Another picker saw it; whether that is news."""
+        """Clear a cache that another picker saw cleared; return whether that is news."""
         if not self._is_first(slot):
             return False
         self.beliefs.heard_clear(slot)
@@ -111,7 +111,7 @@ class Entries:
         return len(self._open)
 
     def enter(self, record: Entered, slot: int, capacity: int, now: float) -> bool:
-        """Enters a prompt; False where its beginning is not known here."""
+        """Enter a prompt; return False if its beginning is not known here."""
         prefixes = self._prefixes
         hashes = prefixes.chains.unpack(record.known, record.anchor, from_bytes(record.tail))
         if hashes is None:
@@ -128,7 +128,7 @@ class Entries:
         return True
 
     def end(self, record: Ended) -> None:
-        """Its request ended; nothing where it is not known."""
+        """End an entry whose request ended; ignore an unknown one."""
         receipt = self._open.pop(record.entry, None)
         if receipt is None:
             return
@@ -138,11 +138,11 @@ class Entries:
             self._prefixes.beliefs.retract(receipt)
 
     def end_before(self, oldest_open: int) -> None:
-        """Takes back all entries before it: they have ended, and how they ended was missed."""
+        """Retract all entries before it: they have ended, and how they ended was missed."""
         while self._open and (entry := next(iter(self._open))) < oldest_open:
             self._prefixes.beliefs.retract(self._open.pop(entry))
 
     def leave(self) -> None:
-        """The picker is gone. Its requests most likely went on without it."""
+        """Settle all entries of a picker that is gone: its requests most likely went on."""
         while self._open:
             self._prefixes.beliefs.settle(self._open.popitem(last=False)[1], None)

@@ -29,15 +29,15 @@ Hashes = Annotated[bytes, Meta(max_length=8 * _MAX_BLOCKS)]
 
 
 def to_bytes(hashes: array[int]) -> bytes:
-    """64-bit integers, little-endian."""
+    """Return the hashes as 64-bit integers, little-endian."""
     return _little_endian(hashes).tobytes()
 
 
 def from_bytes(data: bytes) -> array[int]:
-    """Hashes that `to_bytes` wrote.
+    """Return the hashes that `to_bytes` wrote.
 
     Raises:
-        ValueError: the last one is not whole.
+        ValueError: the last one is incomplete.
     """
     hashes = array("Q")
     hashes.frombytes(data)
@@ -82,7 +82,7 @@ class _Record(Struct, array_like=True, forbid_unknown_fields=True):
         cls.kind = cls.__name__.lower()
 
     def makes_sense(self) -> bool:
-        """Whether its values are possible, beyond what its fields declare."""
+        """Return whether its values are possible, beyond what its fields declare."""
         return True
 
 
@@ -101,7 +101,7 @@ class Entered(_Record, tag="p"):
     tail: Hashes
 
     def makes_sense(self) -> bool:
-        """Whether the tail is whole."""
+        """Return whether the tail has complete hashes."""
         return len(self.tail) % 8 == 0
 
 
@@ -136,7 +136,7 @@ class Heard(_Record, tag="h"):
     word: Word
 
     def makes_sense(self) -> bool:
-        """Whether its amount is possible."""
+        """Return whether its amount is possible."""
         return 0.0 <= self.word.amount < _LARGEST
 
 
@@ -149,7 +149,7 @@ class Learned(_Record, tag="e"):
     sample: Sample
 
     def makes_sense(self) -> bool:
-        """Whether such a sample could have been taken."""
+        """Return whether such a sample could have been taken."""
         first, features, *positive = self.sample
         return (
             len(features) == (5 if first else 1)
@@ -165,7 +165,7 @@ class Reported(_Record, tag="o"):
     outcome: Taken
 
     def makes_sense(self) -> bool:
-        """Whether such an outcome could have been taken."""
+        """Return whether such an outcome could have been taken."""
         it = self.outcome
         texts = (it.model, it.tenant, it.reporter, it.features.language, it.features.task)
         return (

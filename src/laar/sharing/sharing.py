@@ -1,6 +1,6 @@
-"""One picker among several: it sends its lessons to the others, and takes theirs.
+"""One picker among several: it sends what it learns to the others, and applies theirs.
 
-Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `look`
+Synchronous and pure: `batches` returns the bytes to send, `take` reads those of others, and `poll`
 is called now and then. The caller moves the bytes; they may be lost, doubled, late or wrong.
 `docs/decisions/0016-many-pickers.md` has the guarantees of each kind of record.
 """
@@ -126,7 +126,7 @@ class Sharing:
     # -- out -----------------------------------------------------------------------------------
 
     def batches(self, now: float) -> list[bytes]:
-        """The batches to send now; call it every `flush_ms` while there is a way to send.
+        """Return the batches to send now; call it every `flush_ms` while connected.
 
         A backlog takes several calls: until `outbox.waiting_bytes` is 0.
         """
@@ -140,7 +140,7 @@ class Sharing:
         return tag_of(self.origin)
 
     def hello(self, now: float) -> None:
-        """Announces this picker, and asks for all loads: at the start and after an interruption."""
+        """Announce this picker and ask for all loads: at the start and after an interruption."""
         self._hello_at = now
         self._add(Hello())
         self.outbox.send_all_loads()
@@ -148,19 +148,19 @@ class Sharing:
             self.prefixes.chains.forget_sent()
 
     def close(self) -> None:
-        """Sends and remembers nothing for others: there is no way to any, and never will be."""
+        """Stop recording anything for others: there are none, and never will be."""
         self.outbox.closed = True
         if self.prefixes is not None:
             self.prefixes.beliefs.watcher = None
 
     def leaving(self) -> None:
-        """Announces the end of this picker, so that the others do not wait for its lease."""
+        """Announce the end of this picker, so that the others do not wait for its lease."""
         self._add(Leaving())
 
     # -- in ------------------------------------------------------------------------------------
 
     def take(self, data: bytes, now: float, *, age_s: float = 0.0) -> None:
-        """Takes a batch of another picker; counts unusable parts. Never raises.
+        """Apply a batch of another picker; count unusable parts. Never raises.
 
         Args:
             data: the batch as received.
@@ -206,14 +206,14 @@ class Sharing:
         if peer.entries is not None:
             peer.entries.end_before(batch.oldest_open)
 
-    def look(self, now: float) -> None:
-        """Ends leases; call it a few times a second, whether there is a way to send or not."""
+    def poll(self, now: float) -> None:
+        """End leases; call it a few times a second, whether connected or not."""
         self._at(now)
-        self.peers.look(now)
+        self.peers.end_leases(now)
         self._expect(now)
 
     def use_key(self, key: bytes) -> None:
-        """Hashes with the others' key from now on; entries made with another key are gone."""
+        """Hash with the others' key from now on; entries made with another key are dropped."""
         if key == self.key:
             return
         self.key, self.key_id = key, key_id(key)
@@ -286,7 +286,7 @@ class Sharing:
         director.stored.on_note = lambda *noted: self._add(StoredAt(*noted))
         director.engines.on_sample = self._sampled
         if director.health is not None:
-            director.health.on_word = self._said
+            director.health.records.on_word = self._said
         if self._online is not None:
             self._online.on_taken = self._reported
         if self._reports is not None:
@@ -313,7 +313,7 @@ class Sharing:
         self._add(Reported(outcome))
 
     def _pass_on(self, decision_id: str, correct: bool, reporter: str) -> bool:
-        """Sends a report to the picker that decided, if it is there."""
+        """Send a report to the picker that decided, if it is there."""
         if len(decision_id) > _ID_CHARS:
             return False
         tag = decision_id[:TAG_CHARS]

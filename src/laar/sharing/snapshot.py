@@ -61,7 +61,7 @@ class SnapshotFault(ValueError):  # noqa: N818 - what is wrong with it
 def snapshot(
     sharing: Sharing, online: OnlineOutcomes | None, now: float, *, with_key: bool, place: str = ""
 ) -> Callable[[], bytes]:
-    """Collects the present knowledge; the function returned writes it, on any thread.
+    """Collect the present knowledge; return a function that serializes it on any thread.
 
     Args:
         sharing: the picker's sharing.
@@ -83,7 +83,7 @@ def snapshot(
         sizes = _Sizes(
             beliefs.bytes_per_token(), {each: rooms_bytes[at] for at, each in addresses.items()}
         )
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "v": SCHEMA,
         "at_s": sharing.wall_clock(),
         "ns": sharing.settings.namespace,
@@ -96,24 +96,25 @@ def snapshot(
         "engines": director.engines.state(),
     }
     if with_key:
-        told["key"] = sharing.key.hex()
+        document["key"] = sharing.key.hex()
 
     def write() -> bytes:
         if online is not None:
-            told["outcomes"] = online.state(now)  # first: what is heard from here on counts twice
-        told["uses"] = [
+            # First: what is heard from here on counts twice.
+            document["outcomes"] = online.state(now)
+        document["uses"] = [
             _Use(addresses[use.slot], use.start, use.proven, to_bytes(use.hashes), use.sizes)
             for use in uses
             if use.slot in addresses
         ]
-        data = msgspec.json.encode(told)
+        data = msgspec.json.encode(document)
         return _digest(data) + b"\n" + data
 
     return write
 
 
 def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
-    """The snapshot as plain values; may run on any thread.
+    """Return the snapshot as plain values; may run on any thread.
 
     Raises:
         SnapshotFault: it is damaged, or of another version or namespace.
@@ -122,58 +123,58 @@ def read_snapshot(data: bytes, namespace: str) -> dict[str, Any]:
     if len(data) > MAX_SNAPSHOT_BYTES or digest != _digest(body):
         raise SnapshotFault("is damaged: its checksum is another")
     try:
-        told = msgspec.json.decode(body)
+        document = msgspec.json.decode(body)
     except (ValueError, RecursionError):
         raise SnapshotFault("is no snapshot") from None
-    if not isinstance(told, dict) or told.get("v") != SCHEMA:
+    if not isinstance(document, dict) or document.get("v") != SCHEMA:
         raise SnapshotFault(f"is not of version {SCHEMA}")
-    if told.get("ns") != namespace:
+    if document.get("ns") != namespace:
         raise SnapshotFault("is of another namespace")
-    return told
+    return document
 
 
-def key_of(told: dict[str, Any]) -> bytes | None:
-    """The secret of its hashes, where it is in it."""
+def key_of(document: dict[str, Any]) -> bytes | None:
+    """Return the secret of its hashes, if it is in it."""
     try:
-        return bytes.fromhex(told["key"])
+        return bytes.fromhex(document["key"])
     except (KeyError, ValueError, TypeError):
         return None
 
 
 def restore(
-    sharing: Sharing, online: OnlineOutcomes | None, told: dict[str, Any], now: float
+    sharing: Sharing, online: OnlineOutcomes | None, document: dict[str, Any], now: float
 ) -> int:
-    """Restores a snapshot into a new picker; returns the number of prompts restored.
+    """Restore a snapshot into a new picker; return the number of prompts restored.
 
     Prompts only where they were hashed with the same key.
     """
     director = sharing.director
     kept = 0
-    if sharing.prefixes is not None and told.get("key_id") == sharing.key_id:
+    if sharing.prefixes is not None and document.get("key_id") == sharing.key_id:
         beliefs = sharing.prefixes.beliefs
         beliefs.make_room(director.table.capacity)
         if not beliefs.index.stats().uses:
-            _restore_sizes(sharing, told.get("sizes"))
-        kept = beliefs.index.restore(_uses(sharing, told.get("uses")))
-    for response_id, address, session in _valid(told.get("stored"), tuple[Text, Text, Text]):
+            _restore_sizes(sharing, document.get("sizes"))
+        kept = beliefs.index.restore(_uses(sharing, document.get("uses")))
+    for response_id, address, session in _valid(document.get("stored"), tuple[Text, Text, Text]):
         director.stored.heard(response_id, address, session)
-    director.engines.restore(told.get("engines"))
-    away_s = _age_s(told, sharing.wall_clock())
+    director.engines.restore(document.get("engines"))
+    away_s = _age_s(document, sharing.wall_clock())
     if (
         online is not None
         and online.restored_at_s <= now - away_s + _followed_s(sharing)
-        and online.restore(told.get("outcomes"), now, away_s=away_s)
+        and online.restore(document.get("outcomes"), now, away_s=away_s)
     ):
         with suppress(msgspec.ValidationError):
-            sharing.counted = msgspec.convert(told.get("seen"), dict[Text, Count])
+            sharing.counted = msgspec.convert(document.get("seen"), dict[Text, Count])
     return kept
 
 
-def _restore_sizes(sharing: Sharing, told: object) -> None:
-    """Makes room for the prompts: engines report theirs to a picker a moment after its start."""
+def _restore_sizes(sharing: Sharing, document: object) -> None:
+    """Make room for the prompts: engines report theirs only a moment after the start."""
     assert sharing.prefixes is not None
     with suppress(msgspec.ValidationError):
-        sizes = msgspec.convert(told, _Sizes)
+        sizes = msgspec.convert(document, _Sizes)
         table = sharing.director.table
         rooms = {table.slot(address): room for address, room in sizes.rooms_bytes.items()}
         rooms.pop(-1, None)  # of endpoints that are not known here
@@ -181,16 +182,16 @@ def _restore_sizes(sharing: Sharing, told: object) -> None:
 
 
 def _followed_s(sharing: Sharing) -> float:
-    """Seconds after a snapshot whose outcomes the others' batches bring as well.
+    """Return the seconds after a snapshot whose outcomes the others' batches bring as well.
 
     A state that is newer by less than that may include outcomes that are yet to come, again.
     """
     return 0.0 if sharing.outbox.closed else sharing.settings.history_s
 
 
-def _age_s(told: dict[str, Any], now_s: float) -> float:
-    """Seconds since it was made: outcomes fade while no picker runs."""
-    made_at_s = told.get("at_s")
+def _age_s(document: dict[str, Any], now_s: float) -> float:
+    """Return the seconds since it was made: outcomes fade while no picker runs."""
+    made_at_s = document.get("at_s")
     if not isinstance(made_at_s, float) or not isfinite(made_at_s):
         return 0.0
     return max(0.0, now_s - made_at_s)

@@ -42,7 +42,7 @@ class Unseen:
         self._is_theirs: Floats = np.zeros(0)
 
     def expect(self, others: Sequence[str], now: float) -> None:
-        """Expects requests from these other pickers, at the present rate."""
+        """Expect requests from these other pickers, at the present rate."""
         table = self._table
         if not others:
             table.unseen = None
@@ -55,7 +55,7 @@ class Unseen:
         table.unseen = self._is_theirs * -math.expm1(-theirs * RECORD_S)
 
     def _owned_by(self, others: Sequence[str]) -> Floats:
-        """1 for the endpoints that another picker owns, by slot."""
+        """Return 1 for the endpoints that another picker owns, by slot."""
         names = np.zeros(self._table.capacity, np.uint64)
         for slot in self._table.active.tolist():
             names[slot] = xxhash.xxh3_64_intdigest(self._table.spec(slot).key.encode())
@@ -65,7 +65,7 @@ class Unseen:
 
 
 def _draws(names: npt.NDArray[np.uint64], origin: str) -> npt.NDArray[np.uint64]:
-    """A picker's draw for each endpoint; the highest owns it."""
+    """Return a picker's draw for each endpoint; the highest owns it."""
     mixed = (names ^ np.uint64(xxhash.xxh3_64_intdigest(origin.encode()))) * _MIX
     mixed ^= mixed >> np.uint64(32)
     return mixed * _MIX

@@ -68,8 +68,8 @@ class DecisionLog:
 
     def judged(self, decision_id: str, correct: bool) -> None:
         """Queue the outcome of a decision, whose own line was written long before."""
-        told = {"decision_id": decision_id, "correct": correct}
-        self._append(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+        line = {"decision_id": decision_id, "correct": correct}
+        self._append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
 
     def _append(self, entry: DecisionRecord | bytes) -> None:
         if len(self._queue) >= MAX_QUEUED:
@@ -112,7 +112,7 @@ class DecisionLog:
         self._on_problem(fault)
 
     def _write(self, data: bytes) -> str | None:
-        """Appends, after rotating when it is time; what went wrong, if anything."""
+        """Append, after rotating if it is time; return the fault, if any."""
         try:
             self._rotate()
             handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, _MODE)

@@ -44,7 +44,7 @@ class Sender:
     ) -> None:
         self._on_problem = on_problem
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._session = _Session(self._told)
+        self._session = _Session(self._attempted)
         self._exporter = exporter(endpoint=url, session=self._session)
         self._processor: Any = None
         self.made = 0
@@ -53,9 +53,9 @@ class Sender:
 
     def export(self, batch: Sequence[Any]) -> object:
         """Send a batch; the SDK's thread calls this."""
-        self._session.took = False
+        self._session.accepted = False
         result: object = self._exporter.export(batch)
-        if self._session.took:
+        if self._session.accepted:
             self.sent += len(batch)
         else:
             self.failed += len(batch)
@@ -97,7 +97,7 @@ class Sender:
             if ending.is_alive():
                 self.shutdown()
 
-    def _told(self, fault: str | None) -> None:
+    def _attempted(self, fault: str | None) -> None:
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._on_problem, fault)
 
@@ -106,13 +106,13 @@ class _Session(requests.Session):
     """Sees each attempt, since the SDK does nothing but log it, and takes a redirect for success.
 
     Args:
-        tell: takes the fault of an attempt, or None after a good one.
+        on_attempt: gets the fault of an attempt, or None after a good one.
     """
 
-    def __init__(self, tell: Callable[[str | None], None]) -> None:
+    def __init__(self, on_attempt: Callable[[str | None], None]) -> None:
         super().__init__()
-        self._tell = tell
-        self.took = False
+        self._on_attempt = on_attempt
+        self.accepted = False
 
     def request(self, method: str, url: Any, *args: Any, **more: Any) -> Any:
         where = urlsplit(url)  # an environment's may hold secrets
@@ -120,12 +120,12 @@ class _Session(requests.Session):
         try:
             answer = super().request(method, url, *args, **more)
         except requests.RequestException as error:
-            self._tell(f"{shown} can't be reached ({_why(error)})")
+            self._on_attempt(f"{shown} can't be reached ({_why(error)})")
             raise
         status = answer.status_code
-        self.took = status // 100 == 2
+        self.accepted = status // 100 == 2
         fault = f"{shown} answers {status}{_REMEDY.get(status, '')}"
-        self._tell(None if self.took else fault)
+        self._on_attempt(None if self.accepted else fault)
         return answer
 
 

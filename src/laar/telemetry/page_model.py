@@ -107,7 +107,7 @@ class PageModel:
         return Counter(self._health(slot, now) for slot in self._table.active.tolist())
 
     def frame(self, now: float) -> dict[str, object]:
-        """Everything the page shows; `now` is the clock of the readings."""
+        """Return everything the page shows; `now` is the clock of the readings."""
         memory = self._memory
         records = list(memory.latest(_WINDOW))
         before, total = self._last
@@ -218,7 +218,7 @@ def _percentiles(values: Iterable[float | None]) -> dict[str, object]:
 
 
 def _predicted(records: Sequence[DecisionRecord]) -> dict[str, object]:
-    """Predicted and measured figures, where the picked endpoint served."""
+    """Return predicted and measured figures, where the picked endpoint served."""
     ttft, latency, cached = [], [], []
     for record in records:
         end, view, at = record.end, record.view, record.position

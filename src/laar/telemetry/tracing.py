@@ -90,24 +90,24 @@ class Spans:
     def settled(self, record: DecisionRecord) -> None:
         """End the span of a decision whose request has ended, if it has one."""
         if record.trace is not None:
-            told = attributes(shown(record, ranked=True))
-            self._end(record.trace, told, round(record.time_s * 1e9))
+            values = attributes(shown(record, ranked=True))
+            self._end(record.trace, values, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
         """End the span of a request that got no endpoint, if it has one."""
         if request.trace is not None:
             request.trace.span.set_status(StatusCode.ERROR)
-            told = {
+            values = {
                 "gen_ai.request.model": request.model,
                 "laar.request.id": request.id,
                 "http.response.status_code": error.status,
                 "error.type": error.reason,
             }
-            self._end(request.trace, told)
+            self._end(request.trace, values)
 
-    def _end(self, trace: Trace, told: Mapping[str, object], end_ns: int | None = None) -> None:
+    def _end(self, trace: Trace, values: Mapping[str, object], end_ns: int | None = None) -> None:
         span, trace.span = trace.span, None  # a remembered decision need not keep it
-        span.set_attributes(_said(told))
+        span.set_attributes(_non_empty(values))
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
         self._sender.made += 1
 
@@ -138,36 +138,36 @@ class LogRecords:
             severity_number=SeverityNumber.INFO,
             event_name=NAME,
             body=orjson.dumps(line).decode(),
-            attributes=_said(_renamed(line, fields.ATTRIBUTES)),
+            attributes=_non_empty(_renamed(line, fields.ATTRIBUTES)),
         )
         self._sender.made += 1
 
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
     """Return a span's attributes from a record: `laar.chosen.*`, arrays `laar.runners_up.*`."""
-    told = _renamed(of, fields.ATTRIBUTES)
+    values = _renamed(of, fields.ATTRIBUTES)
     chosen, *others = of["candidates"][: 1 + RUNNERS_UP]
     for name, value in chosen.items():
         if fields.in_spans(name, fields.Spans.CHOSEN):
-            told[f"laar.chosen.{name}"] = value
+            values[f"laar.chosen.{name}"] = value
     for name in chosen:
         if others and fields.in_spans(name, fields.Spans.OTHERS):
-            told[f"laar.runners_up.{name}"] = [row[name] for row in others]
+            values[f"laar.runners_up.{name}"] = [row[name] for row in others]
     end = of.get("completion")
     if end is not None:
-        told |= _renamed(end, fields.END_ATTRIBUTES)
-        told["http.response.status_code"] = end["status"] or None
-    return told
+        values |= _renamed(end, fields.END_ATTRIBUTES)
+        values["http.response.status_code"] = end["status"] or None
+    return values
 
 
 def _renamed(of: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, object]:
     return {names[name]: value for name, value in of.items() if name in names}
 
 
-def _said(told: Mapping[str, object]) -> dict[str, Any]:
+def _non_empty(values: Mapping[str, object]) -> dict[str, Any]:
     """Drop values without content: None, empty, NaN."""
     return {
         name: value
-        for name, value in told.items()
+        for name, value in values.items()
         if not (value is None or value == "" or value == () or value != value)
     }

@@ -28,10 +28,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeGuard
 
-from laar.core.interfaces import Observed, Weights
 from laar.errors import SettingError
 from laar_lab.climb.settings import SIGMA_MAX, TunerSettings
-from laar_lab.climb.windows import Window, WindowScore, better
+from laar_lab.climb.windows import Observed, Weights, Window, WindowScore, better
 
 UNMEASURED = 0
 """Version of decisions that belong to no window."""

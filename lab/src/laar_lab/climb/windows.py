@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from laar.core.interfaces import Observed
-
 _LONGEST_S = 1e9
 """Thirty years: no answer takes that long, and sums of longer times overflow."""
 
@@ -45,6 +43,31 @@ endpoint."""
 def better(cost: float, than: float, tolerance: float) -> bool:
     """Whether a cost is lower by more than the tolerance, a part of the other's magnitude."""
     return cost < than - tolerance * abs(than)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a decision, and the tag for the request's `Observed`."""
+
+    version: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """The outcome of one request.
+
+    Args:
+        version: `Weights.version` at the decision.
+        ttft_s: time to first token; the whole time when the answer was not streamed.
+        e2e_s: time to the end. Times that are not positive finite numbers count as a failure.
+        ok: whether an answer came.
+    """
+
+    version: int
+    ttft_s: float
+    e2e_s: float
+    ok: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from laar_lab.claims import Claim, paired
 from laar_lab.climb.settings import TunerSettings
+from laar_lab.climb.steering import steer
 from laar_lab.climb.tuner import Tuner
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
@@ -25,6 +26,7 @@ from laar_lab.experiments.gorgo_runs import (
     results_table,
     run_all,
     run_policies,
+    steered,
     tuned,
 )
 from laar_lab.report import Report
@@ -54,7 +56,7 @@ def run_live(run: Run, name: str) -> dict[str, float]:
     )
 
     def prepare(fleet: VirtualFleet) -> None:
-        fleet.director.use_tuner(climb)
+        steer(fleet.director, climb, steered(run))
 
     return run_policies(run, policies_of(run), prepare)
 

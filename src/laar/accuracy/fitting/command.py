@@ -158,7 +158,7 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
             "with it."
         )
     if (text := fitted.artifact.text) is not None:
-        console.print(_told(text))
+        console.print(_text_gain(text))
     if thin := _thin_cells(fitted.artifact):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and lean on their model's "
@@ -189,12 +189,12 @@ def _thin_cells(artifact: Capability) -> int:
     return sum(cell.thin for model in artifact.models.values() for cell in model.cells)
 
 
-def _told(text: TextTerms) -> str:
-    told = f"{len(text.tasks)} tasks are recognised by their words."
+def _text_gain(text: TextTerms) -> str:
+    known = f"{len(text.tasks)} tasks are recognised by their words."
     if text.gain_unseen is None or text.worst_unseen is None:
-        return f"{told} With fewer than three, nothing shows how far to trust that."
+        return f"{known} With fewer than three, nothing shows how far to trust that."
     return (
-        f"{told} Of tasks left out of the fit, routing by the words is right "
+        f"{known} Of tasks left out of the fit, routing by the words is right "
         f"{100 * text.gain_unseen:+.1f} points more often than the best single model, "
         f"{100 * text.worst_unseen:+.1f} in the worst."
     )

@@ -106,7 +106,7 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
 
 
 def retry_scores(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> RetryScores:
-    """Brier scores over the second and later attempts that routing by this artifact would make."""
+    """Return Brier scores of the later attempts that routing by this artifact would make."""
     capability = CapabilityModel(artifact)
     plain: list[float] = []
     given: list[float] = []

@@ -148,13 +148,13 @@ def _fit_and_evaluate(
 ) -> Fit:
     on_first, _ = _artifact(first, created, data_sha256)
     evaluation = evaluate(on_first, second)
-    whole, no_speed = _artifact([*first, *second], created, data_sha256)
+    on_all, no_speed = _artifact([*first, *second], created, data_sha256)
     models = {
         name: model.model_copy(update={"held_out": evaluation.models.get(name)})
-        for name, model in whole.models.items()
+        for name, model in on_all.models.items()
     }
     return Fit(
-        artifact=whole.model_copy(update={"models": models}),
+        artifact=on_all.model_copy(update={"models": models}),
         evaluation=evaluation,
         first_tokens={
             name: first_token_ratios(model.speed, [o for o in second if o.model == name])
@@ -248,7 +248,7 @@ def _counted(outcomes: Sequence[MeasuredOutcome]) -> list[_Counts]:
 
 
 def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]:
-    """Intercept, terms and the C that cross-validation prefers."""
+    """Return intercept, terms and the C that cross-validation prefers."""
     names = _useful_terms({count.features for count in counts})
     column = {name: at for at, name in enumerate(names)}
     design = np.zeros((len(counts), len(names)))
@@ -284,7 +284,7 @@ def _useful_terms(cells: set[Features]) -> list[str]:
 def _cross_validated(
     x: _Floats, y: NDArray[np.int64], weight: _Floats, folds: NDArray[np.int64], strength: float
 ) -> float:
-    """Summed log loss on folds left out."""
+    """Return the summed log loss on folds left out."""
     loss = 0.0
     for fold in range(_FOLDS):
         out = folds == fold
@@ -298,7 +298,7 @@ def _cross_validated(
 
 
 def _logistic(x: _Floats, y: NDArray[np.int64], weight: _Floats, strength: float) -> _Floats:
-    """Intercept and coefficients of an L2-penalised logistic regression on weighted rows."""
+    """Fit an L2-penalised logistic regression on weighted rows; return its coefficients."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
@@ -328,5 +328,5 @@ def _medians(samples: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    """Six significant digits: more than any measurement has."""
+    """Round to six significant digits, more than any measurement has."""
     return float(f"{value:.6g}")

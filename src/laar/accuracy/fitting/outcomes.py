@@ -37,7 +37,7 @@ class MeasuredOutcome(BaseModel):
         score: score in 0..1, where the grader gave more than right or wrong.
         dollars: cost of the answer, where it is known.
         text: a bounded sample of the question, where it may be kept, to detect tasks by.
-        told: the task was named in the file, not detected.
+        task_named: whether the task was named in the file, not detected.
         base: the model whose adapter `model` is, if it is one.
     """
 
@@ -60,7 +60,7 @@ class MeasuredOutcome(BaseModel):
     score: Annotated[float, Field(ge=0, le=1)] | None = None
     dollars: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     text: Annotated[str, Field(max_length=2048)] | None = None
-    told: bool = True
+    task_named: bool = True
     base: _Name | None = None
 
     @property
@@ -108,8 +108,8 @@ def dump_outcome(outcome: MeasuredOutcome) -> bytes:
     for name in ("score", "dollars", "text", "base"):
         if fields[name] is None:
             del fields[name]
-    if fields["told"]:
-        del fields["told"]
+    if fields["task_named"]:
+        del fields["task_named"]
     return orjson.dumps(fields, option=orjson.OPT_APPEND_NEWLINE)
 
 

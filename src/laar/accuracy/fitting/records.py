@@ -244,9 +244,9 @@ def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
         else:
             yield from enumerate(array, start=1)
             return
-    whole = _wrapped(data)
-    if whole is not None:
-        yield from enumerate(whole, start=1)
+    inner = _wrapped(data)
+    if inner is not None:
+        yield from enumerate(inner, start=1)
         return
     if not _begins_with(data, dict):
         with suppress(orjson.JSONDecodeError):  # one object over many lines
@@ -366,7 +366,7 @@ def _common(raw: Mapping[str, Any], question: str) -> dict[str, Any]:
         "query_id": query_id,
         "language": language,
         "task": named,
-        "told": bool(task),
+        "task_named": bool(task),
         "prompt_chars": _prompt_chars(raw, question),
         "prompt_tokens": None if tokens is None else int(tokens),
         "text": sample_of(seen) or None,

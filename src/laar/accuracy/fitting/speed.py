@@ -176,5 +176,5 @@ def _weighted_median(values: _Floats, weights: _Floats) -> float:
 
 
 def _rounded(value: float) -> float:
-    """Six significant digits: more than any measurement has."""
+    """Round to six significant digits, more than any measurement has."""
     return float(f"{value:.6g}")

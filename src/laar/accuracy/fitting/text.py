@@ -88,7 +88,7 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
     questions = _questions(outcomes)
     if questions is None:
         return None
-    names, counts = np.unique(questions.tasks[_whole(questions)], return_counts=True)
+    names, counts = np.unique(questions.tasks[_unmixed(questions)], return_counts=True)
     known = [str(name) for name in names[counts >= MIN_TASK_QUESTIONS]][:MAX_TEXT_TASKS]
     if len(known) < 2:
         return None
@@ -104,10 +104,10 @@ def fit_text(outcomes: Sequence[MeasuredOutcome]) -> TextTerms | None:
     )
 
 
-def _whole(questions: _Questions) -> NDArray[np.bool_]:
-    """Which are questions, and no mixed words."""
-    whole: NDArray[np.bool_] = questions.tasks[:, 0] == questions.tasks[:, 1]
-    return whole
+def _unmixed(questions: _Questions) -> NDArray[np.bool_]:
+    """Return which are questions rather than mixed words."""
+    unmixed: NDArray[np.bool_] = questions.tasks[:, 0] == questions.tasks[:, 1]
+    return unmixed
 
 
 def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
@@ -115,7 +115,7 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> _Questions | None:
 
     by_question: dict[str, list[MeasuredOutcome]] = {}
     for outcome in outcomes:
-        if outcome.text and outcome.told:
+        if outcome.text and outcome.task_named:
             by_question.setdefault(outcome.query_id, []).append(outcome)
     asked = list(by_question.values())
     if not asked:
@@ -167,8 +167,8 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
         (here,) = np.nonzero(questions.are(task))
         if len(here) > most:
             chosen[Random(0).sample(here.tolist(), len(here) - most)] = False
-    (mixed,) = np.nonzero(~_whole(questions))
-    chosen[mixed[int(_MIXED * np.count_nonzero(chosen & _whole(questions))) :]] = False
+    (mixed,) = np.nonzero(~_unmixed(questions))
+    chosen[mixed[int(_MIXED * np.count_nonzero(chosen & _unmixed(questions))) :]] = False
     return questions.of(chosen)
 
 
@@ -193,7 +193,7 @@ def _left_out(questions: _Questions, known: Sequence[str]) -> list[_LeftOut]:
         columns = [task for task in known if task not in group]
         strange = np.isin(questions.tasks, group).any(axis=1)
         kept_back = strange | (fold == number % _FOLDS)
-        seen, asked = questions.of(~kept_back), questions.of(kept_back & _whole(questions))
+        seen, asked = questions.of(~kept_back), questions.of(kept_back & _unmixed(questions))
         log_odds = np.stack([_log_odds(seen, asked, task) for task in columns], axis=1)
         made.append(_LeftOut(columns, group, asked, log_odds, *_shares(seen, columns)))
     return made
@@ -206,7 +206,7 @@ def _log_odds(seen: _Questions, asked: _Questions, task: str) -> _Floats:
 
 
 def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
-    """Intercept and slope of the log odds that a question is of the task, not of a strange one.
+    """Return the trust line of a task: log odds that a question is of it and not of a strange one.
 
     The task's own questions count as much as those of all strange tasks together, and these count
     alike, however many questions they have.
@@ -254,7 +254,7 @@ def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
 
 def _shares(questions: _Questions, tasks: Sequence[str]) -> tuple[TaskTable, int]:
     """Return the shares of right answers by task and overall, and the best single model."""
-    scores = questions.scores[_whole(questions)]
+    scores = questions.scores[_unmixed(questions)]
     base = np.nan_to_num(np.nanmean(scores, axis=0))
     by_task, counts = [], []
     for task in tasks:

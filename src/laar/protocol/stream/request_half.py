@@ -54,7 +54,7 @@ _KEPT_CHARS = 500
 prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
 more."""
 
-_UNSTEERED = (None, None, None, PLAIN)
+_UNSTEERED = (None, None, None, False, PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -357,7 +357,13 @@ class RequestHalf(StreamState):
         patient = patience(decision)
         if patient.begin_s is not None:
             self.hurried_at = now + patient.begin_s
-        steering = (decision.prefiller, decision.engine_priority, decision.rank, decision.way)
+        steered = (
+            decision.prefiller,
+            decision.engine_priority,
+            decision.rank,
+            decision.flight.is_traced,
+            decision.way,
+        )
         sending = Sending(
             ",".join(destinations(decision, self._attempts)),
             patient,
@@ -368,7 +374,7 @@ class RequestHalf(StreamState):
             changed,
             came.is_complete,
             came.trailers,
-            () if steering == _UNSTEERED else _engine_headers(decision, self._head.path),
+            () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
         )
         self.dialect.send(sending, out)
         came.data = None  # not before: after a fault it goes on as it came
@@ -450,6 +456,8 @@ def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...
         found.append((names.PRIORITY, str(decision.engine_priority)))
     if decision.rank is not None:
         found.append((names.RANK, str(decision.rank)))
+    if decision.flight.is_traced:
+        found.append((names.SESSION_ID, decision.id))
     return tuple(found)
 
 

@@ -25,7 +25,7 @@ _Value: TypeAlias = float | Histogram
 _Series: TypeAlias = Iterable[tuple[str | tuple[str, ...], _Value]]
 """Values by those of the labels; a bare string means a single label."""
 
-_BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "trial": 2, "open": 3}
+_BREAKER_STATES = {"closed": 0, "starting": 1, "suspect": 2, "half-open": 2, "open": 3}
 _HOOK_MEMORIES = (
     "index_documents",
     "index_orders",
@@ -166,7 +166,7 @@ class _Scrape:
         picker = self._picker
         return [
             (picker.table.address(slot), slot, known)
-            for slot, known in picker.health.known()
+            for slot, known in picker.health.records.endpoints.items()
             if known.failures or known.breaker.openings or known.pace != 1.0
         ]
 

@@ -203,6 +203,7 @@ class Connection(asyncio.Protocol):
         if self._is_lost:
             self._ready.clear()
             self._coming.clear()
+            self.h2.forget()
             self._server.forget(self)
 
     def pause_writing(self) -> None:

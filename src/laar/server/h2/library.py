@@ -137,6 +137,10 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
 
+    def forget(self) -> None:
+        """Part with what holds this object, once its peer is gone: no cycle is left behind."""
+        self._frame_dispatch_table.clear()
+
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
         """Takes the peer's settings: headers after a change of its table must begin with that."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)

@@ -1,4 +1,4 @@
-"""The interface of a way to the other pickers, as the sharing of a running picker needs it."""
+"""The interface of what carries batches between pickers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-class Away(Exception):  # noqa: N818 - the state it is in
+class CarrierError(Exception):
     """The others cannot be reached now; the text gives the reason, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """The key and the snapshot that were found when the way was opened.
+class StartState:
+    """The key and the snapshot that were found when the connection was opened.
 
     Args:
         key: secret of the hashes, which all use.
@@ -32,15 +32,15 @@ class Received(NamedTuple):
 
 
 class Carrier(Protocol):
-    """Carries batches in one order for all: those that one read before it writes, all read before.
+    """Carries batches in one order for all: what one reads before it writes, all read before.
 
-    Every call but `close` raises `Away` where the others cannot be reached.
+    Every call but `close` raises `CarrierError` where the others cannot be reached.
     """
 
     keeps_file: bool
     """Whether snapshots go to `share.snapshot_file`: then the secret of the hashes is in them."""
 
-    async def open(self, key: bytes, *, starting: bool) -> Begun:
+    async def open(self, key: bytes, *, starting: bool) -> StartState:
         """Open the connection, and offer a key where the others have none.
 
         With `starting` the snapshot is fetched, and the batches since then are received.
@@ -52,11 +52,11 @@ class Carrier(Protocol):
         ...
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """Sends; all of them have been sent when it returns."""
+        """Send the batches; all of them have been sent when it returns."""
         ...
 
     def receive(self) -> AsyncIterator[list[Received]]:
-        """The batches of the others, in order, until the way is closed."""
+        """Yield the batches of the others, in order, until the connection is closed."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class Carrier(Protocol):
         ...
 
     async def is_my_turn(self) -> bool:
-        """Whether a snapshot is due, and this picker is to write it."""
+        """Return whether a snapshot is due, and this picker is to write it."""
         ...
 
     async def put_snapshot(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""A hub on a local socket: the way between the workers of one machine, without a store.
+"""A hub on a local socket: the carrier between the workers of one machine, without a store.
 
 The parent process of `laar serve --workers` runs the `Hub`; each worker is a `HubClient`. A frame
 is a length, a letter and bytes. The hub passes each batch on to all others in the order it came,
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from laar.server.sharing.carrier import Away, Begun, Received
+from laar.server.sharing.carrier import CarrierError, Received, StartState
 from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.sharing.batches import MAX_BATCH_BYTES
@@ -80,7 +80,7 @@ class Hub:
         self._turns: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listens."""
+        """Listen on the socket."""
         self._server = await asyncio.start_unix_server(self._serve, self._path)
         self._turns = asyncio.create_task(self._give_turns())
 
@@ -201,7 +201,7 @@ class HubClient:
     def after(self, place: str) -> None:
         """See `Carrier`."""
 
-    async def open(self, key: bytes, *, starting: bool) -> Begun:
+    async def open(self, key: bytes, *, starting: bool) -> StartState:
         """See `Carrier`."""
         await self.close()
         try:
@@ -212,8 +212,8 @@ class HubClient:
                 _, found = await _read(reader)
                 _, snapshot = await _read(reader)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError) as fault:
-            raise _away(fault) from None
-        return Begun(key=self._secret or found, snapshot=snapshot or None)
+            raise _unreachable(fault) from None
+        return StartState(key=self._secret or found, snapshot=snapshot or None)
 
     async def send(self, batches: Sequence[bytes]) -> None:
         """See `Carrier`."""
@@ -224,7 +224,7 @@ class HubClient:
             async with asyncio.timeout(_TIMEOUT_S):
                 await writer.drain()
         except (OSError, TimeoutError) as fault:
-            raise _away(fault) from None
+            raise _unreachable(fault) from None
 
     async def receive(self) -> AsyncIterator[list[Received]]:
         """See `Carrier`."""
@@ -234,7 +234,7 @@ class HubClient:
             try:
                 kind, data = await _read(reader)
             except (OSError, asyncio.IncompleteReadError, ValueError) as fault:
-                raise _away(fault) from None
+                raise _unreachable(fault) from None
             if kind == _TURN:
                 self._turn = True
             elif kind == _BATCH:
@@ -260,12 +260,12 @@ class HubClient:
 
     def _open_writer(self) -> asyncio.StreamWriter:
         if self._writer is None or self._writer.is_closing():
-            raise Away("the hub of the workers is gone; `laar serve --workers` has ended")
+            raise CarrierError("the hub of the workers is gone; `laar serve --workers` has ended")
         return self._writer
 
 
-def _away(fault: BaseException) -> Away:
-    return Away(f"the hub of the workers can't be reached ({type(fault).__name__})")
+def _unreachable(fault: BaseException) -> CarrierError:
+    return CarrierError(f"the hub of the workers can't be reached ({type(fault).__name__})")
 
 
 def _age(seconds: float) -> bytes:
@@ -277,7 +277,7 @@ def _write(writer: asyncio.StreamWriter, kind: bytes, data: bytes = b"") -> None
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[bytes, bytes]:
-    """A frame.
+    """Read a frame.
 
     Raises:
         ValueError: it is longer than any.

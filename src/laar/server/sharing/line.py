@@ -59,7 +59,7 @@ class Line(asyncio.Protocol):
             return answers
         self._asked.append(_Asked(answers, len(commands), time.monotonic() + within_s))
         if self._watch is None:  # one timer for all that is asked: most answers come in time
-            self._watch = loop.call_later(within_s, self._look)
+            self._watch = loop.call_later(within_s, self._check_deadline)
         self._transport.write(b"".join(map(hiredis.pack_command, commands)))
         return answers
 
@@ -78,7 +78,7 @@ class Line(asyncio.Protocol):
             self._end(fault)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The store has closed it, or this picker."""
+        """Handle a connection closed by the store, or by this picker."""
         self._end(exc or ConnectionResetError("the store has closed the connection"))
         self._streams.connection_lost(exc)  # the client waits for it
 
@@ -93,14 +93,14 @@ class Line(asyncio.Protocol):
             if not asked.done():
                 asked.set_result(found)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._watch = None
         if self._asked:
             left_s = self._asked[0].until_s - time.monotonic()
             if left_s <= 0.0:
                 self._end(TimeoutError())
             else:
-                self._watch = asyncio.get_running_loop().call_later(left_s, self._look)
+                self._watch = asyncio.get_running_loop().call_later(left_s, self._check_deadline)
 
     def _end(self, fault: Exception) -> None:
         transport, self._transport = self._transport, None

@@ -1,7 +1,7 @@
-"""The sharing of a running picker: its tasks, its way to the others, its snapshots.
+"""The sharing of a running picker: its tasks, its carrier, its snapshots.
 
-Without a way to the others the picker goes on alone, and reports a problem. Its own records wait,
-and go out when the way is open again. Requests never wait for any of it.
+Without a connection to the others the picker goes on alone, and reports a problem. Its own records
+wait, and are sent once it is connected again. Requests never wait for any of it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
 from laar.errors import SettingError
-from laar.server.sharing.carrier import Away, Carrier
+from laar.server.sharing.carrier import Carrier, CarrierError
 from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.settings.section import part
@@ -43,8 +43,8 @@ _LOG = logging.getLogger(__name__)
 WARM_S = 1.0
 """How long a start waits for the records of others or of the file; then it serves without."""
 
-_LOOK_S = 0.25
-_AGAIN_S = (0.1, 1.0)  # until the way is tried again, at first and at most
+_POLL_S = 0.25
+_AGAIN_S = (0.1, 1.0)  # until it connects again, at first and at most
 _LATER = 3.0
 """How many times as long the ends of requests may wait for a decision to go out with."""
 _REFUSED = 10.0
@@ -54,12 +54,12 @@ _SLICE_S = 0.004  # of reading, before requests have their turn
 
 
 def new_origin() -> str:
-    """A name for this picker, since this start."""
+    """Return a name for this picker, unique to this start."""
     return f"{socket.gethostname()}-{os.getpid()}/{secrets.token_hex(6)}"
 
 
 def secret_of(share: Share) -> bytes | None:
-    """The key of hashes by `secret_file`; None without one.
+    """Return the key of hashes from `secret_file`; None without one.
 
     Raises:
         SettingError: it can't be read, or is too short for a secret.
@@ -81,10 +81,10 @@ class Sharer:
     Args:
         director: director of the picker.
         share: the settings.
-        carrier: the way to the others; None for snapshots on disk only.
+        carrier: carries batches to the others; None for snapshots on disk only.
         origin: as the carrier knows this picker.
         clock: monotonic seconds.
-        problems: gets a way that is closed, and snapshots that can't be used.
+        problems: gets a connection that is closed, and snapshots that can't be used.
         online: reported outcomes.
         reports: decisions that outcomes may be reported for.
         on_cleared: called with an address whose cache is empty.
@@ -147,7 +147,7 @@ class Sharer:
             self.sharing.close()
 
     def shown(self) -> dict[str, object] | None:
-        """The state of the sharing, for the page and the doctor; None without a carrier."""
+        """Return the state for the page and the doctor; None without a carrier."""
         if self.carrier is None:
             return None
         sharing = self.sharing
@@ -162,10 +162,10 @@ class Sharer:
     # -- life ----------------------------------------------------------------------------------
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """The tasks to run, by name."""
+        """Return the tasks to run, by name."""
         if self.carrier is None:
             return {"snapshot": self._keep_file}
-        return {"share": self._run, "leases": self._look}
+        return {"share": self._run, "leases": self._poll}
 
     async def warmed(self) -> None:
         """Wait for the others' records or the file's, for `WARM_S` at most."""
@@ -183,7 +183,7 @@ class Sharer:
             await cancel([self._running])
         if self.connected:
             self.sharing.leaving()
-            with contextlib.suppress(Away, TimeoutError):
+            with contextlib.suppress(CarrierError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     while self._unsent or self.sharing.outbox.waiting_bytes:
                         await self._send()
@@ -193,10 +193,10 @@ class Sharer:
 
     # -- with others ---------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            self.sharing.look(self._clock())
+            await asyncio.sleep(_POLL_S)
+            self.sharing.poll(self._clock())
             self._due.set()  # for a sign of life
 
     async def _run(self) -> None:
@@ -206,7 +206,7 @@ class Sharer:
         while True:
             try:
                 await self._together()
-            except Away as fault:
+            except CarrierError as fault:
                 if self.connected:
                     self.interruptions += 1
                     pause_s = _AGAIN_S[0]
@@ -219,16 +219,16 @@ class Sharer:
             pause_s = min(most_s, 2.0 * pause_s)
 
     async def _together(self) -> None:
-        """While the way is open."""
+        """Share while the connection is open."""
         carrier = self.carrier
         assert carrier is not None
-        begun = await carrier.open(self.sharing.key, starting=self._starting)
-        self.sharing.use_key(begun.key)
-        if begun.snapshot is not None:
-            await self._take_up(begun.snapshot, "the others' snapshot")
+        state = await carrier.open(self.sharing.key, starting=self._starting)
+        self.sharing.use_key(state.key)
+        if state.snapshot is not None:
+            await self._take_up(state.snapshot, "the others' snapshot")
         self._starting = False
         self.sharing.hello(self._clock())
-        await self._send()  # a store that is full, or lets this user only read, is no way
+        await self._send()  # fails where a store is full, or lets this user only read
         self.connected = True
         self._problems.report("share", None)
         self._problems.report("share.snapshot", None)
@@ -280,7 +280,7 @@ class Sharer:
                     began = self._clock()
             if not received or received[-1].age_s < self._settings.lease_s:
                 self._warm.set()
-        raise Away("the way to the other pickers was closed")
+        raise CarrierError("the connection to the other pickers was closed")
 
     # -- snapshots -----------------------------------------------------------------------------
 
@@ -293,8 +293,8 @@ class Sharer:
                 continue
             try:
                 await self._put_snapshot(carrier)
-            except Away as fault:
-                # No reason to part from the others: if they are away, the records show it.
+            except CarrierError as fault:
+                # No reason to disconnect: if the others can't be reached, the records show it.
                 self._problems.report(
                     "share.snapshot", f"{fault}; a picker that starts will be cold"
                 )
@@ -315,15 +315,15 @@ class Sharer:
     async def _take_up(self, data: bytes, what: str) -> None:
         namespace = self._settings.namespace
         try:
-            told: dict[str, Any] = await asyncio.to_thread(read_snapshot, data, namespace)
+            document: dict[str, Any] = await asyncio.to_thread(read_snapshot, data, namespace)
         except SnapshotFault as fault:
             _LOG.warning("%s %s; starting without", what, fault)
             return
         if self.carrier is None and not self._has_secret:
-            self.sharing.use_key(key_of(told) or self.sharing.key)
-        self.restored = restore(self.sharing, self._online, told, self._clock())
+            self.sharing.use_key(key_of(document) or self.sharing.key)
+        self.restored = restore(self.sharing, self._online, document, self._clock())
         if self.carrier is not None:
-            self.carrier.after(str(told.get("place", "")))
+            self.carrier.after(str(document.get("place", "")))
         _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
 
     async def _keep_file(self) -> None:

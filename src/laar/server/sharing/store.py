@@ -1,4 +1,4 @@
-"""Redis or Valkey as the way between pickers: one stream of batches, a snapshot, a key.
+"""Redis or Valkey as the carrier between pickers: one stream of batches, a snapshot, a key.
 
 Keys, all with the namespace as their hash tag, so that they are on one node of a cluster:
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laar.errors import SettingError, install
-from laar.server.sharing.carrier import Away, Begun, Received
+from laar.server.sharing.carrier import CarrierError, Received, StartState
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
@@ -49,7 +49,7 @@ _AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 
-class Seen(NamedTuple):
+class StoreState(NamedTuple):
     """A store's state: seconds that it took to answer, and since its last record; None for none."""
 
     took_s: float
@@ -122,13 +122,13 @@ class Store:
         self._sender, self._reader = (Line(pool.make_connection()) for _ in range(2))
         self._other = pool.make_connection()
 
-    async def open(self, key: bytes, *, starting: bool) -> Begun:
+    async def open(self, key: bytes, *, starting: bool) -> StartState:
         """See `Carrier`."""
         await self.close()
         try:
             await asyncio.to_thread(self._renew)  # a password or a certificate may be another
         except SettingError as fault:
-            raise Away(str(fault)) from None
+            raise CarrierError(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._sent.clear()
         # A full store takes no more entries, and would be left full by those of this stream.
@@ -145,7 +145,7 @@ class Store:
             self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # whether it may
         await self._connect()
-        return Begun(key=self._used, snapshot=snapshot)
+        return StartState(key=self._used, snapshot=snapshot)
 
     async def _connect(self) -> None:
         try:
@@ -153,37 +153,37 @@ class Store:
                 for line in (self._sender, self._reader):
                     await line.open()
         except self._faults as fault:
-            raise self._away(fault) from None
+            raise self._unusable(fault) from None
 
     async def _fetched(self) -> bytes | None:
-        """The snapshot, if there is one and it comes in time."""
+        """Return the snapshot, if there is one and it arrives in time."""
         if not 0 < await self._ask("STRLEN", self._snapshot) <= MAX_SNAPSHOT_BYTES:
             return None
         try:
             found = await self._ask("GET", self._snapshot, within_s=_FETCH_S)
-        except Away as fault:
+        except CarrierError as fault:
             _LOG.warning("starting without the others' snapshot: %s", fault)
             return None
         data: bytes | None = found
         return data
 
     async def _agreed(self, key: bytes) -> bytes:
-        """The key that all use, which is this one where the store has none."""
+        """Return the key that all use, which is this one if the store has none."""
         if self._secret is not None:
             return key
         await self._ask("SET", self._key, key.hex(), "NX")
         return _key(await self._ask("GET", self._key))
 
-    async def look(self) -> Seen:
-        """Ask how the store is; changes nothing there. Raises `Away` as the others do."""
+    async def probe(self) -> StoreState:
+        """Return the store's state, changing nothing. Raises `CarrierError` as the others do."""
         began = time.perf_counter()
         now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
         last = await self._last()
-        return Seen(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
+        return StoreState(took_s, max(0.0, now_ms - last[0]) / 1e3 if last else None)
 
     async def _last(self) -> tuple[int, int] | None:
-        """The place of the last entry."""
+        """Return the place of the last entry."""
         last = await self._ask("XREVRANGE", self._records, "+", "-", "COUNT", 1)
         return _number(last[0][0]) if last else None
 
@@ -215,7 +215,7 @@ class Store:
                 await asyncio.sleep(pause_s)
 
     def _others(self, place: bytes, parts: list[bytes]) -> Iterator[Received]:
-        """The batch in an entry, if it is another picker's."""
+        """Yield the batch in an entry, if it is another picker's."""
         fields = dict(zip(parts[::2], parts[1::2], strict=True))
         if fields.get(b"o") != self._origin:
             age_s = max(0.0, self._now_ms() - _number(place)[0]) / 1e3
@@ -226,7 +226,7 @@ class Store:
         await self._other.disconnect(nowait=True)  # a store may close an idle one
         # A store that was emptied has lost the key, and a picker that starts brings another.
         if await self._agreed(self._used) != self._used:
-            raise Away(f"the store {self._where} has another key for hashes")
+            raise CarrierError(f"the store {self._where} has another key for hashes")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
         return mine is not None
 
@@ -277,7 +277,7 @@ class Store:
         try:
             return await line.ask(*commands, within_s=within_s)
         except self._faults as fault:
-            raise self._away(fault) from None
+            raise self._unusable(fault) from None
 
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
         """Send a command that is not a batch, on a connection that is opened when needed."""
@@ -288,15 +288,15 @@ class Store:
                 return await other.read_response()
         except self._faults as fault:
             await other.disconnect(nowait=True)  # an answer that was not read would be the next
-            raise self._away(fault) from None
+            raise self._unusable(fault) from None
 
-    def _away(self, fault: BaseException) -> Away:
+    def _unusable(self, fault: BaseException) -> CarrierError:
         text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
-        return Away(f"the store {self._where} can't be used ({text})")
+        return CarrierError(f"the store {self._where} can't be used ({text})")
 
 
 def _tls(share: Share) -> dict[str, Any]:
-    """The client's options for TLS; the store's name and its authority are always checked.
+    """Return the client's TLS options; the store's name and authority are always checked.
 
     Raises:
         SettingError: a file cannot be used; otherwise each connection would fail for ever.
@@ -338,12 +338,14 @@ def _key(value: object) -> bytes:
     except (ValueError, UnicodeDecodeError):
         key = b""
     if len(key) < 16:
-        raise Away("the store's key for hashes is damaged; delete laar:{NAMESPACE}:key there")
+        raise CarrierError(
+            "the store's key for hashes is damaged; delete laar:{NAMESPACE}:key there"
+        )
     return key
 
 
 def _number(place: bytes | str) -> tuple[int, int]:
-    """A place as numbers; 0 where it is none."""
+    """Return a place as numbers; (0, 0) for an invalid one."""
     text = place.decode() if isinstance(place, bytes) else place
     ms, _, count = text.partition("-")
     return (int(ms), int(count)) if ms.isdecimal() and count.isdecimal() else (0, 0)

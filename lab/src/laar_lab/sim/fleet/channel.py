@@ -69,6 +69,6 @@ class Channel:
                 sharing.take(data, self._clock.now)
 
     def _beat(self, number: int) -> None:
-        self.sharings[number].look(self._clock.now)
+        self.sharings[number].poll(self._clock.now)
         self._flush(number)
         self._clock.later(self._clock.now + _LOOK_S, self._beat, number)
