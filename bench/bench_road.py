@@ -17,7 +17,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -169,6 +169,8 @@ async def usual_request() -> Trail:
     runner = Runner(settings, seed=1)
     specs = [EndpointSpec(address=address, models=("m",)) for address in addresses]
     runner.picker.table.replace("bench", specs)
+    moments = count(1)  # as quick requests come, however slow this process is
+    runner.processor.clock = lambda: 0.001 * next(moments)
     chosen: list[str] = []
     ask = runner.processor.ask
 
@@ -208,8 +210,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"{file} {name}")
     functions, files = len(set(trail)), len({file for file, _ in trail})
     print(f"{len(trail)} calls of {functions} functions in {files} files; {moves(trail)} moves")
-    for name, count in Counter(rooms(trail)).most_common():
-        print(f"{count:5} {name}")
+    for name, calls in Counter(rooms(trail)).most_common():
+        print(f"{calls:5} {name}")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,9 @@ def test_characters_per_token_are_learned_by_model_and_language() -> None:
         tokens.observe(2000, "en", "b", 1000)
     assert tokens.estimate(6000, "en", "a") == pytest.approx(1000, rel=0.01)
     assert tokens.estimate(2000, "en", "b") == pytest.approx(1000, rel=0.01)
-    assert tokens.estimate_each(6000, "en", ["a", "b"]) == pytest.approx([1000, 3000], rel=0.02)
+    each, fleet = tokens.estimate_each(6000, "en", ["a", "b"])
+    assert each == pytest.approx([1000, 3000], rel=0.02)
+    assert fleet == tokens.estimate(6000, "en")
     assert tokens.estimate(1500, "ja", "a") == pytest.approx(1000)
     fleet = tokens.estimate(6000, "en", "never seen")
     assert 1000 < fleet < 3000

@@ -151,7 +151,7 @@ def test_reporters_that_left_make_room_for_new_names() -> None:
     for name in ("new", "newer"):
         online.observe("a", CELLS[0], True, 300.0, reporter=name)
     assert set(online.reporter_weights()) == {"new", "newer"}
-    (cell,) = online._cells.values()
+    (cell,) = online.cells.values()
     assert sum(s.outcomes for s in cell.shares.values()) == pytest.approx(cell.total.outcomes)
     assert sum(s.correct for s in cell.shares.values()) == pytest.approx(cell.total.correct)
 
@@ -182,7 +182,7 @@ def test_parts_always_add_up_to_the_cell(
     for name, which, cell, correct, gap_s in steps:
         now += gap_s
         online.observe(which, cell, correct, now, prior=0.4, reporter=name)
-    for cell in online._cells.values():
+    for cell in online.cells.values():
         if cell.shares:
             for part in ("correct", "outcomes"):
                 total = sum(getattr(share, part) for share in cell.shares.values())

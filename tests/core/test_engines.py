@@ -16,6 +16,7 @@ from laar.core.engine_model import Sample
 from laar.core.engines import Engines
 from laar.core.lines import Line
 from laar.core.membership import EndpointSpec
+from laar.policies.laar.pricing import asked_of, crowded
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 
@@ -114,7 +115,7 @@ def test_a_new_artifact_counts_for_models_that_nothing_was_learned_of():
 
 
 def ahead(engines, slots, now, read):
-    return engines.traffic.asked(slots, now)[0].seconds_ahead(now, read)
+    return asked_of(engines.traffic, slots, now)[0].seconds_ahead(now, read)
 
 
 def test_a_speed_that_the_artifact_has_wrong_is_learned():
@@ -291,17 +292,17 @@ def test_prompts_wait_for_room_in_a_full_cache_and_share_what_they_begin_with_al
     for name, room in (("small:1", 100_000.0), ("large:1", 1_000_000.0)):
         table.read(name, Reading(capacity_tokens=room, kv_usage=0.0, waiting=0.0), 0.0)
     of(table, engines)
-    assert engines.crowded(slots, own) is None
+    assert crowded(engines, table, slots, own) is None
     for slot in range(3):
         table.reserve(slot, 80_000.0, 80_000.0)
     # 20,000 of the 80,000 that run there have to end first.
-    assert engines.crowded(slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
+    assert crowded(engines, table, slots, own).tolist() == pytest.approx([0.25, 0.0, 0.0])
     for at in range(1, 200):  # half of what is in flight is one prefix
         table.read(
             "small:1", Reading(capacity_tokens=100_000.0, kv_usage=0.4, waiting=0.0), float(at)
         )
         of(table, engines)
-    assert engines.crowded(slots, own) is None
+    assert crowded(engines, table, slots, own) is None
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.integers(-5, 10**12))

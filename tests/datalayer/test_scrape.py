@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import itertools
 import math
+import operator
 import random
 import time
 from collections import Counter, defaultdict
@@ -96,11 +97,13 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     specs.append(spec("127.0.0.1:1"))
     start(scraper(recorder, specs, timeout_s=0.5).run())
     failing = {f"scrape {one.address}" for one in specs}
-    await until(lambda: set(recorder.problems) == failing and recorder.readings)
-    assert "answered 500, not 200" in recorder.problems["scrape 10.0.0.0:1"]
-    assert "answered 302, not 200" in recorder.problems["scrape 10.0.0.1:1"]
-    assert "has no vllm numbers" in recorder.problems["scrape 10.0.0.2:1"]
-    assert "Timeout" in recorder.problems["scrape 10.0.0.3:1"]
+    words = ["answered 500, not 200", "answered 302, not 200", "has no vllm numbers", "Timeout"]
+
+    def named() -> bool:  # any page may come late once, on a busy machine
+        said = [recorder.problems.get(f"scrape 10.0.0.{n}:1", "") for n in range(len(words))]
+        return all(map(operator.contains, said, words))
+
+    await until(lambda: named() and set(recorder.problems) == failing and recorder.readings)
     assert {address for address, _, _ in recorder.readings} == {"10.0.0.2:1"}
     assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
 

@@ -12,6 +12,8 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.protocol.headers import COST_MS, TTFT_MS, Answers
+from laar.protocol.stream.contract_headers import headers_of_answer
 
 NEAR, FAR = "near:1", "far:1"
 DOCUMENT = "a sentence of the document. " * 1_500
@@ -87,8 +89,14 @@ def test_what_was_predicted_is_told_with_the_decision():
     decision = ask(d, DOCUMENT, 0.0)
     seconds = decision.tokens * 1e-4
     context = 0.5 * decision.tokens / 65536.0
-    assert decision.ttft_s == pytest.approx(seconds * (1.0 + 2.0 * context))
-    assert decision.expected_s > decision.ttft_s
+    headers = dict(
+        headers_of_answer(
+            decision, Answers("all"), shadow=False, overhead_us=1, since=None, asked_at=0.0
+        )
+    )
+    ttft_ms = 1000.0 * seconds * (1.0 + 2.0 * context)
+    assert float(headers[TTFT_MS]) == pytest.approx(ttft_ms, abs=0.06)
+    assert float(headers[COST_MS]) > float(headers[TTFT_MS])
 
 
 def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():

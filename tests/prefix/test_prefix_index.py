@@ -389,13 +389,13 @@ def test_memory_below_one_long_prompt_is_refused_with_the_remedy() -> None:
 def test_churn_stays_within_the_memory_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast version of `python -m bench prefix`: real memory, as Python counts it."""
     monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # the index's alone
-    rng, limit = random.Random(3), 2 << 20
+    rng, limit = random.Random(3), 1 << 20
     system = [text(seed, 2000) for seed in range(5)]
     tracemalloc.start()
     try:
         index = PrefixIndex(20, max_bytes=limit)
         base, _ = tracemalloc.get_traced_memory()
-        for step in range(6000):
+        for step in range(3000):
             slot = rng.randrange(20)
             chain = HASHER.chain([rng.choice(system), text(step, rng.randrange(4000))])
             receipt = index.insert(slot, chain)

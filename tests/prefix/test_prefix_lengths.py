@@ -106,7 +106,7 @@ def test_mixed_traffic_is_estimated_within_15_percent_for_nine_of_ten(reported: 
     """Four kinds of conversations, each of its own density; few answers report their tokens."""
     director, rng, errors = fleet(), random.Random(4), []
     conversations = []
-    for number in range(900):
+    for number in range(500):
         if len(conversations) < 40 or rng.random() < 0.1:
             make = rng.choice(list(CHARS_PER_TOKEN))
             conversations.append((make, [(prose, prose(rng, 300))]))
@@ -159,7 +159,7 @@ def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() ->
     """As an agent's do: a page now, a file or a table next; one answer in seventeen is read."""
     director, rng, errors = fleet(), random.Random(7), []
     talks: list[list[str]] = []
-    for number in range(1000):
+    for number in range(600):
         if len(talks) < 30 or rng.random() < 0.1:
             talks.append([excerpt(rng, ".md", 900)])
         talk = rng.choice(talks[-30:])

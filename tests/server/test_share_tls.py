@@ -3,6 +3,7 @@
 import pytest
 
 from laar.errors import SettingError
+from laar.server.sharing import store
 from laar.server.sharing.carrier import CarrierError
 from laar.server.sharing.store import Store
 from laar.settings.section import part
@@ -11,6 +12,14 @@ from laar.sharing.settings import SharingSettings
 from support import free_port
 from support.authority import Authority
 from support.stores import SERVERS, StoreProcess, binary_of
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A handshake may take its time on a busy machine."""
+    monkeypatch.setattr(store, "_TIMEOUT_S", 30.0)
+    for method in (Store._ask, Store._trip):
+        monkeypatch.setitem(method.__kwdefaults__, "within_s", 30.0)
 
 
 @pytest.fixture
@@ -25,25 +34,25 @@ async def secured(request, tmp_path, authority):
 
     async def start(pair):
         port = free_port()
-        store = StoreProcess(
+        process = StoreProcess(
             binary_of(request.param),
             tmp_path,
             *("--tls-port", str(port), "--tls-auth-clients", "yes"),
             *("--tls-cert-file", str(pair[0]), "--tls-key-file", str(pair[1])),
             *("--tls-ca-cert-file", str(authority.path)),
         )
-        stores.append(store)
+        stores.append(process)
         try:
-            await store.start()
+            await process.start()
         except AssertionError:
-            if "TLS" in store.log.read_text():
+            if "TLS" in process.log.read_text():
                 pytest.skip(f"{request.param} was built without TLS")
             raise
         return f"rediss://127.0.0.1:{port}"
 
     yield start
-    for store in stores:
-        store.stop()
+    for each in stores:
+        each.stop()
 
 
 async def talk(url, **files):
@@ -103,12 +112,12 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
     both = tmp_path / "both.pem"
     both.write_bytes(b"".join(path.read_bytes() for path in other.issue("old")))
     share = Share(url=url, ca_file=authority.path, cert_file=both)
-    store = Store(share, part(SharingSettings, share), origin="1/1", secret=None)
+    picker = Store(share, part(SharingSettings, share), origin="1/1", secret=None)
     with pytest.raises(CarrierError):
-        await store.open(b"k" * 16, starting=True)
+        await picker.open(b"k" * 16, starting=True)
     both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("renewed")))
-    await store.open(b"k" * 16, starting=True)
-    await store.close()
+    await picker.open(b"k" * 16, starting=True)
+    await picker.close()
 
 
 @pytest.mark.parametrize("name", ["ca_file", "cert_file"])

@@ -136,7 +136,8 @@ async def test_a_full_queue_is_a_503_but_a_200_on_a_stream() -> None:
 
 
 async def test_a_queue_that_really_is_full_says_the_same() -> None:
-    async with running(time_scale=1.0, max_waiting=1, num_blocks=64) as sim:
+    # The first runs for minutes, however late the others are.
+    async with running(time_scale=100.0, max_waiting=1, num_blocks=64) as sim:
         body = {"prompt": "a" * 5000, "max_tokens": 150}
         async with asyncio.TaskGroup() as group:
             engine = sim.endpoint.serving.driver.engine

@@ -144,12 +144,12 @@ async def test_workers_that_write_one_log_lose_no_line_when_it_rotates(tmp_path)
     path = tmp_path / "decisions.jsonl"
     workers = [Logged(path, max_bytes=2000, keep=400) for _ in range(4)]
     ids = []
-    for _ in range(60):
+    for _ in range(20):
         ids += [one for worker in workers for one in worker.decide(3)]
         await asyncio.gather(*(worker.log.flush() for worker in workers))
     written = [one for file in tmp_path.iterdir() for one in lines(file)]
     assert sorted(written) == sorted(ids)
-    assert all(worker.problems == [None] * 60 for worker in workers)
+    assert all(worker.problems == [None] * 20 for worker in workers)
 
 
 async def test_every_settled_decision_becomes_a_line(tmp_path):

@@ -201,11 +201,11 @@ class CapabilityAssessor:
         constants = self._constants.get(key) or self._learn_models(key)
         sample = head_and_tail(request.question)
         language = script_of(sample)
-        tokens = self.tokens.estimate_each(request.chars, language, key)
+        tokens, mean_tokens = self.tokens.estimate_each(request.chars, language, key)
         task = task_name(request.task) if request.task else ""
         if task and not self.task_names.taken(request.tenant, task, now):
             task = ""
-        bucket = bucket_of_estimate(self.tokens.estimate(request.chars, language))
+        bucket = bucket_of_estimate(mean_tokens)
         asked = Features(language, bucket, task or detected_task(sample))
         published = self.capability.probabilities(key, asked)
         said = Said(request.question, request.system, request.marks)
@@ -221,9 +221,13 @@ class CapabilityAssessor:
         if shares is not None or features is not asked:
             prior = self.capability.probabilities(key, features, shares=shares)
         online = self.success.online
+        if online is not None and not online.cells:
+            online = None
+        if tried or online is not None:
+            prior = self.success.given(prior, key, features, tried, now)
         return Assessment(
             tokens=tokens,
-            probability=self.success.given(prior, key, features, tried, now),
+            probability=prior,
             evidence=evidence,
             seconds_per_token=constants.seconds_per_token,
             base_s=constants.base_s,
@@ -232,7 +236,7 @@ class CapabilityAssessor:
             timed_answers=self.capability.timed,
             unlike=unlike,
             published=published,
-            reported=np.array(online.outcomes(key, features, now)) if online else None,
+            reported=None if online is None else np.array(online.outcomes(key, features, now)),
         )
 
     def _learn_models(self, models: tuple[str, ...]) -> _Constants:

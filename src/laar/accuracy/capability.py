@@ -137,6 +137,8 @@ class CapabilityModel:
     def __init__(self, artifact: Capability | None = None, digest: str = "") -> None:
         self.digest = digest
         self._models = dict(artifact.models) if artifact else {}
+        self.models = tuple(self._models)
+        """The measured models."""
         self._difficulty = artifact.retry.difficulty if artifact else None
         cells = [cell for model in self._models.values() for cell in model.cells]
         self._languages = frozenset(cell.language for cell in cells)
@@ -173,11 +175,6 @@ class CapabilityModel:
         self._tables: dict[tuple[tuple[str, ...], str, int], TaskTable] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
         """Infers tasks from words; None where the artifact has no terms for that."""
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The measured models."""
-        return tuple(self._models)
 
     @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:

@@ -111,7 +111,8 @@ class OnlineOutcomes:
         # any hour, wherever the hour begins.
         self._burst = cap_per_hour / 2
         self._burst_of_one = max(cap_per_hour / 4, 1.0)  # of a reporter: no less than one report
-        self._cells: dict[tuple[str, Features], Cell] = {}
+        self.cells: dict[tuple[str, Features], Cell] = {}
+        """Reported outcomes, by model and features; to be looked at only."""
         self._shares = 0
         self._begun: Counter[str | None] = Counter()
         self._swept_s = float("-inf")
@@ -131,14 +132,14 @@ class OnlineOutcomes:
         """Identifies the artifact, in saved states."""
 
     def __len__(self) -> int:
-        return len(self._cells)
+        return len(self.cells)
 
     def posterior(
         self, prior: NDArray[np.float64], models: Sequence[str], features: Features, now: float
     ) -> NDArray[np.float64]:
         """Return posterior means around `prior`, shape (len(models),); itself without reports."""
         features = learned(features)
-        found = [self._cells.get((model, features)) for model in models]
+        found = [self.cells.get((model, features)) for model in models]
         if not any(found):
             return prior
         means = prior.tolist()
@@ -155,7 +156,7 @@ class OnlineOutcomes:
     def outcomes(self, models: Sequence[str], features: Features, now: float) -> list[float]:
         """Return the reported outcomes that still weigh in the cell of each model."""
         features = learned(features)
-        cells = [self._cells.get((model, features)) for model in models]
+        cells = [self.cells.get((model, features)) for model in models]
         return [
             0.0 if cell is None else self._kept(cell, now) * self._believed(cell)[1]
             for cell in cells
@@ -202,12 +203,12 @@ class OnlineOutcomes:
         model, features, correct, weight, prior, offset, tenant, reporter = outcome
         reporter = self._admitted(reporter, now)  # first: it may drop cells
         key = (model, learned(features))
-        cell = self._cells.get(key)
+        cell = self.cells.get(key)
         if cell is None:
             if not self._has_room(now, tenant):
                 self.refused += 1
                 return False
-            cell = self._cells[key] = Cell(now, tenant)
+            cell = self.cells[key] = Cell(now, tenant)
             self._begun[tenant] += 1
         self._age(cell, now)
         name = self._share_of(cell, reporter)
@@ -235,7 +236,7 @@ class OnlineOutcomes:
         in meanwhile is in the state or is not.
         """
         cells: list[list[object]] = []
-        for (model, features), cell in list(self._cells.items()):
+        for (model, features), cell in list(self.cells.items()):
             for reporter, share in list(cell.shares.items()) or [(UNNAMED, cell.total)]:
                 aged = self._aged(cell, share, now)
                 if aged.outcomes >= _FORGOTTEN:
@@ -250,7 +251,7 @@ class OnlineOutcomes:
     def by_model(self, now: float) -> dict[str, ModelOutcomes]:
         """Return the outcomes that count for each model, over its cells; from any thread."""
         sums: dict[str, ModelOutcomes] = {}
-        for (model, _), cell in list(self._cells.items()):
+        for (model, _), cell in list(self.cells.items()):
             kept = self._kept(cell, now)
             correct, outcomes = self._believed(cell)
             before = sums.get(model, ModelOutcomes(0.0, 0.0, 0))
@@ -289,9 +290,9 @@ class OnlineOutcomes:
         self.restored_at_s = now - max(away_s, 0.0)
         for entry in cells if isinstance(cells, list) else ():
             read = read_saved(entry)
-            if read and (old := self._cells.pop((read.model, read.features), None)):
+            if read and (old := self.cells.pop((read.model, read.features), None)):
                 self._withdraw(read.model, old)
-            if read is None or len(self._cells) + len(found) >= MAX_CELLS:
+            if read is None or len(self.cells) + len(found) >= MAX_CELLS:
                 self.refused += 1
                 continue
             cell = found.setdefault((read.model, read.features), Cell(self.restored_at_s))
@@ -303,7 +304,7 @@ class OnlineOutcomes:
                 counts.outcomes += read.share.outcomes
                 counts.level += read.share.level
         for key, cell in found.items():
-            self._cells[key] = cell
+            self.cells[key] = cell
             self._judge(*key, cell, tuple(cell.shares))
         return len(found)
 
@@ -313,7 +314,7 @@ class OnlineOutcomes:
         The outcomes stay; each cell gives new evidence with its next one.
         """
         self._trust.clear()
-        for cell in self._cells.values():
+        for cell in self.cells.values():
             cell.prior, cell.evidence, cell.weight = None, (), None
 
     def _admitted(self, reporter: str, now: float) -> str:
@@ -395,10 +396,10 @@ class OnlineOutcomes:
         cell.at_s = max(now, cell.at_s)
 
     def _has_room(self, now: float, tenant: str) -> bool:
-        is_full = len(self._cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
+        is_full = len(self.cells) >= MAX_CELLS or self._begun[tenant] >= MAX_CELLS_OF_TENANT
         if is_full:
             self._swept(now)
-        return len(self._cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
+        return len(self.cells) < MAX_CELLS and self._begun[tenant] < MAX_CELLS_OF_TENANT
 
     def _swept(self, now: float) -> bool:
         """Drop what is forgotten; return False if that was done a moment ago."""
@@ -410,18 +411,18 @@ class OnlineOutcomes:
 
     def _sweep(self, now: float) -> None:
         """Drop forgotten cells, the names of forgotten reporters, and their evidence."""
-        self._cells = {
+        self.cells = {
             key: cell
-            for key, cell in self._cells.items()
+            for key, cell in self.cells.items()
             if self._kept(cell, now) * cell.total.outcomes >= _FORGOTTEN
         }
-        for cell in self._cells.values():
+        for cell in self.cells.values():
             _merge_forgotten(cell, self._kept(cell, now))
-        self._begun = Counter(cell.tenant for cell in self._cells.values())
-        self._shares = sum(len(cell.shares) for cell in self._cells.values())
+        self._begun = Counter(cell.tenant for cell in self.cells.values())
+        self._shares = sum(len(cell.shares) for cell in self.cells.values())
         self._trust.clear()
-        self._reporters.begin(name for cell in self._cells.values() for name in cell.shares)
-        for (model, _), cell in self._cells.items():
+        self._reporters.begin(name for cell in self.cells.values() for name in cell.shares)
+        for (model, _), cell in self.cells.items():
             if cell.evidence:
                 self._trust.take(model, cell.evidence, ())
             for name, share in cell.shares.items():

@@ -46,7 +46,9 @@ class TokenEstimator:
     def __init__(self, measured: Mapping[str, Mapping[str, float]] | None = None) -> None:
         self._log_ratio: dict[tuple[str, str], float] = {}
         self._reports: dict[tuple[str, str], float] = {}
-        self._tokens_per_char: dict[tuple[tuple[str, ...], str], NDArray[np.float64]] = {}
+        self._tokens_per_char: dict[
+            tuple[tuple[str, ...], str], tuple[NDArray[np.float64], float]
+        ] = {}
         self.refused = 0
         """Reports ignored: for want of a free cell, or because they make no sense."""
         self.begin(measured or {})
@@ -68,16 +70,17 @@ class TokenEstimator:
 
     def estimate_each(
         self, chars: int, language: str, models: Sequence[str]
-    ) -> NDArray[np.float64]:
-        """Return the tokens of `chars` characters for each model; shape (len(models),)."""
+    ) -> tuple[NDArray[np.float64], float]:
+        """Return the tokens of `chars` characters, by model (len(models),) and of the fleet."""
         key = tuple(models), language
-        tokens_per_char = self._tokens_per_char.get(key)
-        if tokens_per_char is None:
+        known = self._tokens_per_char.get(key)
+        if known is None:
             logs = [self._current(model, language) for model in models]
             if len(self._tokens_per_char) >= _MAX_KEPT:
                 self._tokens_per_char.clear()
-            tokens_per_char = self._tokens_per_char[key] = np.exp(np.negative(logs))
-        return chars * tokens_per_char
+            fleet = exp(-self._current(_FLEET, language))
+            known = self._tokens_per_char[key] = np.exp(np.negative(logs)), fleet
+        return chars * known[0], chars * known[1]
 
     def observe(self, chars: int, language: str, model: str, prompt_tokens: int) -> bool:
         """Learn from one answer's usage; return False if the report was ignored."""

@@ -16,7 +16,6 @@ _FULL_FOR_S = 60.0  # and how long it counts as full after the last such reading
 _LEAST_SLOTS = 4.0
 _TELLING = 0.05  # of a cache: shorter prompts show nothing about the text that they share
 _LEARNED = 0.05  # weight of a reading
-_MOST_OVER = 10.0
 _MOST_EACH = 1.5  # answers take room beside their prompts
 
 _COUNTED = ("_read_at", "_most", "_full", "_full_at", "_done_s")
@@ -90,19 +89,6 @@ class Batches:
         past = past[np.isfinite(self.most_at_once[past])]
         self.most_at_once[past], self._full[past] = math.inf, 0.0
         return changed or len(past) > 0
-
-    def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
-        """The cache tokens missing for prompts of `tokens`, as a share of those in flight.
-
-        That share of the running requests has to end first. One for each of some endpoints, at
-        most `_MOST_OVER`; None where all their caches have room.
-        """
-        held = self.each * self._table.queued_tokens[slots]
-        room = self._table.capacity_tokens[slots]
-        over = held + self.each * tokens - room
-        if not np.count_nonzero(over > 0.0):  # NaN, a cache of unknown size, is not
-            return None
-        return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
 
     def _learn_each(self, fresh: Slots) -> None:
         """Learns from engines where nothing waits: all requests in flight are in the cache."""

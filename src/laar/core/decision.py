@@ -10,7 +10,6 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le
 
 from laar.core.apart import ApartRule, Prefiller
-from laar.core.cost import MIN_PROBABILITY
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
@@ -210,24 +209,6 @@ class Decision:
     left_out: Mapping[int, str] | None = None
     hedge: HedgeAdvice | None = None
     flight: InFlight
-
-    @property
-    def ttft_s(self) -> float | None:
-        """The expected seconds to the first token; None when the policy does not price."""
-        if self.view is None or self.view.terms is None:
-            return None
-        return float(self.view.terms.all_ttft_s[self.position])
-
-    @property
-    def expected_s(self) -> float | None:
-        """The expected seconds to a correct answer, by itself; None where nothing is priced."""
-        if self.view is None or self.view.terms is None:
-            return None
-        terms, at = self.view.terms, self.position
-        sure = terms.probability.item(at)
-        if terms.answers is not None:
-            sure *= terms.answers.item(at)
-        return terms.latency_s.item(at) / max(sure, MIN_PROBABILITY)
 
     @property
     def cost_s(self) -> float | None:

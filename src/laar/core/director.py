@@ -106,7 +106,8 @@ class Director:
         )
         attempts = self._attempts = Attempts(health, table, faults)
         ids = random.Random(rng.getrandbits(40))
-        self._new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
+        self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
+        """Makes the ids of decisions."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
         self._on_chosen: list[Step] = [*entering, ("learning", lessons.begin)]
@@ -182,7 +183,7 @@ class Director:
         priority: Priority | None = None,
     ) -> Decision:
         """Chooses an endpoint, and reserves it. Arguments and errors are those of `choose`."""
-        decision = self._chooser.choose(request, now, room, priority, new_id=self._new_id)
+        decision = self._chooser.choose(request, now, room, priority, new_id=self.new_id)
         flight = decision.flight
         take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)

@@ -192,7 +192,8 @@ class EngineModel:
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
         """Seconds of a prompt by c(m), more where its context is long."""
-        return plain_s * (1.0 + self.bend * context_tokens)
+        now = self.first.now  # the line's own numbers: this is asked three times a request
+        return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
         """The seconds of an answer as if it were of the mean length."""

@@ -29,8 +29,9 @@ push one out of its range.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -78,6 +79,15 @@ class Began:
     first_at: float = math.nan
 
 
+class Kept(NamedTuple):
+    """The constants of some endpoints as they were last asked for, with what they hold for."""
+
+    slots: Slots
+    models: Sequence[str]
+    readings: int
+    constants: EndpointConstants
+
+
 class Engines:
     """The constants of all endpoints, and the counts that they are learned by.
 
@@ -90,9 +100,10 @@ class Engines:
         self._table = table
         self._models: dict[str, EngineModel] = {}
         self._paces = Paces(table)
-        self._batches = Batches(table)
+        self.batches = Batches(table)
         self._size = 0
-        self._kept: tuple[object, object, EndpointConstants] | None = None
+        self.kept: Kept | None = None
+        """The latest result of `constants`, until anything of it changes."""
         self._speed: Callable[[str], SpeedPrior] = lambda _model: SpeedPrior()
         self.on_sample: Callable[[int, Sample], None] | None = None
         """Called with each sample of a slot, before it is learned."""
@@ -103,12 +114,14 @@ class Engines:
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
         """The constants of some endpoints; the rest is as in `began`, an array over them."""
-        if self._batches.look(self.traffic.done_s):
-            self._kept = None
-        kept = self._kept
-        if kept is not None and kept[0] is slots and kept[1] is self._table.models:
-            return kept[2]
-        models, model_id = self._table.models, self._table.model_id[slots]
+        table = self._table
+        if self.batches.look(self.traffic.done_s):
+            self.kept = None
+        kept = self.kept
+        if kept is not None and kept.slots is slots and kept.models is table.models:
+            self.kept = kept._replace(readings=table.readings)
+            return kept.constants
+        models, model_id = table.models, table.model_id[slots]
         rows = []
         for at, name in enumerate(models):
             model = self._models.get(name)
@@ -131,9 +144,9 @@ class Engines:
             answer_s=rest * d0,
             beside_s=rest * d1,
             bend=bend,
-            slots=self._batches.most_at_once[slots],
+            slots=self.batches.most_at_once[slots],
         )
-        self._kept = slots, models, made
+        self.kept = Kept(slots, models, table.readings, made)
         return made
 
     def reads(self, slots: Slots) -> Floats:
@@ -148,7 +161,7 @@ class Engines:
 
         What was learned stays true, in units of the new c(m): the next decision counts by both.
         """
-        self._kept = None
+        self.kept = None
         if speed is not None:
             self._speed = speed
             for name, model in self._models.items():
@@ -158,10 +171,6 @@ class Engines:
         """c(m) of the models whose first tokens were seen; from any thread."""
         models = list(self._models.items())
         return {name: model.seen() for name, model in models if model.first.seen}
-
-    def crowded(self, slots: Slots, tokens: Floats) -> Floats | None:
-        """The share of running requests that must end before such prompts have room; or None."""
-        return self._batches.crowded(slots, tokens)
 
     # -- events --------------------------------------------------------------------------------
 
@@ -199,10 +208,13 @@ class Engines:
         """
         traffic = self.traffic
         now = traffic.advance(slot, now)
-        model = self._model(self._name(slot), base_s, timed=timed)
+        model_id = self._table.model_id.item(slot)
+        model = self._models.get(self._table.models[model_id]) if model_id >= 0 else None
+        if model is None:
+            model = self._model(self._name(slot), base_s, timed=timed)
         if model.base != (base_s, timed):
             model.rebase(base_s, timed)
-            self._kept = None
+            self.kept = None
         pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
@@ -256,7 +268,7 @@ class Engines:
             answer_tokens: its length, where the answer was read.
             plain_s: seconds of the uncached tokens by the engine's own count, where it reports one.
         """
-        self.gone(one, now)
+        self._is_read(one, self.traffic.advance(one.slot, now))
         if not one.teaches or not math.isfinite(latency_s):
             return
         if ttft_s is not None and not math.isfinite(ttft_s):
@@ -268,7 +280,7 @@ class Engines:
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
         # A full engine's wait is for a place: it shows nothing about prompts.
-        if ttft_s is not None and one.reads and one.others < self._batches.most_at_once[slot]:
+        if ttft_s is not None and one.reads and one.others < self.batches.most_at_once[slot]:
             took = max(ttft_s - one.rtt_s, 1e-4)
             noise = 0.02 + ERROR * one.rtt_s
             sample = Sample(True, features, took / pace, took, noise)
@@ -298,15 +310,15 @@ class Engines:
     def restarted(self, slot: int) -> None:
         """A slot's engine was seen to have restarted: it may run fewer requests at once."""
         if slot < self._size:
-            self._batches.drop(slot)
-            self._kept = None
+            self.batches.drop(slot)
+            self.kept = None
 
     def drop(self, slot: int) -> None:
         """Forgets a slot: its endpoint left."""
         if slot < self._size:
             self.traffic.drop(slot)
             self._paces.drop(slot)
-            self._batches.drop(slot)
+            self.batches.drop(slot)
 
     # -- several pickers -----------------------------------------------------------------------
 
@@ -388,7 +400,7 @@ class Engines:
             if slot >= 0:
                 self._paces.restore(slot, known)
         self._paces.work_out_all(self.traffic.arrived_at)
-        self._kept = None
+        self.kept = None
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -425,20 +437,20 @@ class Engines:
         features, noise = sample.features, sample.weight
         guess = max(0.0, model.first.guess(features))
         if model.first.learn(features, sample.even_s, noise + ERROR * guess):
-            self._kept = None
+            self.kept = None
         sure = guess / (guess + 2.0 * noise)
         ratio = (sample.took_s + noise) / (guess + noise)
         if self._paces.learn_first(slot, ratio, sure * sure, self.traffic.arrived_at):
-            self._kept = None
+            self.kept = None
 
     def _learn_answer(self, slot: int, model: EngineModel, sample: Sample) -> None:
         even_s, weight = max(sample.even_s, 1e-9), sample.weight
         changed, ratio = model.answered(even_s, sample.features[0], weight)
         if changed:
-            self._kept = None
+            self.kept = None
         ratio = ratio * sample.took_s / even_s
         if self._paces.learn_rest(slot, ratio, weight, self.traffic.arrived_at):
-            self._kept = None
+            self.kept = None
 
     def _is_read(self, one: Began, now: float) -> None:
         if not one.is_read:
@@ -448,16 +460,16 @@ class Engines:
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
         """An endpoint's seconds to read one second by c(m); `model` is None for a new one."""
-        read = 1.0 if model is None else model.read
+        read = 1.0 if model is None else model.first.now[1]
         return max(read * self._paces.first.item(slot), 1e-3)
 
     def _grow(self, size: int) -> None:
         """Follow the table's size."""
         self.traffic.grow(size)
         self._paces.grow(size)
-        self._batches.grow(size)
+        self.batches.grow(size)
         self._size = size
-        self._kept = None
+        self.kept = None
 
     def _name(self, slot: int) -> str:
         at = int(self._table.model_id[slot])
@@ -473,7 +485,7 @@ class Engines:
             self._models[name] = model
             if base_s is None:
                 model.base = None
-            self._kept = None
+            self.kept = None
         return model
 
 

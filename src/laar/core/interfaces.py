@@ -32,7 +32,7 @@ class View:
     Arrays have the shape ``(n,)`` and are aligned with `slots`. A scorer may set `terms` and
     `reason`, and one that prices the answers in `apart`; the policy adds to `faults`, and takes
     `terms` and `reason` back where they are no longer true. Nothing else is set once the view is
-    made, and arrays are never written to.
+    made, but that a record of the decision takes the request off; arrays are never written to.
 
     Args:
         request: the request, as read.

@@ -11,7 +11,6 @@ Counts include the traffic that other pickers share; those in `_SHARED` are this
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,41 +27,10 @@ FEW_CAME = 10.0
 
 MAX_AHEAD_S = 600.0
 
-_ZERO = np.array(0.0)  # numpy takes half as long again for a number of Python's
 _MOST_FADED = 50.0  # times its span, until a fading sum is taken again
 
 
-class Asked(NamedTuple):
-    """The traffic of some endpoints; arrays over them.
-
-    Args:
-        ahead_s: seconds (by c(m)) of prompts that are not read yet.
-        since: when the engine began to read the first of them.
-        free_at: when the prompts whose first token the picker does not see are read.
-        load: seconds of prompts (by c(m)) sent a second, recently.
-        came: the number of requests behind `load` (see `FEW_CAME`).
-    """
-
-    ahead_s: Floats
-    since: Floats
-    free_at: Floats
-    load: Floats
-    came: Floats
-
-    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
-        """Return the seconds by c(m) of prompts that are not read yet.
-
-        Args:
-            now: the moment, or one for each endpoint.
-            read: the `read` of the engines' constants.
-        """
-        begun_s = np.maximum(now - self.since, _ZERO)
-        hidden_s = np.maximum(self.free_at - now, _ZERO)
-        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
-        return left_s
-
-
-_ASKED = Asked._fields
+_ASKED = ("ahead_s", "since", "free_at", "load", "came")
 _SHARED = ("own_ahead_s", "sent", "sent_s", "hidden_s", "own_read_s")
 _OTHER = ("at", "mean", "flight_s", "done_s", "others_ahead_s", "unseen_s", "others_unseen_s")
 
@@ -102,39 +70,25 @@ class Traffic:
     def __init__(self, table: EndpointTable) -> None:
         self._table = table
         self._size = 0
-        self._asked: Floats = np.zeros((len(_ASKED), 0))
+        self.asked: Floats = np.zeros((len(_ASKED), 0))
+        """The rows from `ahead_s` to `came`; the last two as of `load_from`."""
         self._shared: Floats = np.zeros((len(_SHARED), 0))
         self._other: Floats = np.zeros((len(_OTHER), 0))
-        self._rate = self._load = 0.0
-        self._load_from = 0.0
+        self.rate_of_all = self.load_of_all = 0.0
+        self.load_from = 0.0
         self.arrived_at = -math.inf
         """Time of the last arrival at any endpoint."""
 
     # -- asked ---------------------------------------------------------------------------------
 
-    def asked(self, slots: Slots, now: float) -> tuple[Asked, float]:
-        """The traffic of some endpoints, and the mean of their loads."""
-        rows: Floats = self._asked.take(slots, axis=1)
-        recent = rows[-2:]  # `load` and `came`
-        recent *= math.exp(min(0.0, self._load_from - now) / RATE_S)
-        asked = Asked(*rows)
-        return asked, float(np.add.reduce(asked.load)) / len(slots)
-
-    def mean_in_flight(self, slots: Slots, now: float) -> Floats:
-        """Requests in flight, averaged over the recent past (`MEAN_S`)."""
-        in_flight = self._table.in_flight[slots]
-        faded = np.exp(np.minimum(self.at[slots] - now, 0.0) / MEAN_S)
-        mean: Floats = in_flight + (self.mean[slots] - in_flight) * faded
-        return mean
-
     def arrivals(self, now: float) -> tuple[float, float]:
         """Requests a second, and seconds of prompts to read (by c(m)) a second."""
         fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # also if clocks jump
-        return self._rate * fade, self._load * fade
+        return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
         """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
-        faded = math.exp(min(0.0, self._load_from - now) / RATE_S)
+        faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
     def shared(self, slots: Slots) -> Floats:
@@ -246,10 +200,10 @@ class Traffic:
     def grow(self, size: int) -> None:
         """Follows the table's size."""
         more = ((0, 0), (0, size - self._size))
-        self._asked, self._shared, self._other = (
-            np.pad(columns, more) for columns in (self._asked, self._shared, self._other)
+        self.asked, self._shared, self._other = (
+            np.pad(columns, more) for columns in (self.asked, self._shared, self._other)
         )
-        columns = (*self._asked, *self._shared, *self._other)
+        columns = (*self.asked, *self._shared, *self._other)
         for name, column in zip((*_ASKED, *_SHARED, *_OTHER), columns, strict=True):
             setattr(self, name, column)
         self._size = size
@@ -268,15 +222,16 @@ class Traffic:
         self, slot: int, requests: float, work_s: float, now: float, *, counted: bool = True
     ) -> None:
         # Kept as of one moment for all: then it fades by one factor.
-        if not 0.0 <= now - self._load_from < _MOST_FADED * RATE_S:
-            faded = math.exp(min(0.0, self._load_from - now) / RATE_S)
+        if not 0.0 <= now - self.load_from < _MOST_FADED * RATE_S:
+            faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
             self.load *= faded
             self.came *= faded
-            self._load_from = now
-        scale = math.exp((now - self._load_from) / RATE_S)
+            self.load_from = now
+        scale = math.exp((now - self.load_from) / RATE_S)
         self.load[slot] += work_s / RATE_S * scale
         self.came[slot] += requests * scale
-        rate, load = self.arrivals(now)
-        self._rate = rate + requests / RATE_S if counted else rate
-        self._load = load + work_s / RATE_S
+        fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)
+        rate = self.rate_of_all * fade
+        self.rate_of_all = rate + requests / RATE_S if counted else rate
+        self.load_of_all = self.load_of_all * fade + work_s / RATE_S
         self.arrived_at = now

@@ -154,7 +154,9 @@ class PromptHasher:
                 known = self._known[run] = _hashed(text, slices[done : done + RUN], hash_)
             hashes += known
             hash_, done = known[-1], done + RUN
-        hashes += _hashed(text, slices[done:count], hash_)
+        for place in slices[done:count]:
+            hash_ = xxh3_64_intdigest(view[place], hash_)
+            hashes.append(hash_)
         return Chain(hashes, len(text), self._grid)
 
 

@@ -67,29 +67,18 @@ _UNKNOWN_ROOT = -1
 """Root of branches that come from a snapshot, or from before the first block's size was known."""
 
 
+@dataclass(slots=True, eq=False)
 class _Use:
     """The blocks, from ``start`` on, for which one request was an endpoint's latest use."""
 
-    __slots__ = ("at", "claim", "hashes", "proven", "root", "stamp", "start", "witness")
-
-    def __init__(
-        self,
-        hashes: array[int],
-        stamp: int,
-        claim: int,
-        at: float,
-        proven: int,
-        witness: int,
-        root: int | None = None,
-    ) -> None:
-        self.hashes = hashes
-        self.root = hashes[0] if root is None else root  # see `_Cache.root_blocks`
-        self.start = 0
-        self.stamp = stamp
-        self.claim = claim  # the stamp of the request's first use: it may be open still
-        self.at = at
-        self.proven = proven  # this many blocks, from the prompt's start, are proven,
-        self.witness = witness  # and this is the stamp of the use that proved the deepest
+    hashes: array[int]
+    stamp: int
+    claim: int  # the stamp of the request's first use: it may be open still
+    at: float
+    proven: int  # this many blocks, from the prompt's start, are proven,
+    witness: int  # and this is the stamp of the use that proved the deepest
+    root: int  # see `_Cache.root_blocks`
+    start: int = 0
 
 
 @dataclass(slots=True)
@@ -243,11 +232,12 @@ class PrefixIndex:
         cache = receipt._cache
         if cache.claims.pop(receipt._stamp, None) is None:
             return False
-        proven_bytes = receipt.chain.bytes_of(receipt.proven)
-        if cached_fraction is not None and proven_bytes >= LEAST_MISS_BYTES:
+        if cached_fraction is not None and (
+            receipt.chain.bytes_of(receipt.proven) >= LEAST_MISS_BYTES
+        ):
             self._weigh(cache, receipt, cached_fraction)
         latest = next(reversed(cache.by_age.values()), None)
-        end = len(receipt.chain)
+        end = len(receipt.chain.hashes)
         if latest is not None and latest.stamp == receipt._stamp and len(latest.hashes) == end:
             # Nothing was used since, so this is all that claiming again would change.
             latest.proven, latest.witness = end, latest.stamp
@@ -386,7 +376,7 @@ class PrefixIndex:
         end, cache = len(kept.hashes), self._caches[kept.slot]
         self._segments.put(1 << kept.slot, kept.hashes, kept.sizes)
         proven = min(kept.proven, kept.start + end)
-        first = _UNKNOWN_ROOT if kept.start else None
+        first = _UNKNOWN_ROOT if kept.start else kept.hashes[0]
         use = _Use(kept.hashes, self._stamp, self._stamp, self._now, proven, self._stamp, first)
         use.start = kept.start
         cache.by_head[kept.hashes[0]] = cache.by_age[use.stamp] = use
@@ -441,6 +431,7 @@ class PrefixIndex:
         end, edge = len(hashes), 0
         if not end:
             return 0, 0, 0
+        root = cache.root(hashes) if cache.root_blocks > 1 else hashes[0]
         while held < end and (use := cache.by_head.pop(hashes[held], None)) is not None:
             shared = shared_from(use.hashes, hashes, held)
             if use.proven > held:
@@ -456,9 +447,7 @@ class PrefixIndex:
                 del cache.by_age[use.stamp]
                 self._uses -= 1
         evidence = (end, self._stamp) if settled else (proven, witness)
-        use = _Use(
-            hashes, self._stamp, claim or self._stamp, self._now, *evidence, cache.root(hashes)
-        )
+        use = _Use(hashes, self._stamp, claim or self._stamp, self._now, *evidence, root)
         cache.by_head[hashes[0]] = cache.by_age[use.stamp] = use
         self._uses += 1
         self._use_blocks += end
@@ -502,7 +491,8 @@ class PrefixIndex:
         while self._size_bytes() > self._max_bytes:
             largest = self._caches[int(self.held_bytes.argmax())]
             self._evicted_memory += self._cut(largest, _oldest(largest), 0)
-        self.oldest_at[cache.slot] = _oldest(cache).at if cache.by_age else self._now
+        oldest = next(iter(cache.by_age.values()), None)
+        self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
     def _size_bytes(self) -> int:
         return (

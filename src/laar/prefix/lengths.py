@@ -120,8 +120,9 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
     size = len(text)
     sample = text
     if size > _WINDOWS * _WINDOW_BYTES:
-        places = range(0, size - _WINDOW_BYTES, size // _WINDOWS)
-        sample = b"".join([text[at : at + _WINDOW_BYTES] for at in places])
+        starts = range(0, size - _WINDOW_BYTES, size // _WINDOWS)
+        ends = range(_WINDOW_BYTES, size, size // _WINDOWS)
+        sample = b"".join(map(text.__getitem__, map(slice, starts, ends)))
     classes = np.frombuffer(sample.translate(_CLASS_OF), np.uint8)
     found = np.zeros(_COUNT * _COUNT + 3)
     if len(classes) > 1:
@@ -190,7 +191,7 @@ class PromptLengths:
         total = len(text)
         if not total:
             return guess
-        known, found = self._nearest(chain), guess.copy()
+        known, found = self._nearest(chain) if self._known else {}, guess.copy()
         counts: dict[int, Floats] = {}
         chain.weighed = Weighed(known, counts)
         for at, model in enumerate(models):
@@ -242,8 +243,6 @@ class PromptLengths:
     def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
         """The longest part of a prompt whose tokens are known."""
         hashes, known = chain.hashes, self._known
-        if not known:
-            return {}
         for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
             found = known.get(hashes[at])
             if found is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,12 @@ _FEW_HOLDERS = 32
 """Up to this number, holders are taken one by one: quicker than whole columns."""
 
 
+@dataclass(slots=True, eq=False)
 class _Segment:
     """Blocks that the same endpoints hold."""
 
-    __slots__ = ("hashes", "holders")
-
-    def __init__(self, hashes: array[int], holders: int) -> None:
-        self.hashes = hashes
-        self.holders = holders
+    hashes: array[int]
+    holders: int
 
 
 class Segments:

@@ -30,7 +30,7 @@ from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.forms import field_span
 from laar.protocol.jsonscan import Span, deeper_than, member_spans
-from laar.protocol.prompt import Spans, UnknownPromptError, read_prompt
+from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, session_of_body
 from laar.protocol.splice import (
     BYTE_ORDER_MARK,
@@ -121,8 +121,9 @@ def read_body(api: Api, body: bytes) -> Body:
     spans, chars = _UNREAD, len(body)
     if is_complete:
         try:
-            spans = read_prompt(api, document, body)
-            chars = sum(map(len, spans.texts))
+            found = Spans(body)
+            READERS[api](document, found)
+            spans, chars = found, sum(map(len, found.texts))
         except UnknownPromptError:
             pass
     salt = document.get("cache_salt")

@@ -233,26 +233,11 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
             spans.json(item)
 
 
-_READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
+READERS: dict[Api, Callable[[dict[str, Any], Spans], None]] = {
     Api.CHAT: _chat,
     Api.MESSAGES: _chat,
     Api.COMPLETIONS: _completions,
     Api.EMBEDDINGS: _embeddings,
     Api.RESPONSES: _responses,
 }
-
-
-def read_prompt(api: Api, document: dict[str, Any], body: bytes) -> Spans:
-    """Return the texts of a body.
-
-    Args:
-        api: its format; not opaque.
-        document: the body as an object.
-        body: its bytes.
-
-    Raises:
-        UnknownPromptError: see there.
-    """
-    spans = Spans(body)
-    _READERS[api](document, spans)
-    return spans
+"""Readers of an object's texts, by its format; each may raise `UnknownPromptError`."""

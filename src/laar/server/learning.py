@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
 from itertools import islice
 from math import isfinite
+from operator import methodcaller
 
 import orjson
 
@@ -41,6 +42,7 @@ MAX_STATE_BYTES = 16 << 20
 
 _SAMPLE_HEAD_CHARS, _SAMPLE_TAIL_CHARS = 200, 300
 _SAMPLE_SPANS = 8
+_IS_DIGEST = methodcaller("startswith", DIGEST)
 _MAX_NAMED = 5  # models, in a problem
 
 
@@ -265,7 +267,7 @@ def _fingerprint(request: Request) -> Hashable:
             question[:_SAMPLE_HEAD_CHARS],
             question[-_SAMPLE_TAIL_CHARS:],
             # The same words about another image are another question.
-            *(each for each in request.spans[-_SAMPLE_SPANS:] if each.startswith(DIGEST)),
+            *filter(_IS_DIGEST, request.spans[-_SAMPLE_SPANS:]),
             request.chars,
             request.tenant,
             request.session,

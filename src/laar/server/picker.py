@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from traceback import walk_tb
@@ -79,7 +80,6 @@ class Picker:
         self.clock = clock
         self.rng = rng = random.Random(seed)
         self._faulty: set[str] = set()
-        self._id_begins = ""  # of decisions
         self.table = EndpointTable()
         self.learning = Learning(
             settings.accuracy, clock=clock, wall_clock=time.time, problems=self.problems
@@ -227,7 +227,7 @@ class Picker:
             build_policies(routing.weights, routing.given, routing.policies),
             routing.director,
             rng=self.rng,
-            new_id=lambda: self._id_begins + secrets.token_hex(16),
+            new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
             health=self.health,
@@ -273,7 +273,8 @@ class Picker:
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
         if carrier is not None:
-            self._id_begins = sharer.sharing.tag
+            tag = sharer.sharing.tag
+            self.director.new_id = lambda: tag + secrets.token_hex(16)
         return sharer
 
     def _observability(self) -> Observability:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from laar.accuracy.reports import OutcomeReports
@@ -119,12 +118,13 @@ class DecisionMemory:
 def record_of(decision: Decision, table: EndpointTable, time_s: float) -> DecisionRecord:
     """Return the record that explains a decision.
 
-    The view is kept without its request: the record outlives it, and must not keep the prompt.
+    It takes the request off the decision's view: the record outlives it, and must not keep the
+    prompt. No scorer sees the view any more, and to copy one costs as much as to make the record.
     """
     request, view = decision.request, decision.view
     readings, generates = None, None
     if view is not None:
-        view = replace(view, request=_NO_REQUEST)
+        view.request = _NO_REQUEST
         if len(view.slots) != len(table.active):
             readings, generates = _readings(table), request.generates
     return DecisionRecord(

@@ -88,6 +88,12 @@ class Metrics:
         if decision.prefiller is not None:
             self.prefills_apart[decision.model] += 1
 
+    def decided_in(self, seconds: float) -> int:
+        """Count the time of a decision, without a wait; return it in microseconds."""
+        overhead_s = max(0.0, seconds)
+        self.overhead_s.observe(overhead_s)
+        return round(overhead_s * 1e6)
+
     def settled(self, _decision: Decision, end: Completion) -> None:
         """Count how a request ended."""
         status = "none" if end.status is None else f"{end.status // 100}xx"

@@ -24,9 +24,10 @@ import numpy as np
 
 from laar.core.decision import Decision
 from laar.core.director import Director
-from laar.core.membership import POOL_LABEL, key_of
+from laar.core.membership import POOL_LABEL
 from laar.flow.item import CANCELLED, SHUTTING_DOWN
 from laar.flow.settings import FlowSettings
+from laar.policies.laar.pricing import asked_of
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
@@ -109,13 +110,18 @@ class PoolMetrics:
             return None
         uncached = view.tokens - view.cached_tokens
         alone_s = float(np.minimum.reduce(view.seconds_per_token * uncached))
-        return view.terms.ttft_s.item(at), self.settings.objective_of(decision.request, alone_s)
+        request, settings = decision.request, self.settings
+        if request.ttft_objective_s is None and not request.objective:  # as nearly always
+            objective_s = settings.objective_base_s + settings.objective_factor * alone_s
+        else:
+            objective_s = settings.objective_of(request, alone_s)
+        return view.terms.ttft_s.item(at), objective_s
 
     def _count(self, decision: Decision, counts: Counter[_Pool]) -> None:
-        slot = self._director.table.slot(key_of(decision.address, decision.rank))
-        if slot < 0:
+        spec = self._director.table.by_slot.get(decision.slot)
+        if spec is None or spec.address != decision.address:  # it has left since
             return
-        pool = self._director.table.spec(slot).labels.get(POOL_LABEL, ""), decision.model
+        pool = spec.labels.get(POOL_LABEL, ""), decision.model
         if pool in self._requests or len(self._requests) < MAX_POOLS:
             counts[pool] += 1
 
@@ -126,7 +132,7 @@ class PoolMetrics:
         found: dict[_Pool, float] = {}
         if len(slots):
             read = engines.reads(slots)
-            asked, _ = engines.traffic.asked(slots, now)
+            asked, _ = asked_of(engines.traffic, slots, now)
             seconds = read * asked.seconds_ahead(now, read)
             for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)

@@ -55,8 +55,9 @@ from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
+from laar.core.traffic import MEAN_S
 from laar.policies.laar.pairs import read_elsewhere
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, moment, price
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, price
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # of a prompt: shares that differ by less are one
@@ -130,7 +131,10 @@ def _spared(
     if not np.count_nonzero(gains):
         return None
     engine, least_read_s = inputs.engine, float(np.minimum.reduce(priced.read_s))
-    mean = engines.traffic.mean_in_flight(view.slots, moment(view))
+    traffic, slots = engines.traffic, view.slots
+    passed_s = np.minimum(traffic.at[slots] - inputs.now, 0.0)
+    in_flight = view.table.in_flight[slots]
+    mean = in_flight + (traffic.mean[slots] - in_flight) * np.exp(passed_s / MEAN_S)
     slope = engine.beside_s + (2.0 * engine.slowed + engine.turns) * least_read_s
     less = (slope * (mean[best] - mean))[near]
     gains &= less > 0.0

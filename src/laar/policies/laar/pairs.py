@@ -17,7 +17,7 @@ from laar.core.cost import MIN_PROBABILITY
 from laar.core.endpoints import Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.policies.laar.pricing import FIRST, Price, PricingInputs, moment, price
+from laar.policies.laar.pricing import FIRST, Price, PricingInputs, asked_of, moment, price
 
 
 def read_elsewhere(
@@ -97,7 +97,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
     slots, now = apart.of.slots, moment(view)
     none = np.zeros(len(slots))
     constants = engines.constants(slots, apart.base_s, timed=view.timed_answers)
-    asked, mean_load = engines.traffic.asked(slots, now)
+    asked, mean_load = asked_of(engines.traffic, slots, now)
     return price(
         replace(
             inputs,

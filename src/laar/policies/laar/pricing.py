@@ -5,17 +5,18 @@ The letters are those of `laar.policies.laar.outlook` and of docs/concepts.md.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from laar.core.cost import CostWeights
-from laar.core.endpoints import Floats
+from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.engine_model import EndpointConstants
 from laar.core.engines import Engines
 from laar.core.interfaces import View
-from laar.core.traffic import FEW_CAME, Asked
+from laar.core.traffic import FEW_CAME, RATE_S, Traffic
 
 MAX_LOAD = 0.8
 """Busy periods grow without bound as an endpoint's load goes to 1; it is not known so well."""
@@ -25,12 +26,44 @@ FIRST = 2.0
 
 # Numbers as arrays: numpy takes half as long again for a number of Python's, and most decisions
 # are on few endpoints.
-_HALF, _ONE, _FIRST, _MAX_LOAD, _FEW_CAME = map(np.array, (0.5, 1.0, FIRST, MAX_LOAD, FEW_CAME))
+_ZERO, _HALF, _ONE, _FIRST = map(np.array, (0.0, 0.5, 1.0, FIRST))
+_MAX_LOAD, _FEW_CAME = map(np.array, (MAX_LOAD, FEW_CAME))
 
 PATIENT, URGENT = 0.05, 4.0
 """Weight of a second of waiting before the client's objective is over, and after."""
 
+_MOST_OVER = 10.0
 _FAR_S = 1e15  # clocks that jump stay numbers
+
+
+class Asked(NamedTuple):
+    """The traffic of some endpoints, as `Traffic.asked` has it; arrays over them.
+
+    Args:
+        ahead_s: seconds (by c(m)) of prompts that are not read yet.
+        since: when the engine began to read the first of them.
+        free_at: when the prompts whose first token the picker does not see are read.
+        load: seconds of prompts (by c(m)) sent a second, recently.
+        came: the number of requests behind `load` (see `FEW_CAME`).
+    """
+
+    ahead_s: Floats
+    since: Floats
+    free_at: Floats
+    load: Floats
+    came: Floats
+
+    def seconds_ahead(self, now: Floats | float, read: Floats) -> Floats:
+        """Return the seconds by c(m) of prompts that are not read yet.
+
+        Args:
+            now: the moment, or one for each endpoint.
+            read: the `read` of the engines' constants.
+        """
+        begun_s = np.maximum(now - self.since, _ZERO)
+        hidden_s = np.maximum(self.free_at - now, _ZERO)
+        left_s: Floats = np.maximum(self.ahead_s - begun_s / read, _ZERO) + hidden_s / read
+        return left_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,15 +139,49 @@ def moment(view: View) -> float:
     return max(-_FAR_S, min(view.now, _FAR_S)) if view.now == view.now else 0.0
 
 
+def asked_of(traffic: Traffic, slots: Slots, now: float) -> tuple[Asked, float]:
+    """Return the traffic of some endpoints, and the mean of their loads."""
+    rows: Floats = traffic.asked.take(slots, axis=1)
+    recent = rows[-2:]  # `load` and `came`
+    recent *= math.exp(min(0.0, traffic.load_from - now) / RATE_S)
+    asked = Asked(*rows)
+    return asked, float(np.add.reduce(asked.load)) / len(slots)
+
+
+def crowded(engines: Engines, table: EndpointTable, slots: Slots, tokens: Floats) -> Floats | None:
+    """Return the cache tokens missing for prompts of `tokens`, as a share of those in flight.
+
+    That share of the running requests has to end first. One for each of some endpoints, at most
+    `_MOST_OVER`; None where all their caches have room.
+    """
+    each = engines.batches.each
+    held, room = each * table.queued_tokens[slots], table.capacity_tokens[slots]
+    over = held + each * tokens - room
+    if not np.count_nonzero(over > 0.0):  # NaN, a cache of unknown size, is not
+        return None
+    return np.minimum(np.fmax(over, 0.0) / np.fmax(np.fmin(held, room), 1.0), _MOST_OVER)
+
+
 def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInputs:
     """Gather the inputs to the prices of a view's candidates."""
-    slots, now = view.slots, moment(view)
-    asked, mean_load = engines.traffic.asked(slots, now)
-    rate, load = engines.traffic.arrivals(now)
+    slots, table = view.slots, view.table
+    kept, traffic, now = engines.kept, engines.traffic, moment(view)
+    if (
+        kept is not None
+        and kept.slots is slots
+        and kept.models is table.models
+        and kept.readings == table.readings
+    ):
+        engine = kept.constants
+    else:
+        engine = engines.constants(slots, view.base_s, timed=view.timed_answers)
+    asked, mean_load = asked_of(traffic, slots, now)
+    faded = math.exp(min(0.0, traffic.arrived_at - now) / RATE_S)
+    rate, load = traffic.rate_of_all * faded, traffic.load_of_all * faded
     mean_work_s = load / rate if rate > 0.0 else 0.0
     in_flight = view.in_flight
-    if view.table.unseen is not None:
-        unseen = view.table.unseen[slots]
+    if table.unseen is not None:
+        unseen = table.unseen[slots]
         in_flight = in_flight + unseen
         asked = asked._replace(ahead_s=asked.ahead_s + unseen * mean_work_s)
     return PricingInputs(
@@ -127,8 +194,8 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         in_flight=in_flight,
         rtt_s=view.rtt_s,
         again=np.zeros(len(slots)) if view.again is None else view.again,
-        crowded=engines.crowded(slots, view.tokens),
-        engine=engines.constants(slots, view.base_s, timed=view.timed_answers),
+        crowded=crowded(engines, table, slots, view.tokens),
+        engine=engine,
         asked=asked,
         rate=rate / len(slots),
         mean_work_s=mean_work_s,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laar.core.cost import MIN_PROBABILITY
 from laar.core.decision import Decision
 from laar.errors import RequestError
 from laar.protocol import headers as names
@@ -61,9 +62,17 @@ def headers_of_answer(
         return headers
     headers.append((names.ENDPOINT, flight.address))
     headers.append((names.OVERHEAD_US, str(overhead_us)))
-    for name, seconds in ((names.COST_MS, decision.expected_s), (names.TTFT_MS, decision.ttft_s)):
-        if seconds is not None:
-            headers.append((name, f"{seconds * 1000.0:.1f}"))
+    if decision.view is not None and (terms := decision.view.terms) is not None:
+        at = decision.position
+        latency_s, sure = terms.latency_s.item(at), terms.probability.item(at)
+        if terms.answers is not None:
+            sure *= terms.answers.item(at)
+        ttft_s = latency_s - terms.base_s.item(at)  # where the policy estimates none
+        if terms.ttft_s is not None:
+            ttft_s = terms.ttft_s.item(at)
+        expected_s = latency_s / max(sure, MIN_PROBABILITY)  # to a correct answer, by itself
+        headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
+        headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
     if (hedge := decision.hedge) is not None:
         numbers = zip(names.HEDGE_FIELDS, hedge, strict=True)
         headers.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))

@@ -54,7 +54,7 @@ class Stream(RequestHalf, AnswerHalf):
         if phase is _OVER:
             if kind is Closed:
                 self._end(now, actions)
-                if not self.taken:
+                if self.rework is not None and not self.taken:
                     self.refuse_rework()
             self.answer_phase = ResponsePhase.OVER
         return actions

@@ -345,7 +345,10 @@ class RequestHalf(StreamState):
     def _decided(self, event: Decided, now: float, out: list[Action]) -> RequestPhase:
         decision = self.decision = event.decision
         request, came = decision.request, self.body
-        _forget_prompt(request)
+        # Of the prompt, only the part is kept that features are read from after the decision.
+        request.spans, request.body, question = (), b"", request.question
+        if len(question) > 2 * _KEPT_CHARS:
+            request.question = question[:_KEPT_CHARS] + question[-_KEPT_CHARS:]
         self.overhead_us = event.overhead_us
         if self.shadow:
             return self._stand_aside(out)
@@ -434,13 +437,6 @@ class RequestHalf(StreamState):
         if self.body.held_bytes:
             self.body.release()
         return RequestPhase.OVER
-
-
-def _forget_prompt(request: Request) -> None:
-    """Keep of the prompt only the part that features are read from after the decision."""
-    request.spans, request.body = (), b""
-    if len(request.question) > 2 * _KEPT_CHARS:
-        request.question = request.question[:_KEPT_CHARS] + request.question[-_KEPT_CHARS:]
 
 
 def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:

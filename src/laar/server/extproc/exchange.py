@@ -19,6 +19,7 @@ from laar.protocol.events import (
     Action,
     Ask,
     Closed,
+    Decided,
     Ended,
     Event,
     Failed,
@@ -147,15 +148,13 @@ class Exchange(Handler):
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _begin(self) -> Stream:
-        spans = self._processor.spans
-        join = None if spans is None else partial(spans.join, self._call.metadata())
-        self._stream = stream = Stream(self._processor.env, join)
-        return stream
-
     def _take(self, event: Event) -> Wait | None:
         """Take an event through the machine; return its wait, None where it need not wait."""
-        processor, call, stream = self._processor, self._call, self._stream or self._begin()
+        processor, call, stream = self._processor, self._call, self._stream
+        if stream is None:
+            spans = processor.spans
+            join = None if spans is None else partial(spans.join, call.metadata())
+            stream = self._stream = Stream(processor.env, join)
         now = processor.clock()
         if type(event) is ResponseBody and stream.asks_for_answer:
             processor.sampler.read(1, now)
@@ -179,7 +178,8 @@ class Exchange(Handler):
                         self._held = asked
                         self.reassure()
                         return partial(self._wait, action, asked, now)
-                    pending = processor.decided(asked, now)
+                    overhead_us = processor.metrics.decided_in(processor.clock() - now)
+                    pending = Decided(asked, overhead_us)
                 elif isinstance(action, Replied):
                     processor.director.replied(action.decision, action.reply, now, read=action.read)
                 elif isinstance(action, Read):
@@ -221,7 +221,8 @@ class Exchange(Handler):
             return self._processor.refused(ask.request, error)
         finally:
             self._held = None
-        return self._processor.decided(decision, received + waited_s)
+        spent_s = self._processor.clock() - received - waited_s
+        return Decided(decision, self._processor.metrics.decided_in(spent_s))
 
     def _go_on_without(self) -> None:
         """After an internal error: let the request go on, or close the stream where that does."""

@@ -24,7 +24,6 @@ from laar.protocol.events import (
     Action,
     Answering,
     Attempted,
-    Decided,
     Ended,
     Immediate,
     Refused,
@@ -157,12 +156,6 @@ class ExternalProcessor:
         if now >= self._log_faults_at:
             self._log_faults_at = now + _LOG_FAULTS_EVERY_S
             _LOG.error(what, exc_info=trace)
-
-    def decided(self, decision: Decision, received: float) -> Decided:
-        """Count the time of a decision; the caller adds its wait to `received`."""
-        overhead_s = max(0.0, self.clock() - received)
-        self.metrics.overhead_s.observe(overhead_s)
-        return Decided(decision, round(overhead_s * 1e6))
 
     def refused(self, request: Request, error: RequestError) -> Refused:
         """Record a refused request."""

@@ -164,8 +164,11 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         if end:
             stream.state_machine.process_input(StreamInputs.SEND_END_STREAM)
             flags |= _END_STREAM
-        self._head(Frame.HEADERS, flags, stream.stream_id, len(block))
-        self._written.append(block)
+        if self._data_to_send:
+            self._flush()
+        size = len(block)
+        head = FRAME_HEAD.pack(size >> 8, size & 0xFF, Frame.HEADERS, flags, stream.stream_id)
+        self._written += (head, block)
 
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
@@ -179,21 +182,20 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         """
         self.outbound_flow_control_window -= length
         stream.outbound_flow_control_window -= length
-        self._head(Frame.DATA, 0, stream.stream_id, length)
-        self._written += pieces
-
-    def _head(self, kind: int, flags: int, stream_id: int, length: int) -> None:
-        """Write a frame's header, behind all that the library itself has written."""
         if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
-        self._written.append(FRAME_HEAD.pack(length >> 8, length & 0xFF, kind, flags, stream_id))
+            self._flush()
+        head = FRAME_HEAD.pack(length >> 8, length & 0xFF, Frame.DATA, 0, stream.stream_id)
+        self._written += (head, *pieces)
+
+    def _flush(self) -> None:
+        """Keep what the library itself has written before what follows."""
+        self._written.append(self._data_to_send)
+        self._data_to_send = bytearray()
 
     def data_to_send(self) -> bytes:
         """Return the bytes to write, once."""
         if self._data_to_send:
-            self._written.append(self._data_to_send)
-            self._data_to_send = bytearray()
+            self._flush()
         data = b"".join(self._written)
         self._written.clear()
         return data
