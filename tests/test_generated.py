@@ -1,5 +1,6 @@
-"""Checked-in generated code is what the sources say."""
+"""Checked-in generated code is what the sources say, and the Makefile names what is there."""
 
+import re
 import runpy
 from pathlib import Path
 
@@ -16,3 +17,12 @@ def test_generating_the_protocol_buffers_again_changes_nothing(tmp_path, package
     made = {p.name: p.read_text() for p in (tmp_path / "laar" / package).iterdir()}
     kept = {p.name: p.read_text() for p in (ROOT / "src/laar" / package).iterdir() if p.is_file()}
     assert made == kept
+
+
+def test_the_folders_that_make_tests_by_name_are_there():
+    lists = re.findall(
+        r"^(?:QUICK|COVERED) := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    names = {name for each in lists for name in each.split()}
+    assert len(lists) == 2
+    assert [name for name in sorted(names) if not (ROOT / "tests" / name).is_dir()] == []

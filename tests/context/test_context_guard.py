@@ -85,17 +85,6 @@ class TestCorrectness:
 
 class TestDeduplicationOnTrial:
     @staticmethod
-    def saved(g, share=0.5, n=60):
-        rng = random.Random(5)
-        for _ in range(n):
-            g.record_dedup(
-                "r", next(conversations), deduplicated=True, uncached=rng.uniform(0.1, 0.2) * share
-            )
-            g.record_dedup(
-                "r", next(conversations), deduplicated=False, uncached=rng.uniform(0.1, 0.2)
-            )
-
-    @staticmethod
     def share(g):
         rng = random.Random(6)
         return sum(g.dedups("r", rng.getrandbits(62)) for _ in range(4000)) / 4000
@@ -104,24 +93,18 @@ class TestDeduplicationOnTrial:
         assert self.share(guard()) == pytest.approx(0.05, abs=0.02)
         assert self.share(guard(share=0.0)) == 0.0
 
-    def test_a_gain_and_no_harm_switch_it_on_for_all_but_the_slice(self):
+    def test_outcomes_without_harm_switch_it_on_for_all_but_the_slice(self):
         g = guard()
-        self.saved(g)
         assert self.share(g) == pytest.approx(0.05, abs=0.02)  # no outcome shows it harmless
         outcomes(g, 0.8, deduplicated=True, n=100)
         outcomes(g, 0.8, deduplicated=False, n=100, seed=3)
         assert self.share(g) == pytest.approx(0.95, abs=0.02)
 
-    def test_harm_switches_it_off(self):
+    def test_harm_switches_it_off_for_good(self):
         g = guard()
-        self.saved(g)
         outcomes(g, 0.4, deduplicated=True, n=100)
         outcomes(g, 0.9, deduplicated=False, n=100, seed=3)
-        assert self.share(g) == 0.0
-
-    def test_no_gain_switches_it_off_in_the_end(self):
-        g = guard()
-        self.saved(g, share=1.0, n=900)
+        outcomes(g, 1.0, deduplicated=True, n=400)
         assert self.share(g) == 0.0
 
 
@@ -204,6 +187,7 @@ def test_a_question_asked_for_ever_counts_once():
 
 def test_turns_and_retries_of_a_conversation_stay_on_one_side():
     hook = ContextHook(ContextSettings(holdout_share=0.5))
+    hook._guard = GainGuard(share=0.5, window=5)
     sides = set()
     for conversation in range(20):
         messages, told = [], set()

@@ -191,7 +191,7 @@ def test_an_image_inside_an_item_is_no_text_of_its_length(item):
         text = orjson.dumps({"model": "m", "input": [item]}).decode().replace(DATA, data)
         return read_body(Api.RESPONSES, text.encode())
 
-    assert read(DATA).chars < 200
+    assert read(DATA).chars < 3000  # some hundred tokens
     assert read(DATA).spans == read(DATA).spans != read(DATA + "A").spans
 
 

@@ -25,7 +25,7 @@ def body(ids):
 
 
 async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2))
+    monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2, window=4))
     route = {
         "name": "rag",
         "mode": "on",

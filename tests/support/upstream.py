@@ -14,6 +14,7 @@ from multidict import CIMultiDictProxy
 
 _MAX_RECORDED = 10_000
 _WATCHED = ("/metrics", "/health")
+_AGENTS = ("laar-names", "laar-templates")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +75,7 @@ class RecordingUpstream:
 
     @property
     def asked(self) -> list[RecordedRequest]:
-        """The requests that arrived besides scrapes, probes and looks at the names."""
+        """The requests that arrived besides scrapes, probes, looks at names and templates."""
         return [r for r in self.requests if not _watched(r.path, r.headers)]
 
     def script(self, *answers: Answer) -> None:
@@ -137,7 +138,7 @@ class RecordingUpstream:
 
 
 def _watched(path: str, headers: Mapping[str, str]) -> bool:
-    return path in _WATCHED or headers.get("user-agent") == "laar-names"
+    return path in _WATCHED or headers.get("user-agent") in _AGENTS
 
 
 async def _echo_websocket(request: web.Request) -> web.WebSocketResponse:

@@ -35,8 +35,6 @@ class Text(NamedTuple):
         value: the string, decoded.
         role: role of its message.
         fresh: it belongs to the last turn.
-        turn: how many times the model had answered before it.
-        tool: name of the tool whose result it is, where the prompt names it.
         parts: it is the JSON of a message's content, blocks and all, as the body has it.
     """
 
@@ -44,9 +42,7 @@ class Text(NamedTuple):
     value: str
     role: Role
     fresh: bool
-    tool: str = ""
     parts: bool = False
-    turn: int = 0
 
 
 Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
@@ -148,54 +144,38 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
     roles = list(map(_role, messages))
     turns = _turns(roles)
     newest = max((turn for turn in turns if turn is not None), default=0)
-    tools: dict[object, str] | None = None
     for i, (message, role, turn) in enumerate(zip(messages, roles, turns, strict=True)):
         if role is None or turn is None or "cache_control" in message:
             continue
         fresh = turn == newest
-        name = ""
-        if role == "tool" or isinstance(message.get("content"), list):
-            tools = _called(messages) if tools is None else tools
-            call = message.get("tool_call_id") or message.get("call_id")
-            own = message.get("name")
-            name = own if isinstance(own, str) else tools.get(call, "")
         for field in ("content", "output"):
             value = message.get(field)
             if value is not None:
-                at = (key, i, field)
-                yield from _content(at, value, role, fresh, name, tools, whole, turn)
+                yield from _content((key, i, field), value, role, fresh, whole)
 
 
 def _content(
-    path: Path,
-    value: object,
-    role: Role,
-    fresh: bool,
-    tool: str = "",
-    tools: dict[object, str] | None = None,
-    whole: bool = False,
-    turn: int = 0,
+    path: Path, value: object, role: Role, fresh: bool, whole: bool = False
 ) -> Iterator[Text]:
     """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
     if isinstance(value, str):
-        yield Text(path, value, role, fresh, tool, False, turn)
+        yield Text(path, value, role, fresh)
         return
     if not isinstance(value, list):
         return
     if any(isinstance(part, dict) and "cache_control" in part for part in value):
         return
     if whole and _has_documents(value, role):
-        yield Text(path, "", role, fresh, tool, True, turn)
+        yield Text(path, "", role, fresh, parts=True)
     for i, part in enumerate(value):
         if not isinstance(part, dict):
             continue
         kind = part.get("type")
         if kind in _TEXTS and isinstance(part.get("text"), str):
-            yield Text((*path, i, "text"), part["text"], role, fresh, tool, False, turn)
+            yield Text((*path, i, "text"), part["text"], role, fresh)
         elif kind == "tool_result" and len(path) < _DEEPEST:
-            name = (tools or {}).get(part.get("tool_use_id"), "")
             at = (*path, i, "content")
-            yield from _content(at, part.get("content"), "tool", fresh, name, None, whole, turn)
+            yield from _content(at, part.get("content"), "tool", fresh, whole)
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
@@ -213,28 +193,6 @@ _MOST_PARTS = 1024
 
 _TEXTS = ("text", "input_text", "output_text")  # no set: the value looked up may be a list
 _DEEPEST = 5
-
-
-def _called(messages: Sequence[object]) -> dict[object, str]:
-    """Names of tools by the id of the call, in any of the three interfaces."""
-    names: dict[object, str] = {}
-    for message in messages:
-        if not isinstance(message, dict):
-            continue
-        calls = [message, *_list(message.get("tool_calls")), *_list(message.get("content"))]
-        for call in calls:
-            if not isinstance(call, dict):
-                continue
-            function = call.get("function")
-            name = function.get("name") if isinstance(function, dict) else call.get("name")
-            for key in (call.get("id"), call.get("call_id")):
-                if isinstance(name, str) and isinstance(key, str):
-                    names[key] = name
-    return names
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
 
 
 def _role(message: object) -> Role | None:

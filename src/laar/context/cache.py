@@ -34,6 +34,10 @@ class DocCache:
         """The request, counted from 0, that last used the entry to be evicted first."""
         return next(iter(self._nodes.values()), self._requests)
 
+    def resize(self, capacity_docs: int) -> None:
+        """Sets how many nodes are held; `put` evicts."""
+        self._capacity = capacity_docs
+
     def match(self, docs: Sequence[int]) -> int:
         """How many leading documents are cached."""
         node = 0

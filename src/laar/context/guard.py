@@ -1,16 +1,18 @@
-"""The proof that reordering pays, by route: a slice is left alone and compared.
+"""The proof that reordering pays, by route: found in the caches, less what would have been found.
 
-A conversation is in the slice by a hash of its first text, with all of its turns and retries. The
-documents alone would not do: a few that are asked about most would fall on one side, and their
-difficulty would pass for an effect. For the same reason each conversation counts once, by its mean,
-however many requests begin alike. The measure is the engine's own: the share of prompt tokens that
-its usage reports as cached. Reordering goes off for a route when the gain, with two standard errors
-granted, stays below the required one, or when reported answers are worse with it than without; it
-stays off until `reset`, since without treated requests nothing new can be learned.
+A group left alone can only share with itself, so comparing with it flatters the hook. Instead all
+documents pass through two simulated caches: in the order they are sent in, and in the order they
+came in. The difference of what the two expect to find is the gain, on the scale of what engines
+report: their share is fitted on the expected one, for routing and eviction spoil a part of both.
+The fit learns from windows, too, in which new conversations are left as received. Reordering goes
+off for a route when the gain, with two standard errors granted, stays below the required one, or
+when reported answers are worse with it than without; it stays off until `reset`.
 
-De-duplication begins the other way round: a slice of the conversations has it, and all the others
-get it once it saved tokens and outcomes were reported that show no harm. Where no outcomes
-are reported it stays a trial, because the harm would not be noticed.
+Conversations count once each, by their mean, and stay on one side with all turns and retries. A few
+questions that are asked about most would otherwise pass their difficulty for an effect.
+
+De-duplication saves what it leaves out, so only its harm has to be found: a slice of the
+conversations has it on trial, and all others once outcomes were reported that show none.
 """
 
 from __future__ import annotations
@@ -19,13 +21,37 @@ import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+import numpy as np
+
 MAX_ROUTES = 256
 """Routes come from the settings; this only keeps a mistake from growing."""
-
 
 MAX_CONVERSATIONS = 2048
 """Conversations of a mean that may still change, some 0.2 KB each. An older one that goes on counts
 as another."""
+
+MAX_SIDES = 20_000
+"""Conversations whose side is remembered; an older one takes that of the present window."""
+
+HARM_ERRORS = 3.0
+"""Standard errors by which answers must be worse. They are looked at after each outcome, so that
+two would be passed by chance sooner or later."""
+
+MIN_GAIN = 0.01
+"""Increase in the share of prompt tokens found cached that reordering must reach: less is not worth
+touching prompts. Otherwise the route switches itself off."""
+
+MIN_REQUESTS = 200
+"""Conversations whose usage must be read before the gain is judged; requests that begin with the
+same text are one."""
+
+MIN_OUTCOMES = 50
+"""Conversations of each side with reported outcomes before their correctness is compared."""
+
+WINDOW = 50
+"""New conversations of a window: enough to share orders with each other."""
+
+_PRIOR = 0.01  # weight of the guess that all that is expected is found
 
 
 @dataclass(slots=True)
@@ -61,67 +87,82 @@ class MeanOfMeans:
 
 
 @dataclass(slots=True)
-class Arm:
-    """Measurements of one group of conversations."""
+class _Sides:
+    """Shares of correct answers, with a change to the prompts and without."""
 
-    cost: MeanOfMeans = field(default_factory=MeanOfMeans)
-    correct: MeanOfMeans = field(default_factory=MeanOfMeans)
+    changed: MeanOfMeans = field(default_factory=MeanOfMeans)
+    left: MeanOfMeans = field(default_factory=MeanOfMeans)
+
+    def harms(self, least: int) -> bool | None:
+        """Whether answers are worse than chance explains; None where too few are known.
+
+        The error is that of equally good sides: 50 right answers of 50 have none of their own.
+        """
+        one, other = self.changed, self.left
+        if min(one.n, other.n) < least:
+            return None
+        share = (one.mean * one.n + other.mean * other.n) / (one.n + other.n)
+        error = math.sqrt(share * (1.0 - share) * (1.0 / one.n + 1.0 / other.n))
+        return one.mean - other.mean < -HARM_ERRORS * error
+
+
+@dataclass(slots=True)
+class _Route:
+    ahead: MeanOfMeans = field(default_factory=MeanOfMeans)
+    products: np.ndarray = field(default_factory=lambda: np.zeros((3, 3)))
+    """Sums over answers of the products of 1, the expected share and the found one."""
+    moved: _Sides = field(default_factory=_Sides)
+    noted: _Sides = field(default_factory=_Sides)
+    begun: int = 0
+    off: bool = False
+    harm: bool = False
+    dedup: str = "trial"
+
+    def gain(self) -> tuple[float, float]:
+        """The gain and its standard error: found for each expected, times what is ahead."""
+        n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
+        (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
+        slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
+        unsure = max(0.0, yy - xy * xy / xx) / max(1.0, n - 2.0) / xx
+        error = math.sqrt(slope**2 * self.ahead.error_squared() + ahead**2 * unsure)
+        return float(slope * ahead), error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteGain:
-    """Measurements of a route, with and without the hook; means over conversations.
+    """Measurements of a route; means over conversations.
 
     Args:
-        treated_share: share of the prompt found cached, where documents were ordered.
-        left_alone_share: the same, where they were left as received.
-        error: standard error of the difference.
-        seen: conversations of the smaller group.
+        gain: share of the prompt found cached that the order as received would have missed.
+        error: its standard error.
+        seen: conversations that it is the mean of.
         off: reordering was switched off.
         harm: the reason was that answers were worse.
         treated_correct: share of correct answers among reported outcomes; None without any.
-        left_alone_correct: the same.
+        left_alone_correct: the same, where documents were left as received.
         dedup: whether repeated documents give way to notes: ``trial``, ``on`` or ``off``.
     """
 
-    treated_share: float
-    left_alone_share: float
+    gain: float
     error: float
     seen: int
     off: bool
-    harm: bool = False
-    treated_correct: float | None = None
-    left_alone_correct: float | None = None
-    dedup: str = "trial"
-
-
-HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. They are looked at after each outcome, so that
-two would be passed by chance sooner or later."""
-
-MIN_GAIN = 0.01
-"""Increase in the share of prompt tokens found cached that reordering must reach: less is not worth
-touching prompts. Otherwise the route switches itself off."""
-
-MIN_REQUESTS = 200
-"""Conversations of each group whose usage must be read before the gain is judged; requests that
-begin with the same text are one."""
-
-MIN_OUTCOMES = 50
-"""Conversations of each group with reported outcomes before their correctness is compared."""
-
-MAX_TRIAL = 20
-"""Multiple of `requests` after which de-duplication is given up without a gain."""
+    harm: bool
+    treated_correct: float | None
+    left_alone_correct: float | None
+    dedup: str
 
 
 class GainGuard:
     """Decides by route whether reordering and de-duplication go on.
 
     Args:
-        share: share of conversations left alone, and of others de-duplicated on trial.
+        share: share of conversations left alone, in windows, and of others de-duplicated on trial;
+            0 for no judgement.
         min_gain: least gain, in cached share of the prompt.
-        requests: conversations of either group to see before judging.
+        requests: conversations to see before judging.
         outcomes: the same with reported outcomes, before judging correctness.
+        window: new conversations of a window.
     """
 
     def __init__(
@@ -131,60 +172,60 @@ class GainGuard:
         min_gain: float = MIN_GAIN,
         requests: int = MIN_REQUESTS,
         outcomes: int = MIN_OUTCOMES,
+        window: int = WINDOW,
     ) -> None:
-        self._slots = round(share * 10_000)
+        self._share, self._window = share, window
         self._min_gain = min_gain
         self._requests = requests
         self._outcomes = outcomes
-        self._arms: dict[str, tuple[Arm, Arm]] = {}  # treated, left alone
-        self._dedup: dict[str, tuple[Arm, Arm]] = {}
-        self._off: set[str] = set()
-        self._harmed: set[str] = set()
-        self._dedup_state: dict[str, str] = {}
+        self._routes: dict[str, _Route] = {}
+        self._sides: OrderedDict[int, bool] = OrderedDict()
 
-    def holds_out(self, conversation: int) -> bool:
-        """Whether the conversation with this hash is in the slice."""
-        return (conversation >> 20) % 10_000 < self._slots
+    def holds_out(self, route: str, conversation: int) -> bool:
+        """Whether the conversation with this hash is left alone: it began in such a window."""
+        side = self._sides.get(conversation)
+        if side is None:
+            of = self._of(route)
+            of.begun += 1
+            side = of.begun * self._share / self._window % 1.0 >= 1.0 - self._share
+            self._sides[conversation] = side
+            if len(self._sides) > MAX_SIDES:
+                self._sides.popitem(last=False)
+        return side
 
     def is_off(self, route: str) -> bool:
         """Whether reordering was switched off for a route."""
-        return route in self._off
+        return route in self._routes and self._routes[route].off
 
     def dedups(self, route: str, conversation: int) -> bool:
         """Whether repeated documents of a conversation give way to notes."""
-        state = self._dedup_state.get(route, "trial")
-        if state == "off" or not self._slots:
+        state = self._of(route).dedup
+        if state == "off" or not self._share:
             return False
-        chosen = (conversation >> 40) % 10_000 < self._slots  # apart from `holds_out`
+        chosen = (conversation >> 40) % 10_000 < self._share * 10_000
         return chosen == (state == "trial")
 
-    def record(self, route: str, conversation: int, *, held_out: bool, cached_share: float) -> None:
-        """Takes in one answer's usage."""
-        arms = self._of(self._arms, route)
-        if arms is None:
-            return
-        arms[held_out].cost.add(conversation, min(1.0, max(0.0, cached_share)))
-        treated, alone = arms[0].cost, arms[1].cost
-        if not self._slots or min(alone.n, treated.n) < self._requests:
-            return
-        if treated.mean - alone.mean + 2 * _error(arms) < self._min_gain:
-            self._off.add(route)
-
-    def record_dedup(
-        self, route: str, conversation: int, *, deduplicated: bool, uncached: float
+    def record(
+        self, route: str, conversation: int, *, found: float, expected: float, ahead: float | None
     ) -> None:
-        """Takes in one answer's usage, of a request that repeats documents.
+        """Takes in one answer's usage, as shares of its prompt.
 
         Args:
             route: route of the request.
             conversation: hash of its beginning.
-            deduplicated: notes stand for the repeated ones.
-            uncached: tokens that had to be prefilled, for each byte received.
+            found: found in the cache, by the engine.
+            expected: expected there in the order that was sent.
+            ahead: by how much that is more than in the order received; None where it was left.
         """
-        arms = self._of(self._dedup, route)
-        if arms is not None:
-            arms[not deduplicated].cost.add(conversation, uncached)
-            self._judge_dedup(route)
+        of = self._of(route)
+        row = 1.0, expected, min(1.0, max(0.0, found))
+        of.products += np.outer(row, row)
+        if ahead is None:
+            return
+        of.ahead.add(conversation, ahead)
+        gain, error = of.gain()
+        if self._share and of.ahead.n >= self._requests and gain + 2 * error < self._min_gain:
+            of.off = True
 
     def record_outcome(
         self,
@@ -204,77 +245,37 @@ class GainGuard:
             deduplicated: notes stand for repeated ones; None where none is repeated.
             correct: the reported outcome.
         """
-        arms = self._of(self._arms, route)
-        if arms is not None:
-            arms[held_out].correct.add(conversation, float(correct))
-            if self._harms(arms):
-                self._off.add(route)
-                self._harmed.add(route)
-        dedup = self._of(self._dedup, route) if deduplicated is not None else None
-        if dedup is not None:
-            dedup[not deduplicated].correct.add(conversation, float(correct))
-            self._judge_dedup(route)
-
-    def _judge_dedup(self, route: str) -> None:
-        """Switches on with a gain and no harm; off with harm, or without a gain."""
-        treated, alone = self._dedup[route]
-        seen = min(treated.cost.n, alone.cost.n)
-        saved = alone.cost.mean - treated.cost.mean
-        error = _error((treated, alone))
-        heard = min(treated.correct.n, alone.correct.n) >= self._outcomes
-        if self._harms((treated, alone)):
-            self._dedup_state[route] = "off"
-        elif self._dedup_state.get(route) == "off":
+        of = self._of(route)
+        (of.moved.left if held_out else of.moved.changed).add(conversation, float(correct))
+        if of.moved.harms(self._outcomes):
+            of.off = of.harm = True
+        if deduplicated is None:
             return
-        elif seen >= self._requests and saved > 2 * error and heard:
-            self._dedup_state[route] = "on"
-        elif seen >= MAX_TRIAL * self._requests and saved <= 2 * error:
-            self._dedup_state[route] = "off"
+        (of.noted.changed if deduplicated else of.noted.left).add(conversation, float(correct))
+        if (harms := of.noted.harms(self._outcomes)) is not None:
+            of.dedup = "off" if harms or of.dedup == "off" else "on"
 
-    def _harms(self, arms: tuple[Arm, Arm]) -> bool:
-        """Whether the treated answers are worse than chance explains.
-
-        The error is that of equally good groups: 50 right answers of 50 have none of their own.
-        """
-        treated, alone = arms[0].correct, arms[1].correct
-        if min(treated.n, alone.n) < self._outcomes:
-            return False
-        share = (treated.mean * treated.n + alone.mean * alone.n) / (treated.n + alone.n)
-        error = (share * (1.0 - share) * (1.0 / treated.n + 1.0 / alone.n)) ** 0.5
-        return bool(treated.mean - alone.mean < -HARM_ERRORS * error)
-
-    @staticmethod
-    def _of(of_all: dict[str, tuple[Arm, Arm]], route: str) -> tuple[Arm, Arm] | None:
-        if route not in of_all and len(of_all) >= MAX_ROUTES:
-            return None
-        return of_all.setdefault(route, (Arm(), Arm()))
+    def _of(self, route: str) -> _Route:
+        if route not in self._routes and len(self._routes) >= MAX_ROUTES:
+            return _Route()
+        return self._routes.setdefault(route, _Route())
 
     def reset(self, route: str) -> None:
         """Forgets a route and switches it on again."""
-        self._off.discard(route)
-        self._harmed.discard(route)
-        self._arms.pop(route, None)
-        self._dedup.pop(route, None)
-        self._dedup_state.pop(route, None)
+        self._routes.pop(route, None)
 
     def gains(self) -> dict[str, RouteGain]:
         """The gains by route."""
         return {
-            route: RouteGain(
-                treated_share=treated.cost.mean,
-                left_alone_share=alone.cost.mean,
-                error=_error((treated, alone)),
-                seen=min(treated.cost.n, alone.cost.n),
-                off=route in self._off,
-                harm=route in self._harmed,
-                treated_correct=treated.correct.mean if treated.correct.n else None,
-                left_alone_correct=alone.correct.mean if alone.correct.n else None,
-                dedup=self._dedup_state.get(route, "trial"),
+            name: RouteGain(
+                gain=of.gain()[0],
+                error=of.gain()[1],
+                seen=of.ahead.n,
+                off=of.off,
+                harm=of.harm,
+                treated_correct=of.moved.changed.mean if of.moved.changed.n else None,
+                left_alone_correct=of.moved.left.mean if of.moved.left.n else None,
+                dedup=of.dedup,
             )
-            for route, (treated, alone) in self._arms.items()
+            for name, of in self._routes.items()
         }
-
-
-def _error(arms: tuple[Arm, Arm]) -> float:
-    """Standard error of the difference of two groups' costs."""
-    return math.sqrt(arms[0].cost.error_squared() + arms[1].cost.error_squared())

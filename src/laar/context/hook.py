@@ -51,7 +51,8 @@ class Receipt:
     held_out: bool
     document_bytes: int
     deduplicated: bool | None = None
-    received_bytes: int = 0
+    expected: float = 0.0  # share of the prompt, in the order sent
+    ahead: float = 0.0  # of the order received
     received: tuple[tuple[int, ...], ...] = ()
     seen: list[Seen] = field(default_factory=list)
 
@@ -66,10 +67,10 @@ class HookResult:
         permutation: received positions in sending order, for the first block of the last turn.
         documents: number of documents in the blocks of the last turn.
         document_bytes: their length.
-        matched_documents: leading ones that follow an order sent before.
-        predicted_hit_bytes: length of these, which the hook expects to be cached, before routing.
-        baseline_hit_bytes: the same for the order as received; when observing, against the bodies
-            really sent, so that the difference of the two is the hook's possible gain.
+        predicted_hit_bytes: length of the leading ones that follow an order sent before, so that
+            they may be cached; of a request that is left alone, in the order received.
+        baseline_hit_bytes: the same if all requests had been sent as received, so that the
+            difference of the two is the hook's gain.
         removed_bytes: text replaced by notes, notes deducted.
         shapes: shapes of the blocks of the last turn, each with its documents; ``unknown_...``
             where documents were announced in a shape that is not known.
@@ -83,7 +84,6 @@ class HookResult:
     permutation: tuple[int, ...] = ()
     documents: int = 0
     document_bytes: int = 0
-    matched_documents: int = 0
     predicted_hit_bytes: int = 0
     baseline_hit_bytes: int = 0
     removed_bytes: int = 0
@@ -114,7 +114,7 @@ class ContextHook:
             capacity_docs=s.capacity_docs,
             half_life_s=s.half_life_s,
         )
-        self._received = DocCache(s.capacity_docs)  # filled by observing only
+        self._received = DocCache(s.capacity_docs)
         self._memo = Memo()
         self._recurrences = Recurrences()
         self._sequences = Sequences()
@@ -249,6 +249,7 @@ class ContextHook:
             fit = self._cache_bytes * self._documents / self._document_bytes
             capacity = min(capacity, int(fit))
         self._index.resize(capacity)
+        self._received.resize(capacity)
 
     def record_usage(
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
@@ -259,16 +260,10 @@ class ContextHook:
         self._guard.record(
             receipt.route,
             receipt.conversation,
-            held_out=receipt.held_out,
-            cached_share=cached_tokens / prompt_tokens,
+            found=cached_tokens / prompt_tokens,
+            expected=receipt.expected,
+            ahead=None if receipt.held_out else receipt.ahead,
         )
-        if receipt.deduplicated is not None:
-            self._guard.record_dedup(
-                receipt.route,
-                receipt.conversation,
-                deduplicated=receipt.deduplicated,
-                uncached=(prompt_tokens - cached_tokens) / max(1, receipt.received_bytes),
-            )
 
     def record_outcome(self, receipt: Receipt, *, correct: bool) -> None:
         """Takes in whether an answer was right, for the guard."""
@@ -331,7 +326,7 @@ class ContextHook:
             recurrences=self._recurrences,
             sequences=self._sequences,
             guard=None if observe else self._guard,
-            received=self._received if observe else None,
+            received=self._received,
             scope=scope,
             route=route,
             now=now,
@@ -350,7 +345,8 @@ class ContextHook:
                 plan.held_out,
                 plan.document_bytes,
                 plan.deduplicated,
-                len(body),
+                plan.predicted_bytes / len(body),
+                (plan.predicted_bytes - plan.baseline_bytes) / len(body),
                 tuple(plan.received),
                 plan.seen,
             )
@@ -365,7 +361,6 @@ class ContextHook:
             permutation=plan.permutation,
             documents=plan.documents,
             document_bytes=plan.document_bytes,
-            matched_documents=plan.matched,
             predicted_hit_bytes=plan.predicted_bytes,
             baseline_hit_bytes=plan.baseline_bytes,
             removed_bytes=plan.removed_bytes,

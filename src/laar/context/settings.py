@@ -107,7 +107,7 @@ class ContextSettings:
     dedup: Dedup = "auto"
     """`exact` replaces a document whose full text occurs earlier in the same body with a note that
     points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all
-    but that share once the guard saw fewer tokens to prefill and no harm in reported outcomes.
+    but that share once reported outcomes show no harm.
     `off` never does."""
     max_body_bytes: Annotated[int, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body that is examined; 2 MiB are some 500,000 tokens."""
@@ -118,8 +118,8 @@ class ContextSettings:
     half_life_s: Annotated[float, Gt(0), Le(86_400)] = 600.0
     """Half-life of a document's popularity, in seconds."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """Share of conversations that stay as received, for comparison. 0 also switches the guard
-    off."""
+    """Share of conversations that stay as received, in windows, for comparison. 0 also switches
+    the guard off."""
 
     def __post_init__(self) -> None:
         """Raises SettingError for a value that cannot work."""

@@ -51,7 +51,6 @@ class TurnPlan:
     held_out: bool = False
     permutation: tuple[int, ...] = ()
     documents: int = 0
-    matched: int = 0
     document_bytes: int = 0
     predicted_bytes: int = 0
     baseline_bytes: int = 0
@@ -71,7 +70,7 @@ class Turn:
         recurrences: documents known without a shape; only read.
         sequences: whether their order means something; only read.
         guard: decides which requests are left alone; None leaves none.
-        received: orders as they came, where all of them are sent so (``observe``); else None.
+        received: a cache that all documents pass in the order they came in.
         scope: hash of tenant, route and model.
         route: name of the route, for the guard.
         now: seconds, monotonic.
@@ -84,7 +83,7 @@ class Turn:
     recurrences: Recurrences
     sequences: Sequences
     guard: GainGuard | None
-    received: DocCache | None
+    received: DocCache
     scope: int
     route: str
     now: float
@@ -278,18 +277,14 @@ class Turn:
                 left = as_received(block)
         start = xxhash.xxh3_64_intdigest(read(0, block.items[0].start))
         seed = hash((self.scope, before, start))
-        if may_move:
-            found = self.index.align(self.scope, seed, docs.live_keys, self.now)
-        else:
-            own_match = self.index.match(seed, docs.live_keys)
-            found = Alignment(tuple(range(len(live))), own_match, own_match)
         change = left
-        if not self._stays():
-            if own:
-                change = own
-            elif may_move and self._is_worth_its_note(block, docs, found):
+        if not self._stays() and own:
+            change = own
+        elif not self._plan.held_out and may_move:
+            found = self.index.align(self.scope, seed, docs.live_keys, self.now)
+            if self._is_worth_its_note(block, docs, found):
                 change = Change(block, _whole(live, found.permutation, repeated), repeated)
-        self._count(change, docs, seed, found, is_known=own is not None)
+        self._count(change, docs, seed)
         return change
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
@@ -309,22 +304,16 @@ class Turn:
         gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
-    def _count(
-        self, change: Change, docs: _Documents, seed: int, found: Alignment, *, is_known: bool
-    ) -> None:
+    def _count(self, change: Change, docs: _Documents, seed: int) -> None:
         """Adds a block to the plan: its order as sent, and the hits to expect from it."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
         order = tuple([docs.keys[i] for i in sent])
-        # The hits in the order chosen; also for a request that is left alone.
-        matched = sent[: self.index.match(seed, order)] if is_known else docs.matched(found)
-        baseline = found.baseline
-        if self.received is not None:  # the index holds orders that were not sent
-            baseline = max(0, self.received.put((seed, *docs.live_keys)) - 1)
+        matched = sent[: self.index.match(seed, order)]
+        baseline = max(0, self.received.put((seed, *docs.live_keys)) - 1)
         if not plan.orders:
             plan.permutation = change.order
         plan.orders.append((seed, order))
-        plan.matched += len(matched)
         plan.predicted_bytes += docs.bytes(matched)
         plan.baseline_bytes += docs.bytes(docs.live[:baseline])
         plan.document_bytes += sum(docs.sizes)
@@ -359,7 +348,7 @@ class Turn:
         first = next((text for text in self._texts if text.role == "user"), self._texts[0])
         conversation = hash((self.scope, xxhash.xxh3_64_intdigest(first.value.encode())))
         self._plan.conversation = conversation
-        self._control = guard.holds_out(conversation)
+        self._control = guard.holds_out(self.route, conversation)
         if settings.dedup == "auto":
             self._dedups = guard.dedups(self.route, conversation)
 

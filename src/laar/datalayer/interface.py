@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from laar.core.endpoints import Reading
 from laar.core.membership import EndpointSpec, Served
-from laar.prefix.tokens import Stored
+
+if TYPE_CHECKING:
+    from laar.prefix.tokens import Stored
 
 Clock = Callable[[], float]
 """Monotonic seconds."""

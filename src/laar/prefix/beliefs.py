@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,10 @@ from laar.prefix.density import Density
 from laar.prefix.evictions import Evictions
 from laar.prefix.index import PrefixIndex, Receipt
 from laar.prefix.lengths import PromptLengths
-from laar.prefix.tokens import Stored, TokenBlocks
+from laar.prefix.templates import TOOLS, Templates
+
+if TYPE_CHECKING:
+    from laar.prefix.tokens import Stored, TokenBlocks
 
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
@@ -41,8 +45,13 @@ class Prompt(Protocol):
     """The parts of a request that make its prefix."""
 
     @property
+    def model(self) -> str:
+        """The model's name, by which its chat template is known."""
+        ...
+
+    @property
     def spans(self) -> Sequence[str]:
-        """The prompt's text in the order the engine will see it."""
+        """The prompt's texts in the order of most templates: system prompt, tools, messages."""
         ...
 
     @property
@@ -104,12 +113,19 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
-        self.blocks_held = TokenBlocks()
+        self.templates = Templates()
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
         self._slots = 0
         self._lengths = PromptLengths()
         self.watcher: PrefixWatcher | None = None
+
+    @cached_property
+    def blocks_held(self) -> TokenBlocks:
+        """The blocks that engines publish; most publish none."""
+        from laar.prefix.tokens import TokenBlocks
+
+        return TokenBlocks()
 
     def look_up(
         self,
@@ -130,21 +146,32 @@ class PrefixBeliefs:
             capacity: number of slots.
             now: monotonic seconds.
         """
-        chain, text = self._read(prompt, weights)
+        template = self.templates.of(prompt.model, models)
+        spans = template.arranged(prompt.spans)
+        chain, text = self._read(prompt, weights, spans)
+        if TOOLS in prompt.spans:
+            chain.others = tuple(
+                self._read(prompt, weights, each.arranged(prompt.spans))[0].hashes
+                for each in self.templates.to_learn(prompt.model, models)
+            )
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
         shares = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
-        return PrefixMatch(chain, tokens, shares, demand, self.again(chain, shares, now))
+        again = self.again(chain, shares, now)
+        shares = template.by_tokens(shares, spans, chain.total_bytes)
+        return PrefixMatch(chain, tokens, shares, demand, again)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
         """Hash the prompt; other salts and other weights share nothing."""
-        return self._read(prompt, weights)[0]
+        return self._read(prompt, weights, prompt.spans)[0]
 
-    def _read(self, prompt: Prompt, weights: str) -> tuple[Chain, bytes | None]:
-        """Return the prompt's hashes, and its text where there is one."""
-        text = "".join(prompt.spans).encode("utf-8", "surrogatepass")
+    def _read(
+        self, prompt: Prompt, weights: str, spans: Sequence[str]
+    ) -> tuple[Chain, bytes | None]:
+        """Return the hashes of the prompt, of these texts, and its text where there is one."""
+        text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
         return self._hasher.chain_of(text, salt), text
 
@@ -153,7 +180,7 @@ class PrefixBeliefs:
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
-        if self.blocks_held.texts:
+        if "blocks_held" in vars(self) and self.blocks_held.texts:
             self.blocks_held.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
         return shares
 
@@ -221,6 +248,8 @@ class PrefixBeliefs:
             prompt_tokens: the reported length; 0 without a report.
             model: the model that reported it; empty for a report that teaches no length.
         """
+        if receipt.chain.others:
+            self.templates.learn(model, receipt.slot, receipt.chain, share)
         if prompt_tokens > 0 and model:
             self._lengths.learn(receipt.chain, model, prompt_tokens)
         if self.index.settle(receipt, share) and prompt_tokens > 0 and receipt.chain.total_bytes:
@@ -230,7 +259,8 @@ class PrefixBeliefs:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot."""
-        self.blocks_held.drop(slot)
+        if "blocks_held" in vars(self):
+            self.blocks_held.drop(slot)
         self._roots.pop(slot, None)
         self._density.drop(slot)
         if slot < self._slots:
@@ -299,7 +329,7 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """A slot's engine was seen to have restarted, at that time by its clock."""
-        if self.blocks_held.restarted(slot, started_s):
+        if "blocks_held" in vars(self) and self.blocks_held.restarted(slot, started_s):
             return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)

@@ -92,12 +92,15 @@ class Chain:
         total_bytes: length of the prompt in UTF-8, the partial last block included.
         grid: the grid by which it was cut.
         weighed: how its length was estimated; None where there was no text to do so.
+        others: hashes of the same prompt as other chat templates arrange it, to learn which is
+            its model's.
     """
 
     hashes: array[int]
     total_bytes: int
     grid: Grid = GROWING
     weighed: Weighed | None = None
+    others: tuple[array[int], ...] = ()
 
     def __len__(self) -> int:
         return len(self.hashes)

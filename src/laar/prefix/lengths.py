@@ -36,6 +36,8 @@ MESSAGE = "\x1e"
 """Begins the role of a message among a prompt's texts."""
 DIGEST = "\x1d"
 """Begins the digest of a part that is no text, such as an image."""
+FILLER = "\x1f"
+"""Makes a digest as long as a text of as many tokens; has no tokens of its own."""
 _MESSAGE, _DIGEST = MESSAGE.encode(), DIGEST.encode()
 
 MAX_KNOWN = 20_000

@@ -15,7 +15,8 @@ import orjson
 import xxhash
 
 from laar.core.request import Api
-from laar.prefix.lengths import DIGEST, MESSAGE
+from laar.prefix.lengths import DIGEST, FILLER, MESSAGE
+from laar.prefix.templates import TOOLS
 
 MAX_SPANS = 20_000
 """Texts of a prompt that are looked at one by one, 10 ms; a long conversation has a thousand."""
@@ -25,6 +26,9 @@ MAX_NESTED = 4
 
 _EMBEDDING_CHARS = 8192 * 4 // 3
 """A token's embedding in base64: 4,096 numbers of 16 bits, as an 8B model has them."""
+
+_IMAGE_CHARS = 2400
+"""An image among other text: about 600 tokens."""
 
 _SYSTEM = ("system", "developer")
 
@@ -82,8 +86,12 @@ class Spans:
         self.add([digest * times])
 
     def json(self, value: object) -> None:
-        """Add anything structured that engines render into the prompt, such as tools."""
+        """Add anything structured that engines render into the prompt, such as calls of tools."""
         self.add([self._rendered(value).decode()])
+
+    def tools(self, value: object) -> None:
+        """Add the tools."""
+        self.add([TOOLS, self._rendered(value).decode()])
 
     def _texts(self, content: object, level: int = 0) -> Iterator[str]:
         """Yield the texts of a message's content; parts that are no text stand as their digest."""
@@ -107,7 +115,8 @@ class Spans:
                     else:
                         if "cache_control" in part:  # a mark for the API, which moves turn by turn
                             part = {key: part[key] for key in part if key != "cache_control"}
-                        yield f"{DIGEST}{xxhash.xxh3_128_hexdigest(self._rendered(part))}"
+                        digest = xxhash.xxh3_128_hexdigest(self._rendered(part))
+                        yield f"{DIGEST}{digest}".ljust(_IMAGE_CHARS, FILLER)
 
     def _rendered(self, value: object) -> bytes:
         try:
@@ -127,21 +136,20 @@ def _chat(document: dict[str, Any], spans: Spans) -> None:
     system = document.get("system")  # Anthropic keeps it beside the messages
     if system is not None:
         spans.message("system", _without_attribution(system))
-    # Templates render tools behind the system prompt (Qwen, Llama, Hermes, gpt-oss), so two users
-    # of one agent whose system prompts differ at their top share nothing, however long its tools.
+    # Where most templates render tools: behind the system prompt (`laar.prefix.templates`).
     tools = document.get("tools")
     for message in messages:
         if not isinstance(message, dict):
             raise UnknownPromptError
         role = message.get("role")
         if tools and role not in _SYSTEM:
-            spans.json(tools)
+            spans.tools(tools)
             tools = None
         spans.message(role, message.get("content"))
         if calls := message.get("tool_calls"):
             spans.json(calls)
     if tools:
-        spans.json(tools)
+        spans.tools(tools)
 
 
 _ATTRIBUTION = "x-anthropic-billing-header:"
@@ -214,7 +222,7 @@ def _responses(document: dict[str, Any], spans: Spans) -> None:
     if isinstance(instructions, str):
         spans.message("system", instructions)
     if tools := document.get("tools"):
-        spans.json(tools)
+        spans.tools(tools)
     if isinstance(given, str):
         spans.message("user", given)
         return

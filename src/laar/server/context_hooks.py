@@ -293,12 +293,11 @@ class ContextHooks:
                 "POST /context/reset switches it on again",
             )
             return
-        measured = {name: tally.groups[name].cached_share.mean for name in ("hook", "control")}
         self._problems.report(
             f"context {tally.name}",
             "switched itself off: reordering does not pay here. "
-            f"Cached share of the prompt {measured['hook']:.3f} with the hook, "
-            f"{measured['control']:.3f} without; POST /context/reset switches it on again",
+            f"Cached share of the prompt {tally.groups['hook'].cached_share.mean:.3f}, "
+            f"{gain.gain:+.3f} of it by the hook; POST /context/reset switches it on again",
         )
 
     def awaits_outcome(self, decision: str, ordering: Ordering, receipt: Receipt) -> None:

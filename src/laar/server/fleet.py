@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from laar.core.endpoints import EndpointTable, Reading
 from laar.core.membership import EndpointSpec, Served
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.prefix.tokens import Stored
 from laar.server.cluster_rules import ClusterRules
 from laar.server.envoy_file import EnvoyFile
 from laar.server.own_names import WAIT_S, OwnNames
@@ -21,6 +20,7 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.objects import Rewrite
+    from laar.prefix.tokens import Stored
 
 GATHER_S = 0.5
 """How long lists of names are gathered after one was taken: each change of names takes time in

@@ -220,6 +220,14 @@ class Picker:
             problems=self.problems,
         )
 
+    async def ask_templates(self) -> None:
+        """Ask for the chat templates of the models, until cancelled."""
+        if self.prefixes is not None:
+            from laar.server.tokenized import TemplateProbes
+
+            tokenizers = {} if self.tokenized is None else self.tokenized.tokenizers
+            await TemplateProbes(self.prefixes, self.table, tokenizers).run()
+
     def _director(self) -> Director:
         routing = self.settings.routing
         return Director(

@@ -6,6 +6,9 @@ the blocks, the prompt is known (`laar.prefix.tokens`), and the next turn is mat
 models whose endpoints publish events take part.
 
 Nothing waits for this. What does not fit in the queue is left to the text index.
+
+Each model's tokenizer, or one of its engines, is also asked once where its chat template puts a
+prompt's parts (`laar.prefix.probing`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from laar.datalayer.tokenizing import LocalTokenizer, ask_engine, ids_given
 from laar.errors import SettingError
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.blocks import Chain
+from laar.prefix.probing import PROBES, template_of
 from laar.prefix.tokens import TokenIds, hash_blocks, root
 from laar.telemetry.problems import Problems
 
@@ -47,6 +51,9 @@ CHECK_S = 0.5
 ASK_TIMEOUT_S = 10.0
 MISTAKES = 20
 """Prompts of a model in a row that no endpoint holds, before that is reported."""
+
+PROBE_EVERY_S = 10.0
+"""Until models that are new, or whose engines did not answer, are asked for their template."""
 
 _LOG = logging.getLogger(__name__)
 _READ = frozenset({Api.CHAT, Api.COMPLETIONS})
@@ -94,7 +101,7 @@ class TokenizedPrompts:
     ) -> None:
         self._blocks = prefixes.blocks_held
         self._table = table
-        self._tokenizers = tokenizers
+        self.tokenizers = tokenizers
         self._ask_engines = ask_engines
         self._clock = clock
         self._problems = problems
@@ -117,7 +124,7 @@ class TokenizedPrompts:
             return
         if request.api not in _READ or not self._blocks.sizes(model):
             return
-        if model not in self._tokenizers and not self._ask_engines:
+        if model not in self.tokenizers and not self._ask_engines:
             return
         size = len(body)
         if (
@@ -184,7 +191,7 @@ class TokenizedPrompts:
         self, prompt: _Prompt, session: aiohttp.ClientSession, thread: ThreadPoolExecutor
     ) -> None:
         source = f"tokens {prompt.model}"
-        sizes, tokenizer = self._blocks.sizes(prompt.model), self._tokenizers.get(prompt.model)
+        sizes, tokenizer = self._blocks.sizes(prompt.model), self.tokenizers.get(prompt.model)
         run = asyncio.get_running_loop().run_in_executor
         try:
             document = await run(thread, _read, prompt.body)
@@ -235,6 +242,63 @@ class TokenizedPrompts:
     def known_blocks(self) -> int:
         """Return the number of KV blocks that endpoints hold, by their KV events."""
         return self._blocks.blocks
+
+
+class TemplateProbes:
+    """Asks for the chat template of each model.
+
+    Args:
+        prefixes: gets the templates.
+        table: the endpoints.
+        tokenizers: local tokenizers by model; these are asked first.
+    """
+
+    def __init__(
+        self,
+        prefixes: PrefixBeliefs,
+        table: EndpointTable,
+        tokenizers: Mapping[str, LocalTokenizer],
+    ) -> None:
+        self._told = prefixes.templates.told
+        self._table = table
+        self._tokenizers = tokenizers
+        self._refused: set[str] = set()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        headers = {"content-type": "application/json", "user-agent": "laar-templates"}
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        async with visiting_session(timeout, headers=headers) as session:
+            while True:
+                specs = [spec for spec in self._table.specs() if spec.models and spec.generates]
+                self._refused &= {spec.address for spec in specs}
+                for spec in specs:
+                    if spec.models[0] not in self._told and spec.address not in self._refused:
+                        await self._ask(spec, session)
+                await asyncio.sleep(PROBE_EVERY_S)
+
+    async def _ask(self, spec: EndpointSpec, session: aiohttp.ClientSession) -> None:
+        model = spec.models[0]
+        tokenizer, none = self._tokenizers.get(model), Chain(array("Q"), 0)
+        found: list[TokenIds | None] = []
+        try:
+            for probe in PROBES:
+                if tokenizer is not None:
+                    ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe, none)
+                else:
+                    ids = await ask_engine(session, spec.address, Api.CHAT, probe, model)
+                found.append(ids)
+        except (aiohttp.ClientError, OSError):  # it may start, or be restarted
+            return
+        except ValueError:  # it has no such path, or the template takes no such chat
+            pass
+        known = [ids for ids in found if ids is not None and len(ids)]
+        if len(known) < len(PROBES):
+            self._refused.add(spec.address)
+            return
+        template = template_of(known)
+        self._told.update(dict.fromkeys(spec.models, template))
+        _LOG.info("%s: chat template %s", model, template)
 
 
 def read_tokenizers(paths: Mapping[str, Path]) -> dict[str, LocalTokenizer]:

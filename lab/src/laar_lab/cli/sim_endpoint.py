@@ -35,6 +35,9 @@ def sim_endpoint(
     fleet: Annotated[
         Path | None, typer.Option(help="Fleet file (YAML). Default: the one that comes with laar.")
     ] = None,
+    template: Annotated[
+        str, typer.Option(help="Chat template: plain, qwen3, llama3.1, mistral or gpt-oss.")
+    ] = "plain",
     time_scale: Annotated[
         float, typer.Option(help="Real seconds per simulated second; 0.05 is twenty times faster.")
     ] = 1.0,
@@ -85,6 +88,7 @@ def sim_endpoint(
                 profile=profile,
                 fleet_model=fleet_model,
                 fleet=fleet,
+                template=template,
                 time_scale=time_scale,
                 round_trip_s=round_trip,
                 prefix_caching=prefix_caching,

@@ -16,8 +16,8 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
-from laar.context.formats.jsonspans import MAX_STEPS, Path, spans_of
+from laar.context.blocks import Block, Limits, Refused, Span, block_of
+from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
 LISTS = (
@@ -92,7 +92,7 @@ def scan(text: str, limits: Limits) -> list[Block]:
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return _lines(text, limits)
+        return []
     if not isinstance(value, dict | list):
         return []
     return _blocks(text, value, limits, announced=True)
@@ -178,48 +178,6 @@ def _count_up(elements: Sequence[_Json], name: str) -> bool:
     return len(numbers) == len(elements) and all(
         isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers)
     )
-
-
-def _lines(text: str, limits: Limits) -> list[Block]:
-    """Elements on lines of their own, without a list around them.
-
-    Raises:
-        Refused: there are too many.
-    """
-    if text.count("\n") > limits.most * MAX_MARKS or text.count('"') > MAX_STEPS:
-        return []
-    spans: list[Span] = []
-    elements: list[_Json] = []
-    at = 0
-    for line in text.splitlines(keepends=True):
-        start, end = at + len(line) - len(line.lstrip()), at + len(line.rstrip())
-        at += len(line)
-        if start >= end:
-            continue
-        try:
-            element: _Json = orjson.loads(text[start:end])
-        except orjson.JSONDecodeError:
-            return []
-        elements.append(element)
-        if not isinstance(element, dict) or not (sub := _text_field(element)):
-            return []
-        first, last = spans_of(text[start:end], element, [sub])[sub]
-        spans.append((start, end, start + first + 1, start + last - 1))
-    if len(spans) < limits.least or not _own_texts(elements, known=False, announced=True):
-        return []
-    if len(spans) > limits.most:
-        raise Refused(Reason.TOO_MANY)
-    named = [_names(element) for element in elements if isinstance(element, dict)]
-    block = block_of(
-        text,
-        spans,
-        spans[-1][1],
-        names=named,
-        relabel=limits.relabel,
-        quoted=True,
-        shape="json_lines",
-    )
-    return [block]
 
 
 def _path(value: dict[str, _Json]) -> tuple[str, ...]:

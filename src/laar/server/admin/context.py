@@ -174,14 +174,12 @@ def _measured(ordering: Ordering) -> dict[str, object]:
     """Gain and success rates that the guard has seen, and the state of de-duplication."""
     gain = ordering.hook.gains().get(ordering.rule.name)
     setting = ordering.rule.hook.dedup
-    hook, control = (ordering.tally.groups[name].ttft_s for name in ("hook", "control"))
     seen = gain.seen if gain else 0
     return {
         "requests_seen": seen,
         "gain": {
-            "cached_share": gain.treated_share - gain.left_alone_share if gain and seen else None,
+            "cached_share": gain.gain if gain and seen else None,
             "two_errors": 2 * gain.error if gain and seen else None,
-            "ttft_saved_s": control.mean - hook.mean if hook.n and control.n else None,
         },
         "correct": gain.treated_correct if gain else None,
         "correct_as_received": gain.left_alone_correct if gain else None,

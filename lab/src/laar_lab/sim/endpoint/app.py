@@ -192,12 +192,12 @@ class EndpointApp:
             return Reset(self._sockets)
         body = read_body(body_type, raw)
         serving.check_model(body.model)
-        ask = body.ask()
+        ask = body.ask(self._settings.template)
         if (priority := request.headers.get(PRIORITY, "")).lstrip("-").isdecimal():
             ask = replace(ask, priority=int(priority))
         if isinstance(body, ResponsesBody) and body.previous_response_id is not None:
             earlier = serving.stored.earlier(body.previous_response_id)
-            ask = replace(ask, prompt=body.continuing(earlier))
+            ask = replace(ask, prompt=body.continuing(earlier, self._settings.template))
         room = serving.room(ask)
         stream = bool(body.stream)
         reply = reply_type(self._head(request, body))
@@ -319,7 +319,7 @@ class EndpointApp:
     async def _tokenize(self, request: Request) -> Response:
         body = read_body(TokenizeBody, await request.body())
         self._serving.check_model(body.model)
-        ids = body.ids().tolist()
+        ids = body.ids(self._settings.template).tolist()
         longest = self._settings.max_model_len
         return _json(
             {"count": len(ids), "max_model_len": longest, "tokens": ids, "token_strs": None}

@@ -1,29 +1,36 @@
 """Reads request bodies of the APIs that vLLM serves into one form, an `Ask`.
 
-Unknown fields are ignored, as vLLM does. A chat is rendered with a small template of its own (role
-marker, content, tools as JSON behind the system prompt, as Qwen's and Llama's templates have them),
-so that parts a picker must see (tools, roles) change the prompt.
-Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly.
+Unknown fields are ignored, as vLLM does. A chat is rendered by one of `templates`, the plain one
+unless the endpoint has another, so that parts a picker must see (tools, roles) change the prompt.
+Images and several answers (`n` above 1) are refused with a 400 rather than served wrongly; but for
+images where the endpoint has a model's template.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 import orjson
+import xxhash
 from pydantic import BaseModel, Field, ValidationError
 
 from laar_lab.sim.endpoint.errors import ApiError
+from laar_lab.sim.endpoint.templates import Turn, render
 from laar_lab.sim.endpoint.tokenizer import VOCABULARY, TokenIds, token_ids
-from laar_lab.tokens import count_tokens
+from laar_lab.tokens import ASCII_PER_TOKEN, count_tokens
 
 _Int64 = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 _Limit = Annotated[int, Field(ge=1)]
 _TokenId = Annotated[int, Field(ge=0, lt=VOCABULARY)]
 _Text = str | list[str] | list[_TokenId] | list[list[_TokenId]]
+
+PLAIN = "plain"
+
+IMAGE_TOKENS = 600
+"""Tokens of an image: some 0.5 megapixels in Qwen2.5-VL's patches of 28 by 28."""
 
 COMPLETION_TOKENS = 16
 """Answer length of a completion that sets no limit: OpenAI's default, which vLLM keeps."""
@@ -89,20 +96,20 @@ class GenerationBody(BaseModel):
     cache_salt: str | None = None
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
 
-    def to_prompt(self) -> Prompt:
-        """The prompt as the engine reads it."""
+    def to_prompt(self, template: str = PLAIN) -> Prompt:
+        """The prompt as an engine with this template reads it."""
         raise NotImplementedError
 
     def limit(self) -> tuple[int | None, str]:
         """The limit on the answer's tokens, and the field that sets it."""
         raise NotImplementedError
 
-    def ask(self) -> Ask:
+    def ask(self, template: str = PLAIN) -> Ask:
         """The request in the common form."""
         limit, field = self.limit()
         deadline = (self.vllm_xargs or {}).get("ttft_deadline_ms")
         return Ask(
-            prompt=self.to_prompt(),
+            prompt=self.to_prompt(template),
             max_tokens=limit,
             max_tokens_field=field,
             fixed_length=self.ignore_eos,
@@ -118,24 +125,26 @@ class _Part(BaseModel):
     name: str | None = None
     input: object = None
     content: str | list[_Part] | None = None
+    image_url: object = None
 
 
 class _Message(BaseModel):
     role: str = "user"
     content: str | list[_Part] | None = None
+    tool_calls: list[Any] | None = None
 
 
 class ChatBody(GenerationBody):
     """``/v1/chat/completions``."""
 
     messages: Annotated[list[_Message], Field(min_length=1)]
-    tools: list[object] | None = None
+    tools: list[Any] | None = None
     max_tokens: _Limit | None = None
     max_completion_tokens: _Limit | None = None
 
-    def to_prompt(self) -> Prompt:
-        """Tools, then all messages."""
-        return _chat(self.messages, tools=self.tools)
+    def to_prompt(self, template: str = PLAIN) -> Prompt:
+        """All messages and the tools."""
+        return _chat(template, self.messages, tools=self.tools)
 
     def limit(self) -> tuple[int | None, str]:
         """The newer field wins."""
@@ -150,7 +159,7 @@ class CompletionBody(GenerationBody):
     prompt: _Text
     max_tokens: _Limit | None = None
 
-    def to_prompt(self) -> Prompt:
+    def to_prompt(self, template: str = PLAIN) -> Prompt:
         """The one prompt.
 
         Raises:
@@ -171,19 +180,19 @@ class ResponsesBody(GenerationBody):
 
     input: str | list[_Message]
     instructions: str | None = None
-    tools: list[object] | None = None
+    tools: list[Any] | None = None
     max_output_tokens: _Limit | None = None
     previous_response_id: str | None = None
     store: bool = True
 
-    def to_prompt(self) -> Prompt:
+    def to_prompt(self, template: str = PLAIN) -> Prompt:
         """Instructions are a system message, a plain input a user's."""
         turns = [_Message(content=self.input)] if isinstance(self.input, str) else self.input
-        return _chat(turns, system=self.instructions, tools=self.tools)
+        return _chat(template, turns, system=self.instructions, tools=self.tools)
 
-    def continuing(self, earlier: str) -> Prompt:
+    def continuing(self, earlier: str, template: str = PLAIN) -> Prompt:
         """The prompt behind a stored exchange."""
-        own = self.to_prompt()
+        own = self.to_prompt(template)
         return Prompt.of_text(earlier + own.text, own.question)
 
     def limit(self) -> tuple[int | None, str]:
@@ -207,17 +216,17 @@ class MessagesBody(GenerationBody):
 
     messages: Annotated[list[_Message], Field(min_length=1)]
     system: str | list[_Part] | None = None
-    tools: list[object] | None = None
+    tools: list[Any] | None = None
     max_tokens: _Limit
 
-    def to_prompt(self) -> Prompt:
+    def to_prompt(self, template: str = PLAIN) -> Prompt:
         """The system text, then all messages."""
         system = self.system
         if isinstance(system, str):
             system = _without_attribution(system)
         elif system:
             system = [_Part(text=_without_attribution(part.text or "")) for part in system]
-        return _chat(self.messages, system=system, tools=self.tools)
+        return _chat(template, self.messages, system=system, tools=self.tools)
 
     def limit(self) -> tuple[int | None, str]:
         """`max_tokens`, which this API demands."""
@@ -242,10 +251,13 @@ class TokenizeBody(BaseModel):
     model: str | None = None
     prompt: str | None = None
     messages: list[_Message] | None = None
+    tools: list[Any] | None = None
 
-    def ids(self) -> TokenIds:
+    def ids(self, template: str = PLAIN) -> TokenIds:
         """The tokens the same prompt would have."""
-        return _chat(self.messages).ids() if self.messages else token_ids(self.prompt or "")
+        if not self.messages:
+            return token_ids(self.prompt or "")
+        return _chat(template, self.messages, tools=self.tools).ids()
 
 
 _Body = TypeVar("_Body", bound=BaseModel)
@@ -284,39 +296,35 @@ def _prompts(value: _Text) -> list[Prompt]:
 
 
 def _chat(
+    template: str,
     messages: Sequence[_Message],
     *,
     system: str | list[_Part] | None = None,
-    tools: Iterable[object] | None = None,
+    tools: Sequence[Any] | None = None,
 ) -> Prompt:
-    rendered = []
-    shown = f"<|tools|>\n{orjson.dumps(list(tools)).decode()}\n" if tools else ""
-    if system:
-        rendered.append(f"<|system|>\n{_flat(system)}\n")
-    users = []
-    for message in messages:
-        if message.role not in {"system", "developer"}:
-            rendered.append(shown)
-            shown = ""
-        text = _flat(message.content)
-        rendered.append(f"<|{message.role}|>\n{text}\n")
-        if message.role == "user":
-            users.append(text)
-    rendered += [shown, "<|assistant|>\n"]
-    return Prompt.of_text("".join(rendered), "\n\n".join(users))
+    sees = template != PLAIN
+    turns = [Turn("system", _flat(system, sees))] if system else []
+    for each in messages:
+        calls = each.tool_calls if sees and each.tool_calls else ()
+        turns.append(Turn(each.role, _flat(each.content, sees), calls))
+    users = [turn.text for turn in turns if turn.role == "user"]
+    return Prompt.of_text(render(template, turns, tools or ()), "\n\n".join(users))
 
 
-def _flat(content: str | list[_Part] | None) -> str:
+def _flat(content: str | list[_Part] | None, sees: bool) -> str:
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(map(_part_text, content))
+    return "".join(_part_text(part, sees) for part in content)
 
 
-def _part_text(part: _Part) -> str:
+def _part_text(part: _Part, sees: bool) -> str:
     if part.type == "tool_use":
         return orjson.dumps({"name": part.name, "arguments": part.input}).decode()
     if part.type == "tool_result":
-        return _flat(part.content)
+        return _flat(part.content, sees)
+    if part.text is None and sees and part.image_url is not None:
+        digest = xxhash.xxh3_64_hexdigest(orjson.dumps(part.image_url))
+        return f"{digest:>{ASCII_PER_TOKEN * 3}}" * (IMAGE_TOKENS // 3)
     if part.text is None:
         raise ApiError(400, "this model reads text only", param="messages")
     return part.text

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from laar.errors import SettingError
 from laar_lab.sim.endpoint.faults import Fault
+from laar_lab.sim.endpoint.templates import TEMPLATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class EndpointSettings:
         fleet_model: a model of the fleet: its speed, and its accuracy on key-value look-ups. None:
             answers are a fixed text.
         fleet: path of a fleet file; None for the one that comes with the package.
+        template: how chats are rendered, by name (`laar_lab.sim.endpoint.templates`).
         time_scale: real seconds for each of the engine's; 0.05 runs twenty times faster than the
             hardware it imitates. Durations on the metrics page are real ones.
         round_trip_s: real seconds that every answer comes later, metrics and health included, as if
@@ -74,6 +76,7 @@ class EndpointSettings:
     profile: str = "qwen2.5-7b-a100"
     fleet_model: str | None = None
     fleet: Path | None = None
+    template: str = "plain"
     time_scale: float = 1.0
     round_trip_s: float = 0.0
     max_model_len: int = 131_072
@@ -97,6 +100,8 @@ class EndpointSettings:
         """
         if not all(self.names):
             raise SettingError("model, served_names: a name is empty")
+        if self.template not in TEMPLATES:
+            raise SettingError(f"template: {self.template!r} is none of {', '.join(TEMPLATES)}")
         if not 0 < self.time_scale < float("inf"):
             raise SettingError(f"time_scale: {self.time_scale} must be above 0")
         if not 0 <= self.round_trip_s < 60:

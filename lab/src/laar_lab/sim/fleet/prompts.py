@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -112,7 +113,9 @@ class BlockPrefixes(PrefixBeliefs):
         """See the class."""
         return {}
 
-    def _read(self, prompt: Asked, weights: str) -> tuple[Chain, bytes | None]:
+    def _read(
+        self, prompt: Asked, weights: str, spans: Sequence[str]
+    ) -> tuple[Chain, bytes | None]:
         """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
         assert isinstance(prompt, Request)
         hashes = array("Q")
