@@ -286,7 +286,7 @@ class TemplateProbes:
                 if tokenizer is not None:
                     ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe, none)
                 else:
-                    ids = await ask_engine(session, spec.address, Api.CHAT, probe, model)
+                    ids = await ask_engine(session, spec, Api.CHAT, probe, model)
                 found.append(ids)
         except (aiohttp.ClientError, OSError):  # it may start, or be restarted
             return
