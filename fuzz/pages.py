@@ -35,8 +35,6 @@ from laar.protocol.sessions import SESSION
 from laar.server.extproc.messages import event_of
 from laar.settings import Settings
 from laar.sharing.batches import Unreadable, read_batch
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
 from laar.wire import ext_proc_pb2 as pb
 
 __all__ = [
@@ -286,9 +284,7 @@ def _sample_artifact() -> bytes:
                     held_out=None,
                 )
             },
-            retry=RetryTerms(
-                per_failure=-0.1, pairs=[], brier_unconditional=None, brier=None, attempts=0
-            ),
+            retry=RetryTerms(difficulty=1.0),
         ).dump()
     return _sample
 
@@ -319,17 +315,14 @@ _STATE = orjson.dumps(
             "cells": [["m", "en", 4096, "code", 3.0, 5.0, 1.0, 0.5]],
         },
         "tokens": [["m", "en", 3.5, 20.0]],
-        "tuner": None,
     }
 )
-_TUNER = TunerSettings(bounds={"k_rtt": (0.1, 10.0), "k_queue": (0.1, 10.0)})
 
 
 def state(data: bytes) -> None:
     """A saved state is taken up as far as it makes sense, and can be saved again."""
     choices = Choices(data)
-    fuzzed = Tuner(_TUNER, dict.fromkeys(_TUNER.bounds, 1.0)).state_dict()
-    text = _mutated(choices, orjson.dumps({**orjson.loads(_STATE), "tuner": fuzzed}))
+    text = _mutated(choices, _STATE)
     if choices.number(4) == 3:
         text = choices.rest()
     try:
@@ -347,14 +340,6 @@ def state(data: bytes) -> None:
     again = orjson.loads(orjson.dumps({"o": online.state(102.0), "t": tokens.state()}))
     assert OnlineOutcomes().restore(again["o"], 103.0) <= len(online)
     online.observe("m", features, True, 104.0, prior=0.5)
-    try:
-        climb = Tuner.from_state(_TUNER, saved.get("tuner"))
-    except SettingError:
-        return
-    for name, weight in climb.weights(1.0).values.items():
-        floor, cap = _TUNER.bounds[name]
-        assert floor <= weight <= cap
-    orjson.dumps(climb.export())
 
 
 _BATCH = orjson.dumps(

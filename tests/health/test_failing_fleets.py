@@ -40,7 +40,6 @@ def sound():
         pytest.param(refuses(500, since=5.0), 3, id="500 after a while"),
         pytest.param(refuses(503, share=0.5), 6, id="every second"),
         pytest.param(error_event(), 3, id="error event"),
-        pytest.param(error_event(since=5.0), 4, id="error event after a while"),
         pytest.param(refuses(401), 4, id="401 of one replica"),
         pytest.param(refuses(404, since=5.0), 5, id="404 of one replica"),
         pytest.param(refuses(429, retry_after_s=2.0), 7, id="429"),

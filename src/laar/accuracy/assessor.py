@@ -82,37 +82,23 @@ class Assessment:
 
 
 class RequestText(Protocol):
-    """The parts of a request that estimates are made from."""
+    """The parts of a request that estimates are made from.
 
-    @property
-    def question(self) -> str:
-        """The last user message."""
-        ...
+    Attributes:
+        question: the last user message.
+        system: head of the system prompt.
+        marks: marks of the body's shape.
+        chars: characters of the complete prompt.
+        task: the client's name for the task; empty to detect.
+        tenant: the tenant, among whom task names are shared out.
+    """
 
-    @property
-    def system(self) -> str:
-        """Head of the system prompt."""
-        ...
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        """Marks of the body's shape."""
-        ...
-
-    @property
-    def chars(self) -> int:
-        """Characters of the whole prompt."""
-        ...
-
-    @property
-    def task(self) -> str:
-        """The client's name for the task; empty to detect."""
-        ...
-
-    @property
-    def tenant(self) -> str:
-        """The tenant, among whom task names are shared out."""
-        ...
+    question: str
+    system: str
+    marks: tuple[str, ...]
+    chars: int
+    task: str
+    tenant: str
 
 
 class PlainAssessor:

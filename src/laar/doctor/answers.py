@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from laar.core.membership import TASK_LABEL, EndpointSpec
 from laar.datalayer.asking import Asked, ask, new_session
-from laar.doctor.findings import Finding, Level
+from laar.doctor.findings import Finding, Level, warning
 from laar.health import GOOD, USELESS, Kind, judge
 
 _AT_ONCE = 20
@@ -96,12 +96,11 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
 
 
 def _does_not_chat(spec: EndpointSpec, status: int) -> Finding:
-    return Finding(
-        level=Level.WARNING,
-        where=f"endpoint {spec.address}",
-        what=f"answers {status} to a chat request, as engines for embeddings do; unless its routes "
+    return warning(
+        f"endpoint {spec.address}",
+        f"answers {status} to a chat request, as engines for embeddings do; unless its routes "
         "tell the picker so, an alias such as `auto` stands for it in chats too",
-        remedy=f"if it does not generate, say what it does: labels: {{{TASK_LABEL}: embed}}",
+        f"if it does not generate, say what it does: labels: {{{TASK_LABEL}: embed}}",
     )
 
 

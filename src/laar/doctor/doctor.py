@@ -28,7 +28,7 @@ from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
 from laar.doctor.envoy_checks import Needs
-from laar.doctor.findings import Finding, Level
+from laar.doctor.findings import Finding, error, fine, warning
 from laar.doctor.sharing import sharing_findings, store_findings
 from laar.envoy.options import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
@@ -165,7 +165,7 @@ class Doctor:
         ready = await _get(http, f"{url}/readyz")
         if ready is None:
             return [
-                _error(
+                error(
                     f"picker {url}",
                     "its admin port does not answer",
                     "start it (`laar serve -c ...`), or name listen.admin with --picker",
@@ -176,14 +176,14 @@ class Doctor:
         found = [*_clock(f"picker {url}", ready.date)]
         if ready.status != 200:
             found.append(
-                _error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
+                error(f"picker {url}", ready.body.decode().strip(), "see the endpoints above")
             )
         about = _shown(fleet)
         recent = _shown(seen)
         if about is None or recent is None or not {"about", "fleet"} <= about.keys():
             what = "does not show its fleet"
             remedy = "give the token with --token-file, or name listen.admin with --picker"
-            return [*found, _error(f"picker {url}", what, remedy)]
+            return [*found, error(f"picker {url}", what, remedy)]
         if (other := _other_fleet(url, about, self._declared())) is not None:
             return [*found, other]
         found += _fleet_findings(url, about)
@@ -200,7 +200,7 @@ class Doctor:
         document = _shown(dump)
         if dump is None or document is None:
             return [
-                _error(
+                error(
                     f"Envoy {url}",
                     "its admin port does not answer"
                     if dump is None
@@ -221,18 +221,6 @@ class Doctor:
         if (counted := _shown(stats)) is not None:
             found += _envoy_counters(counted.get("stats", []))
         return found
-
-
-def _error(where: str, what: str, remedy: str) -> Finding:
-    return Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)
-
-
-def _warning(where: str, what: str, remedy: str) -> Finding:
-    return Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)
-
-
-def _fine(where: str, what: str) -> Finding:
-    return Finding(level=Level.OK, where=where, what=what)
 
 
 async def _get(
@@ -258,11 +246,11 @@ def _not_asked(settings: Settings, declared: int) -> Iterable[Finding]:
     """Yield the endpoints that are left out."""
     if declared > _MAX_ENDPOINTS:
         what = f"only the first {_MAX_ENDPOINTS} of {declared} are asked"
-        yield _warning("endpoints", what, "ask the others with settings of their own (-c)")
+        yield warning("endpoints", what, "ask the others with settings of their own (-c)")
     if settings.kubernetes:
         what = "the endpoints of `kubernetes` are not asked, only what the picker knows of them"
         remedy = "to ask some, write them under `endpoints` in settings of their own (-c)"
-        yield _warning("endpoints", what, remedy)
+        yield warning("endpoints", what, remedy)
 
 
 async def _endpoint(
@@ -273,17 +261,17 @@ async def _endpoint(
     models = await _get(http, url, key, spec)
     if models is None:
         what = f"no answer at {url} within {_TIMEOUT_S:g} s"
-        return [_error(where, what, "start it, open the way to it, or take it out of the settings")]
+        return [error(where, what, "start it, open the way to it, or take it out of the settings")]
     found = []
     if models.status >= _SERVER_FAULT:
         what = f"answers {models.status} at {url}"
         remedy = "see the engine's log; one that still loads its model needs time"
-        found.append(_error(where, what, remedy))
+        found.append(error(where, what, remedy))
     served = _names(models)
     missing = [name for name in spec.models if served is not None and name not in served]
     if missing:
         found.append(
-            _error(
+            error(
                 where,
                 f"does not serve {', '.join(missing)}, but {', '.join(served or ())}",
                 "write the names it serves under `models`, or start vLLM with "
@@ -297,7 +285,7 @@ async def _endpoint(
     else:
         seen = f"serves {', '.join(spec.models)}"
     read = "it has no metrics page" if spec.metrics_url == "" else "its metrics can be read"
-    return found or [_fine(where, f"{seen}; {read}")]
+    return found or [fine(where, f"{seen}; {read}")]
 
 
 def _names(models: _Answer) -> list[str] | None:
@@ -313,14 +301,14 @@ async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) 
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"
         return [
-            _error(where, f"{url} {says}: its queue is not seen", "set metrics_url, or '' for none")
+            error(where, f"{url} {says}: its queue is not seen", "set metrics_url, or '' for none")
         ]
     reading, _ = read_page(page.body, spec.engine, None)
     unknown = [n for n in ("waiting", "running", "kv_usage") if isnan(getattr(reading, n))]
     if unknown:
         what = f"{url} has no {', '.join(unknown)} of {spec.engine}"
         return [
-            _warning(
+            warning(
                 where,
                 what,
                 f"set `engine` to what runs there: {', '.join(ENGINES)}",
@@ -341,7 +329,7 @@ def _other_fleet(
     named = any(not is_ip(split_address(address)[0]) for address in own)
     if not own or not rows or named or not set(own).isdisjoint(rows) or len(rows) >= MAX_FLEET:
         return None
-    return _error(
+    return error(
         f"picker {url}",
         f"serves other endpoints ({rows[0]}) than these settings name ({own[0]}): it is the picker "
         "of other settings, so nothing more of it is shown",
@@ -355,39 +343,39 @@ def _fleet_findings(url: str, shown: Mapping[str, Any]) -> list[Finding]:
     running = shown["about"]["version"]
     if running != version("laar"):
         what = f"runs laar {running}, and this is {version('laar')}"
-        found.append(_warning(where, what, "install the same version, then ask again"))
+        found.append(warning(where, what, "install the same version, then ask again"))
     for source, problem in shown["problems"].items():
         if source == RESTART:
             remedy = "restart the picker, or put the settings back"
-            found.append(_warning(where, f"{source}: {problem}", remedy))
+            found.append(warning(where, f"{source}: {problem}", remedy))
             continue
         found.append(
-            _error(where, f"{source}: {problem}", "correct it; the picker tries again by itself")
+            error(where, f"{source}: {problem}", "correct it; the picker tries again by itself")
         )
     states = Counter(row["health"] for row in shown["fleet"])
     for row in shown["fleet"]:
         if row["health"] in ("stale", "not read") and row.get("has_metrics", True):
             what = f"its metrics are {row['health']}: its queue and cache count as unknown"
             remedy = "see that the picker reaches its metrics_url; '' if it has none"
-            found.append(_warning(f"endpoint {row['endpoint']}", what, remedy))
+            found.append(warning(f"endpoint {row['endpoint']}", what, remedy))
     if shown["about"]["enforced"] < 1.0:
         what = f"enforces {shown['about']['enforced']:.0%} of its decisions; the rest is shadow"
         remedy = "when it agrees with you: routing.mode: enforce, routing.enforce_share: 1"
-        found.append(_warning(where, what, remedy))
+        found.append(warning(where, what, remedy))
     models = {row.get("model") for row in shown["fleet"]}
     if shown["about"].get("calibrated") is False and len(models) > 1:
         what = "not calibrated: an `auto` goes to the model that answers soonest, right or wrong"
-        found.append(_warning(where, what, "`laar calibrate URL...` measures the engines"))
+        found.append(warning(where, what, "`laar calibrate URL...` measures the engines"))
     found += sharing_findings(where, shown["about"].get("sharing"))
     counts = ", ".join(f"{count} {state}" for state, count in states.items()) or "no endpoints"
-    return [*found, _fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
+    return [*found, fine(where, f"laar {running}, policy {shown['about']['policy']}: {counts}")]
 
 
 def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Return whether the artifact has outcomes for the traffic seen."""
     where = "artifact"
     if not decisions:
-        return [_warning(where, "no decision yet, so its coverage is unknown", "send requests")]
+        return [warning(where, "no decision yet, so its coverage is unknown", "send requests")]
     bare: Counter[tuple[str, int, str]] = Counter()
     priced = 0
     for decision in decisions:
@@ -396,7 +384,7 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if rows and not all(row["evidence"] > 0 for row in rows):
             bare[decision["language"], decision["bucket_tokens"], decision["task"]] += 1
     found = [
-        _warning(
+        warning(
             where,
             f"{count} of {len(decisions)} requests were {task or 'any'} tasks in {language} up to "
             f"{bucket} tokens, and some model has no outcome for them",
@@ -407,12 +395,12 @@ def _coverage(decisions: Sequence[Mapping[str, Any]]) -> list[Finding]:
     ]
     if priced and sum(bare.values()) and not found:
         what = "nothing was measured: every model counts as equally good"
-        found.append(_warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
+        found.append(warning(where, what, "`laar measure`, `laar fit`, then accuracy.capability"))
     degraded = sum(1 for d in decisions if d["reason"].startswith("degraded"))
     if degraded:
         what = f"{degraded} of {len(decisions)} decisions were made without a part that failed"
-        found.append(_error("decisions", what, "see laar_degraded_total and the log"))
-    return found or [_fine(where, f"covers the last {len(decisions)} requests")]
+        found.append(error("decisions", what, "see laar_degraded_total and the log"))
+    return found or [fine(where, f"covers the last {len(decisions)} requests")]
 
 
 def _clock(where: str, date: str) -> Iterable[Finding]:
@@ -423,7 +411,7 @@ def _clock(where: str, date: str) -> Iterable[Finding]:
         return
     if abs(skew_s) > _MAX_SKEW_S:
         what = f"its clock differs from this machine's by {skew_s:.0f} s"
-        yield _warning(where, what, "let NTP or chrony set both clocks")
+        yield warning(where, what, "let NTP or chrony set both clocks")
 
 
 def _envoy_version(text: str) -> list[Finding]:
@@ -436,8 +424,8 @@ def _envoy_version(text: str) -> list[Finding]:
         return []
     if (major, minor) < _OLDEST_ENVOY:
         what = f"is {number}: in full duplex it can't fail open, and override_host is young"
-        return [_warning("Envoy", what, f"take {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
-    return [_fine("Envoy", f"version {number}")]
+        return [warning("Envoy", what, f"take {_OLDEST_ENVOY[0]}.{_OLDEST_ENVOY[1]} or later")]
+    return [fine("Envoy", f"version {number}")]
 
 
 def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
@@ -447,12 +435,12 @@ def _envoy_counters(stats: Sequence[Mapping[str, Any]]) -> list[Finding]:
         if isinstance(value, int):
             totals[name.rpartition(".")[2]] += value
     found = [
-        _warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its metrics' times")
+        warning("Envoy", f"{name} {totals[name]}: {what}", "see laar's log and its metrics' times")
         for name, what in _COUNTERS.items()
         if totals[name]
     ]
     overflows = sum(count for name, count in totals.items() if name.endswith("_overflow"))
     if overflows:
         what = f"circuit breakers turned {overflows} requests away"
-        found.append(_warning("Envoy", what, "raise circuit_breakers.thresholds, as above"))
+        found.append(warning("Envoy", what, "raise circuit_breakers.thresholds, as above"))
     return found

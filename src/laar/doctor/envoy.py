@@ -26,7 +26,7 @@ from laar.doctor.envoy_checks import (
     is_native,
     override_of,
 )
-from laar.doctor.findings import Finding, Level
+from laar.doctor.findings import Finding, error, fine
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +110,15 @@ def envoy_findings(document: Json, needs: Needs) -> list[Finding]:
     config = configuration(copy.deepcopy(document))
     if not any(True for _ in _processors(config)):
         return [
-            Finding(
-                level=Level.ERROR,
-                where="Envoy",
-                what="no ext_proc filter: requests do not reach the picker",
-                remedy="start from `laar envoy --shape sidecar|standalone|gateway`",
+            error(
+                "Envoy",
+                "no ext_proc filter: requests do not reach the picker",
+                "start from `laar envoy --shape sidecar|standalone|gateway`",
             )
         ]
     # A listener has many routes, and they tend to have the same faults.
     found = list(dict.fromkeys(fault.finding for fault in faults(config, needs)))
-    return found or [
-        Finding(level=Level.OK, where="Envoy", what="modes, limits, timeouts and breakers fit")
-    ]
+    return found or [fine("Envoy", "modes, limits, timeouts and breakers fit")]
 
 
 def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]:
@@ -138,19 +135,17 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
             continue
         if checks is PICKER_CLUSTER and not any(map(_answers, known)):
             shown = ", ".join(map(_address, known)) or "no address"
-            yield Finding(
-                level=Level.ERROR,
-                where=f"Envoy {where}",
-                what=f"no picker answers at {shown}: requests go on without one",
-                remedy="write the address of listen.ext_proc there, use TLS only if "
-                "listen.tls is set, and see that Envoy reaches it",
+            yield error(
+                f"Envoy {where}",
+                f"no picker answers at {shown}: requests go on without one",
+                "write the address of listen.ext_proc there, use TLS only if listen.tls is set, "
+                "and see that Envoy reaches it",
             )
         if checks is ENDPOINTS and override_of(cluster) is not None and not known:
-            yield Finding(
-                level=Level.ERROR,
-                where=f"Envoy {where}",
-                what="has no endpoint, so every request fails",
-                remedy="let it read the file that the picker writes (envoy.eds_file)",
+            yield error(
+                f"Envoy {where}",
+                "has no endpoint, so every request fails",
+                "let it read the file that the picker writes (envoy.eds_file)",
             )
 
 

@@ -35,6 +35,21 @@ class Finding:
     remedy: str = ""
 
 
+def error(where: str, what: str, remedy: str) -> Finding:
+    """Return a finding that breaks requests or decisions."""
+    return Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)
+
+
+def warning(where: str, what: str, remedy: str) -> Finding:
+    """Return a finding that costs something."""
+    return Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)
+
+
+def fine(where: str, what: str) -> Finding:
+    """Return that nothing is to be done."""
+    return Finding(level=Level.OK, where=where, what=what)
+
+
 _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.OK: "green"}
 
 

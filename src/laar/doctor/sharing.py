@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laar.doctor.findings import Finding, Level
+from laar.doctor.findings import Finding, Level, error, fine, warning
 from laar.errors import SettingError
 from laar.server.sharing.carrier import CarrierError
 from laar.server.sharing.store import Store
@@ -35,7 +35,7 @@ async def store_findings(share: Share) -> list[Finding]:
     except CarrierError as fault:
         remedy = "start it, or see share.url, its password and its certificates"
         what = f"{fault}: each picker goes on alone"
-        return [Finding(level=Level.ERROR, where=where, what=what, remedy=remedy)]
+        return [error(where, what, remedy)]
     finally:
         await store.close()
     answers = f"answers in {1e3 * seen.took_s:.1f} ms"
@@ -45,9 +45,9 @@ async def store_findings(share: Share) -> list[Finding]:
             f"{answers}, but a picker of namespace {settings.namespace} last wrote to it: {since}"
         )
         remedy = "start the pickers, or give them this share.url and share.namespace"
-        return [Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)]
+        return [warning(where, what, remedy)]
     what = f"{answers}; its last record is {1e3 * seen.record_age_s:.0f} ms old"
-    return [Finding(level=Level.OK, where=where, what=what)]
+    return [fine(where, what)]
 
 
 def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Finding]:
@@ -62,7 +62,7 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
     if not shown["pickers"]:
         remedy = "start another with the same share.url and share.namespace, or take `share` out"
         what = "shares what it knows, but hears no other picker: it is alone"
-        return [Finding(level=Level.WARNING, where=where, what=what, remedy=remedy)]
+        return [warning(where, what, remedy)]
     found = []
     for reason, (level, remedy) in _REFUSED.items():
         if count := shown["refused"].get(reason):
@@ -72,6 +72,6 @@ def sharing_findings(where: str, shown: Mapping[str, Any] | None) -> list[Findin
     if age_s > _LATE_S:
         what = f"what it hears of other pickers is {age_s:.1f} s old, by both machines' clocks"
         remedy = "see how soon the store answers, and run NTP"
-        found.append(Finding(level=Level.WARNING, where=where, what=what, remedy=remedy))
+        found.append(warning(where, what, remedy))
     what = f"knows of {shown['pickers']} more; what it hears of them is {1e3 * age_s:.0f} ms old"
-    return [*found, Finding(level=Level.OK, where=where, what=what)]
+    return [*found, fine(where, what)]

@@ -60,6 +60,7 @@ share of the questions can be held back rather than a share of the answers."""
 
 _QUESTIONS = ("question", "prompt", "query")
 _GRADES = ("correct", "score", "grade")
+_LISTS = ("decisions", "records", "outcomes")  # of entries, alone in an object
 _OF_DECISION = ("id", "model", "adapter", "task", "language", "bucket_tokens", "completion")
 
 
@@ -145,7 +146,7 @@ def parse_records(files: Sequence[tuple[bytes, str]]) -> Records:
         found: list[list[MeasuredOutcome]] = []
         first = ""
         bad = number = 0
-        for line, raw in _entries(data, source):
+        for line, raw in _entries(data):
             number += 1
             if decided.takes(raw):
                 continue
@@ -233,25 +234,32 @@ def _unpacked(path: Path) -> bytes:
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
+def _entries(data: bytes) -> Iterator[tuple[int, object]]:
     """Yield each entry and its line or index; a bad line as its fault."""
-    if data.lstrip()[:1] == b"[":
-        try:
-            array = orjson.loads(data)
-        except orjson.JSONDecodeError as fault:
-            if not _begins_with(data, list):  # else a line like the others
-                raise SettingError(f"{source}:{fault.lineno}: not JSON: {fault.msg}") from None
-        else:
-            yield from enumerate(array, start=1)
-            return
-    inner = _wrapped(data)
-    if inner is not None:
-        yield from enumerate(inner, start=1)
+    document = None
+    if not _is_first_of_many(data):
+        with suppress(orjson.JSONDecodeError):
+            document = orjson.loads(data)
+    if document is None:
+        yield from _lines(data)
         return
-    if not _begins_with(data, dict):
-        with suppress(orjson.JSONDecodeError):  # one object over many lines
-            yield 1, orjson.loads(data)
-            return
+    if isinstance(document, dict):
+        inner = next((document[name] for name in _LISTS if name in document), None)
+        document = inner if isinstance(inner, list) else document
+    yield from enumerate(document if isinstance(document, list) else [document], start=1)
+
+
+def _is_first_of_many(data: bytes) -> bool:
+    """Return whether the first line is a value of its own, with more behind it."""
+    first = next((line for line in BytesIO(data) if line.strip()), b"")
+    try:
+        orjson.loads(first)
+    except orjson.JSONDecodeError:
+        return False
+    return len(first) < len(data.strip())
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, object]]:
     lines = BytesIO(data)
     for number, line in enumerate(iter(lambda: lines.readline(_MAX_LINE_BYTES), b""), start=1):
         if line.strip():
@@ -259,26 +267,6 @@ def _entries(data: bytes, source: str) -> Iterator[tuple[int, object]]:
                 yield number, orjson.loads(line)
             except orjson.JSONDecodeError as fault:
                 yield number, ValueError(f"not JSON: {fault.msg}")
-
-
-def _wrapped(data: bytes) -> list[object] | None:
-    """Return the entries of an object that holds nothing but a list of them."""
-    head = data[:64].lstrip().removeprefix(b"{").lstrip()
-    if not head.startswith((b'"decisions"', b'"records"', b'"outcomes"')):
-        return None
-    with suppress(orjson.JSONDecodeError):
-        document = orjson.loads(data)
-        inner = next(iter(document.values()))
-        return inner if isinstance(inner, list) else None
-    return None
-
-
-def _begins_with(data: bytes, kind: type) -> bool:
-    """Return whether the first line is a value of its own, of this kind."""
-    try:
-        return isinstance(orjson.loads(data.lstrip().partition(b"\n")[0]), kind)
-    except orjson.JSONDecodeError:
-        return False
 
 
 def _outcomes(raw: object) -> tuple[list[MeasuredOutcome], bool]:
