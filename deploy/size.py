@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
     "lines": 57_400,
-    "statements": 33_800,
+    "statements": 33_820,
     "modules": 244,
     "lines loaded": 35_250,
     "settings": 148,

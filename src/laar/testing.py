@@ -321,7 +321,7 @@ def _check_input(make: Callable[[], Extension]) -> None:
 
 def _values(view: View) -> dict[str, Any]:
     """Copies of what an extension may look at."""
-    kept = ("terms", "reason", "faults", "rng", "table", "engines")
+    kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
     found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
     columns = {f"table.{name}": value for name, value in vars(view.table).items()}
     arrays = {name: value for name, value in columns.items() if isinstance(value, np.ndarray)}

@@ -80,6 +80,9 @@ WRONG = [
     wrong("no choice", "routing:\n  mode: sometimes", "'sometimes'", "'enforce'", line=2),
     wrong("policy", "routing:\n  policy: laaar", "`laaar`", "did you mean `laar`?", line=2),
     wrong("parameter", "routing:\n  baselines: {llm-d: {x: 1}}", "unknown parameter `x`", line=2),
+    wrong("objective", "tuner:\n  objective: p99", "unknown tuner.objective `p99`", "e2e-p95"),
+    wrong("bound", "tuner:\n  bounds: {k_rt: [0.1, 1]}", "unknown bound `k_rt`", "`k_rtt`?"),
+    wrong("tuned baseline", "tuner: {enabled: true}\nrouting: {policy: random}", "`random`"),
     wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints

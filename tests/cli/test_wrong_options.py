@@ -13,7 +13,7 @@ from laar.cli import app
 
 @pytest.mark.parametrize(
     "command",
-    [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"]],
+    [["doctor"], ["explain", "request.json", "--url", "http://127.0.0.1:1"], ["tune", "--live"]],
     ids=lambda command: command[0],
 )
 def test_a_file_of_reporters_is_no_viewers_token(tmp_path, monkeypatch, command):
@@ -82,7 +82,7 @@ async def test_an_admin_port_may_be_named_by_its_address(tmp_path, write):
 
     async def answer(request):
         asked.append(request.path)
-        found = {"/readyz": "ready"}.get(request.path, {})
+        found = {"/readyz": "ready", "/tuner": {"enabled": False}}.get(request.path, {})
         return web.Response(text=found) if isinstance(found, str) else web.json_response(found)
 
     site = web.Application()
@@ -94,6 +94,7 @@ async def test_an_admin_port_may_be_named_by_its_address(tmp_path, write):
         for command in (
             ["doctor", "-c", tmp_path / "laar.yaml", "--picker", place, "--envoy", place],
             ["explain", tmp_path / "request.json", "--url", place],
+            ["tune", "--live", "--picker", place],
         ):
             await asyncio.to_thread(CliRunner().invoke, app, [str(part) for part in command])
-    assert {"/readyz", "/fleet", "/config_dump", "/explain"} <= set(asked)
+    assert {"/readyz", "/fleet", "/config_dump", "/explain", "/tuner"} <= set(asked)

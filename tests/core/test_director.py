@@ -1,7 +1,6 @@
 """The director: candidates, reservations, and decisions when a part fails."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ from laar.errors import RequestError
 from laar.health import Health, HealthSettings
 from laar.policies import POLICY_NAMES, build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.tuner import Weights
 
 OK = Completion(status=200, cause="complete", latency_s=1.0)
 FAILED = Completion(status=503, cause="complete", latency_s=1.0)
@@ -405,22 +405,24 @@ def test_an_alias_that_engines_know_too_is_no_adapter_although_nothing_says_so()
     assert believed(d, "other") == 0.0
 
 
-class Forgetful(PlainAssessor):
-    """Assesses, and can't learn."""
+class Forgetful(Broken):
+    """A tuner whose weights can be had, and that can't take an outcome."""
 
-    def usage(self, *_):
+    def weights(self, _now):
+        return Weights(values={}, version=1)
+
+    def observe(self, *_):
         raise ValueError
 
 
 def test_a_learner_that_fails_keeps_no_other_from_its_lesson():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    d = director(("a:1", "m"), prefixes=beliefs, assessor=Forgetful())
+    d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
     text = "a long beginning " * 400
-    first = d.decide(request(text=text), 0.0)
-    assert first.tokens != 1000
-    d.settle(first, replace(OK, prompt_tokens=1000, cached_tokens=0))
-    assert d.degraded == {"learning": 1}
-    assert d.decide(request(text=text), 0.0).tokens == 1000, "the prefixes learned its length"
+    d.settle(d.decide(request(text=text), 0.0), FAILED)
+    assert d.degraded["learning"] == 1
+    again = d.decide(request(text=text), 0.0)
+    assert again.uncached_tokens == again.tokens, "the failed one was taken back"
 
 
 def test_a_fault_of_health_neither_fails_a_request_nor_leaks_its_place():

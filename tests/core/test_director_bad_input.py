@@ -13,6 +13,8 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 
 NEAR, FAR, MUTE = "10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"
 MAX_BYTES = 1 << 20
@@ -81,7 +83,10 @@ def test_an_endpoint_whose_probe_never_answers_counts_as_far_and_not_as_near():
 
 
 def test_clocks_that_jump_leave_decisions_finite_and_counters_empty():
-    d = director()
+    tuner = Tuner(
+        TunerSettings(bounds={"k_rtt": (0.1, 1.0)}, window=20, window_s=10.0), {"k_rtt": 0.5}
+    )
+    d = director(tuner=tuner)
     for now in (5.0, 1e12, 0.0, -1e12, 3.0, float("inf"), 4.0, float("nan"), 6.0):
         decision = d.decide(request("hello " * 100), now)
         assert np.isfinite(decision.cost_s)

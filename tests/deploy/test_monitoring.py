@@ -160,7 +160,7 @@ def test_panels_show_what_the_product_is_about(known: set[str]) -> None:
     for topic in (
         *("time_to_correct_answer_seconds", "answers_reported_total", "predicted_ttft_ratio"),
         *("prefix_found_tokens_total", "model_seconds_per_token", "flow_waiting"),
-        *("shadow_decisions_total", "endpoints_by_health"),
+        *("tuner_weight", "shadow_decisions_total", "endpoints_by_health"),
     ):
         assert f"laar_{topic}" in shown
 

@@ -5,7 +5,7 @@ from statistics import mean
 
 import pytest
 
-from laar_lab.climb.windows import Observed
+from laar.tuning.windows import Observed
 from laar_lab.experiments import all_experiments, find_experiment
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_runs import Run, arrivals_of, run_one, sites_of

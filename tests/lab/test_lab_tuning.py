@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 from laar.core.cost import TUNABLE, CostWeights
 from laar.datalayer.weights_file import read_weights
 from laar.errors import SettingError
+from laar.tuning.settings import TunerSettings
 from laar_lab.cli.tune import tune as command
-from laar_lab.climb.settings import TunerSettings
+from laar_lab.live.tuner import write_weights
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
 from laar_lab.sim.fleet import Arrival, FleetSettings, Prompt, Site, spread
-from laar_lab.tuning import tune, write_weights
+from laar_lab.tuning import tune
 
 WINDOW = 20
 

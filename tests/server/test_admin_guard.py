@@ -19,7 +19,7 @@ from support import eventually, free_port
 
 TOKEN = "a-token-of-some-length"
 OPEN = ["/metrics", "/healthz", "/readyz"]
-PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/explain", "/outcomes"]
+PAGES = ["/", "/decisions", "/config", "/fleet", "/models", "/tuner", "/explain", "/outcomes"]
 LARGE = 16 << 20
 """Bytes of an answer that no socket's buffers hold."""
 JSON = {"content-type": "application/json"}

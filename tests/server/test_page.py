@@ -78,15 +78,14 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
 
 async def test_the_last_hour_is_drawn_and_traffic_is_shared_out(page):
     history = page.runner.picker.observability.history
-    clock = page.runner.picker.clock
-    observability = page.runner.picker.observability
+    picker, clock = page.runner.picker, page.runner.picker.clock
     began = clock()
     for minute in range(10):
-        observability._clock = lambda at=began - 600 + 60 * minute: at
+        picker.clock = lambda at=began - 600 + 60 * minute: at
         for number in range(4):
             decision = ask(page.runner, model="small")
             settle(page.runner, decision, ttft_s=0.2 + 0.1 * minute, status=500 if number else 200)
-    observability._clock = clock
+    picker.clock = clock
     assert len([v for v in history.curves(clock())["ttft_s"] if v is not None]) == 10
     await page.open(page.url)
     await shows(page, "#hour", "Time to first token")

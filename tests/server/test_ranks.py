@@ -37,7 +37,7 @@ class RankedEngine:
     async def _handle(self, request):
         if request.path == "/metrics":
             return web.Response(text=self._page())
-        if request.method != "POST":
+        if request.method != "POST" or request.path == "/tokenize":
             return web.Response(text="{}")
         body = await request.read()
         if request.headers.get("user-agent") != "laar-trial":

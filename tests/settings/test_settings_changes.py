@@ -12,6 +12,7 @@ from support.exploring import examples
 from support.other_settings import BASE, OTHER, document
 
 LIVE = {path for path, applies in leaves(Settings) if applies is Applies.AT_ONCE}
+CLIMB = {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
 
 
 def differing(one, other):
@@ -24,7 +25,7 @@ def test_every_setting_says_when_a_change_of_it_applies():
     assert set(OTHER) == {path for path, _ in leaves(Settings)}, "give OTHER a value for it"
 
 
-chosen = st.sets(st.sampled_from(sorted(OTHER)))
+chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
 
 
 @given(chosen, chosen)
@@ -44,8 +45,14 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_what_would_run_is_always_valid(paths):
-    found = change(Settings.model_validate(BASE), Settings.model_validate(document(paths)))
-    Settings.model_validate(found.settings.model_dump())
+    """For any change, with the tuner on or off before."""
+    paths -= {"routing.policy"}
+    for running_paths in (set(), {"tuner.enabled"}):
+        running = Settings.model_validate(document(running_paths))
+        found = change(running, Settings.model_validate(document(paths)))
+        Settings.model_validate(found.settings.model_dump())
+        if running.tuner.enabled:
+            assert not CLIMB & set(found.applied)
 
 
 def test_endpoints_that_move_into_a_file_stay_until_the_restart():
@@ -56,6 +63,13 @@ def test_endpoints_that_move_into_a_file_stay_until_the_restart():
     assert found.applied == ()
     assert set(found.pending) == {"endpoints", "endpoints_file", "flow.patience"}
     assert "no endpoints" in found.obstacle
+
+
+def test_a_policy_that_cannot_be_tuned_waits_until_the_tuner_is_off():
+    running = Settings.model_validate(document({"tuner.enabled"}))
+    found = change(running, Settings.model_validate(document({"routing.policy"})))
+    assert found.settings == running
+    assert "only the policy `laar` is tuned" in found.obstacle
 
 
 # -- origins -----------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
     picker = picker_of(
         ["a"],
         flow={"enabled": True},
+        tuner={"enabled": True},
         prefix={"ask_engines": True},
         decisions={"log": str(tmp_path / "log")},
         share={"snapshot_file": str(tmp_path / "snapshot")},

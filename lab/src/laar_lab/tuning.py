@@ -1,6 +1,6 @@
 """The hill-climb in the lab: a trace is replayed against a fleet until the tuner freezes.
 
-The director is the one that serves. When the
+The director is the one that serves and has the tuner in it, exactly as in `laar serve`. When the
 trace ends it begins again, with other prompts of the same shape: a second pass over the very same
 ones would find them all cached.
 """
@@ -10,18 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import numpy as np
-import yaml
 
-from laar.datalayer.weights_file import WeightsFile
+from laar.core.policy import Policy
 from laar.errors import SettingError
-from laar.policies import build_policies
-from laar_lab.climb.settings import TunerSettings
-from laar_lab.climb.steering import PoliciesOf, steer
-from laar_lab.climb.tuner import Tuner
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
@@ -48,7 +44,7 @@ def tune(
     initial: Mapping[str, float],
     *,
     seed: int,
-    policies_of: PoliciesOf | None = None,
+    policies: Mapping[str, Policy] | None = None,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
     """Climbs until the tuner freezes; returns it.
@@ -60,20 +56,15 @@ def tune(
         settings: settings of the climb.
         initial: weights to start from, by the names in the bounds.
         seed: seed of the network and of ties.
-        policies_of: policies with given weights; None for the product's.
+        policies: policies by name; None for the product's.
         on_end: called with each request as it ends.
 
     Raises:
         SettingError: the trace has no requests, or something is wrong with trace or fleet.
     """
     tuner = Tuner(settings, initial)
-    made = policies_of or (
-        lambda weights: build_policies(
-            replace(picker.weights, **weights), {picker.policy: picker.parameters}
-        )
-    )
-    fleet = VirtualFleet(sites, picker, seed=seed, policies=made(initial))
-    steer(fleet.director, tuner, made)
+    fleet = VirtualFleet(sites, picker, seed=seed, policies=policies)
+    fleet.director.use_tuner(tuner)
     replay_open(fleet, _again_and_again(trace, tuner), on_end)
     tuner.freeze()
     return tuner
@@ -101,20 +92,6 @@ def _other(arrival: Arrival, number: int) -> Prompt:
     blocks = array("Q")
     blocks.frombytes((np.frombuffer(arrival.prompt.blocks, np.uint64) ^ mask).tobytes())
     return replace(arrival.prompt, blocks=blocks)
-
-
-def write_weights(path: Path, export: Mapping[str, object]) -> None:
-    """Write the export of a tuner.
-
-    Raises:
-        SettingError: the file can't be written.
-    """
-    known = {name: export[name] for name in WeightsFile.model_fields if name in export}
-    text = yaml.safe_dump({"policy": "laar", **known}, sort_keys=False, width=100)
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as fault:
-        raise SettingError(f"{path}: can't be written: {fault.strerror}") from None
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
 from laar.core.hedging import HedgeAdvice, advice
-from laar.core.interfaces import Assessor, Fault, Fits, View
+from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
@@ -36,6 +36,9 @@ from laar.errors import RequestError
 from laar.health import Health, Standing
 from laar.prefix import Chain
 from laar.prefix.beliefs import PrefixBeliefs
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
 
 Priority = Callable[[View], int]
 """The priority of a request for an engine that takes one, lower first; for flow control."""
@@ -92,6 +95,8 @@ class Chooser:
             faults=faults,
         )
         self._on_fault = guarded(on_fault, "watching", faults)
+        self._weights: Callable[[float], Weights | None] | None = None
+        self._next_weights: Weights | None = None
         self.use(settings, policies)
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
@@ -101,6 +106,19 @@ class Chooser:
         self.policies = policies
         self.candidates = Candidates(self._table, settings.aliases, settings.filters, self._health)
         self._table.use_aliases(settings.aliases)
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Takes the weights of the settings' policy from a tuner; None for the policy's own."""
+        self._next_weights = None
+        if tuner is None:
+            self._weights = None
+        else:
+            self._weights = guarded(tuner.weights, "tuner", self._faults)
+
+    def decided(self, decision: Decision) -> None:
+        """A choice was put into force: its weights are used, and the next has its own."""
+        if decision.view is not None and decision.view.weights is not None:
+            self._next_weights = None
 
     def choose(
         self,
@@ -148,7 +166,10 @@ class Chooser:
         if prefillers is not None and (self.settings.apart == "never" or not may_be_apart(request)):
             prefillers = None
         policy = self._policy(request) if request.policy else self.policies[self.settings.policy]
-        view, chain, degraded = self._views.view(request, earlier, group, prefillers, now)
+        tuned = None if self._weights is None else self._tuned(policy, request, now)
+        view, chain, degraded = self._views.view(
+            request, earlier, group, prefillers, tuned.values if tuned else None, now
+        )
         tries = trial is not None
         ranked = self._rank(policy, view, room, standing, degraded, on_trial=tries)
         at = ranked.order[0]
@@ -191,6 +212,7 @@ class Chooser:
             eligible=ranked.eligible,
             position=at,
             chain=chain,
+            weights_version=tuned.version if tuned else 0,
             engine_priority=_priority(request, view, priority) if spec.priority_field else None,
             trial=ranked.on_trial,
             once=once,
@@ -313,6 +335,18 @@ class Chooser:
         if self._health is None or (group.standing is not None and group.standing.all_failing):
             return False
         return self._health.is_culprit(traits(request, chain), now)
+
+    def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
+        """The tuner's weights for this decision; None for the policy's own.
+
+        Weights stay the same until a decision has used them: previews, and requests that have to
+        wait, leave no hole in a window.
+        """
+        if policy.name != self.settings.policy or request.shadow:
+            return None
+        if self._next_weights is None and self._weights is not None:
+            self._next_weights = self._weights(now)
+        return self._next_weights
 
     def _exhausted(
         self,

@@ -9,7 +9,8 @@ over the candidates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import numpy as np
@@ -23,8 +24,8 @@ MIN_PROBABILITY = 0.01
 by an estimate this small would rank endpoints by the noise in it."""
 
 TUNABLE = {"k_rtt": (0.005, 2.0), "k_queue": (0.02, 2.0), "k_delay": (0.02, 2.0)}
-"""Weights that `laar tune` may set, each with its floor and cap. No floor is zero: a climb that can
-switch a term off will do so sooner or later, because the objective does not see the term's cost."""
+"""Weights the tuner may set, each with its floor and cap. No floor is zero: a climb that can switch
+a term off will do so sooner or later, because the objective does not see the term's cost."""
 
 _PAST_A_NEAR_TIE = 1.1
 _MAX_PENALTY = 1e100  # costs stay finite however often a model was tried
@@ -50,8 +51,29 @@ class CostWeights:
     only when no other model is left."""
 
     def tunable(self) -> dict[str, float]:
-        """Return the weights that `laar tune` may set, by name."""
+        """The weights that the tuner may set, by name."""
         return {name: getattr(self, name) for name in TUNABLE}
+
+
+class TunedWeights:
+    """Weights that a tuner may replace, decision by decision.
+
+    Args:
+        weights: the scorer's own.
+    """
+
+    def __init__(self, weights: CostWeights) -> None:
+        self._own = weights
+        self._tuned: Mapping[str, float] | None = None
+        self._live = weights
+
+    def under(self, tuned: Mapping[str, float] | None) -> CostWeights:
+        """The own ones with the tuner's in them, if there are any; made again when they change."""
+        if tuned is None:
+            return self._own
+        if tuned is not self._tuned:
+            self._tuned, self._live = tuned, replace(self._own, **tuned)
+        return self._live
 
 
 @dataclass(slots=True, kw_only=True)

@@ -170,6 +170,7 @@ class Decision:
         eligible: which of them were left to pick from; None for all.
         position: position of the chosen one among the view's candidates.
         chain: the prompt's prefixes.
+        weights_version: the tuner's window that the outcome counts in, 0 for none.
         engine_priority: for an engine that takes one; lower runs first, and None
             leaves the client's own.
         trial: the endpoint is out, and this request finds out whether it is back.
@@ -203,6 +204,7 @@ class Decision:
     rank: int | None = None
     way: Way = PLAIN
     chain: Chain | None = None
+    weights_version: int = 0
     engine_priority: int | None = None
     trial: bool = False
     once: bool = False

@@ -35,6 +35,7 @@ from laar.core.interfaces import (
     Fault,
     Fits,
     View,
+    WeightSource,
 )
 from laar.core.lessons import Lessons
 from laar.core.membership import key_of
@@ -58,6 +59,8 @@ class Director:
             not guess those of others; None draws from `rng`, which is good enough for a lab.
         assessor: estimates models.
         prefixes: estimates caches; None keeps no prefixes.
+        tuner: sets the weights of the settings' policy, decision by decision, and gets their
+            outcomes; None to leave the policy its own.
         health: learns which endpoints answer; None to assume that all do.
         on_fault: called with every part of a policy that failed on a request.
     """
@@ -72,6 +75,7 @@ class Director:
         new_id: Callable[[], str] | None = None,
         assessor: Assessor | None = None,
         prefixes: PrefixBeliefs | None = None,
+        tuner: WeightSource | None = None,
         health: Health | None = None,
         on_fault: Callable[[Fault], None] = lambda _fault: None,
     ) -> None:
@@ -105,6 +109,7 @@ class Director:
             faults=faults,
         )
         attempts = self._attempts = Attempts(health, table, faults)
+        self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Makes the ids of decisions."""
@@ -133,6 +138,12 @@ class Director:
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
         """Applies new settings; decisions already made are settled by their own."""
         self._chooser.use(settings, policies)
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Takes weights from a tuner, and reports outcomes to it; None for neither."""
+        self.tuner = tuner
+        self._chooser.use_tuner(tuner)
+        self._lessons.use_tuner(tuner)
 
     @property
     def settings(self) -> DirectorSettings:
@@ -184,6 +195,8 @@ class Director:
     ) -> Decision:
         """Chooses an endpoint, and reserves it. Arguments and errors are those of `choose`."""
         decision = self._chooser.choose(request, now, room, priority, new_id=self.new_id)
+        if self.tuner is not None:
+            self._chooser.decided(decision)
         flight = decision.flight
         take(self._on_chosen, self.degraded, decision)
         self.table.reserve(decision.slot, decision.weight, decision.uncached_tokens)

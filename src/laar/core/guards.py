@@ -19,7 +19,7 @@ T = TypeVar("T")
 Reasoned = Literal["assessor", "prefixes", PolicyPart]
 """Parts whose fault is the reason of a decision: `degraded-assessor` and so on."""
 
-Part = Reasoned | Literal["health", "learning", "watching"]
+Part = Reasoned | Literal["health", "learning", "tuner", "watching"]
 
 
 Step = tuple[Part, Callable[..., object]]

@@ -8,10 +8,10 @@ see one `View`, made once for a decision.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from laar.core.engines import Engines
 from laar.core.request import Request
 from laar.prefix import Chain
 from laar.prefix.beliefs import Demand
+
+if TYPE_CHECKING:
+    from laar.tuning.tuner import Weights
+    from laar.tuning.windows import Observed
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class View:
         terms: the cost taken apart; a scorer that prices leaves it for the explanation.
         reason: a scorer's code for why its best candidate is the best; one of few, since metrics
             count by it.
+        weights: the tuner's weights for this decision, by name; None for the scorer's own.
         engines: learned speeds of the engines; None where nothing is learned.
         demand: recent requests that share this prompt's prefixes; None where nothing is known.
         again: share of the text that the cache would evict for it and that is asked for again; None
@@ -95,6 +100,7 @@ class View:
     reported: Floats | None = None
     terms: Terms | None = None
     reason: str = ""
+    weights: Mapping[str, float] | None = None
     engines: Engines | None = None
     demand: Demand | None = None
     again: Floats | None = None
@@ -175,6 +181,18 @@ class NoRoomError(Exception):
     def __init__(self, view: View, fits: Mask) -> None:
         super().__init__("no candidate has room")
         self.view, self.fits = view, fits
+
+
+class WeightSource(Protocol):
+    """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
+
+    def weights(self, now: float) -> Weights:
+        """The weights for one decision; asked once for each."""
+        ...
+
+    def observe(self, sample: Observed, now: float) -> None:
+        """The outcome of a decision."""
+        ...
 
 
 class Filter(Protocol):

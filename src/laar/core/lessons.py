@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from laar.core.decision import Completion, Decision
 from laar.core.endpoints import EndpointTable
 from laar.core.engines import Engines
 from laar.core.guards import Faults, guarded
-from laar.core.interfaces import Assessor
+from laar.core.interfaces import Assessor, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.tuning.windows import Observed
 
 
 class Lessons:
@@ -37,12 +40,19 @@ class Lessons:
         self._prefixes = prefixes
         self._faults = faults
         self._usage = guarded(assessor.usage, "learning", faults)
+        self._observe: Callable[[Observed, float], None] | None = None
         self.begin_again = guarded(self._begin_again, "learning", faults)
         """Begin another record of a request that moved to another endpoint."""
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
         """The same where another endpoint reads its prompt."""
         self.answering = guarded(engines.answering, "learning", faults)
         """Gives the engines the first byte of an answer."""
+
+    def use_tuner(self, tuner: WeightSource | None) -> None:
+        """Reports outcomes to a tuner; None for no report."""
+        self._observe = None
+        if tuner is not None:
+            self._observe = guarded(tuner.observe, "learning", self._faults)
 
     def _begin_again(self, decision: Decision, now: float) -> None:
         began, decision.flight.began = decision.flight.began, None
@@ -126,8 +136,16 @@ class Lessons:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Give the assessor and the prefixes the end of a request."""
-        flight = decision.flight
+        """Gives the tuner, the assessor and the prefixes the end of a request."""
+        flight, now = decision.flight, decision.now + end.latency_s
+        if self._observe is not None and decision.weights_version:
+            sample = Observed(
+                version=decision.weights_version,
+                ttft_s=end.latency_s if end.ttft_s is None else end.ttft_s,
+                e2e_s=end.latency_s,
+                ok=end.ok and end.cause == "complete",
+            )
+            self._observe(sample, now)
         # In shadow the prompt may have gone to an endpoint that Envoy does not name.
         known = flight.served or not decision.request.shadow
         if known and end.ok and end.prompt_tokens and not decision.request.tokens:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -70,6 +70,7 @@ class Views:
         tried: Sequence[str],
         group: Group,
         prefillers: Prefillers | None,
+        weights: Mapping[str, float] | None,
         now: float,
     ) -> tuple[View, Chain | None, str]:
         """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
@@ -138,6 +139,7 @@ class Views:
                 if weights_of
                 else None
             ),
+            weights=weights,
             chain=chain,
         )
         return view, chain, reason

@@ -37,12 +37,13 @@ class DecisionRecord:
 
     `view` is the scorers' view, without the request, and must not be written to; None when the body
     was not read. `specs` maps every endpoint known at the time from its slot. `time_s` is the wall
-    clock's, for readers. `settings` were in force then. `prefiller` reads the prompt if another one
-    does than the one that was picked. `adapter` answers in place of `model`, where one of its LoRA
-    adapters was asked for. `left_out` has by slot the reasons why health left candidates out.
-    `generates` is the request's, known where there are `readings`, and `goes_on` is true for one
-    that goes on from an answer that an endpoint keeps. `end`, `served`, the model that `answered`,
-    and `failed`, those that Envoy tried before, come later.
+    clock's, for readers. `settings` were in force then. `tuner_window` is the tuner's window that
+    the outcome counts in, 0 for none. `prefiller` reads the prompt if another one does than the one
+    that was picked. `adapter` answers in place of `model`, where one of its LoRA adapters was asked
+    for. `left_out` has by slot the reasons why health left candidates out. `generates` is the
+    request's, known where there are `readings`, and `goes_on` is true for one that goes on from an
+    answer that an endpoint keeps. `end`, `served`, the model that `answered`, and `failed`, those
+    that Envoy tried before, come later.
     """
 
     id: str
@@ -69,6 +70,7 @@ class DecisionRecord:
     eligible: Eligible | None
     readings: Readings | None
     trace: Trace | None = None
+    tuner_window: int = 0
     prefiller: str = ""
     adapter: str = ""
     end: Completion | None = None

@@ -26,7 +26,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
 
     `picked` is the position in `candidates`, of which the best `MAX_ROWS` are there; terms of the
     cost are missing where the policy does not price. `unlike` is there for a request unlike
-    anything measured, whose probabilities are mostly base rates.
+    anything measured, whose probabilities are mostly base rates. `tuner` is there while a tuner
+    sets the weights: `window` is the one that the outcome counts in, 0 for none.
 
     Args:
         record: record of the decision.
@@ -42,6 +43,8 @@ def shown(record: DecisionRecord, *, ranked: bool = False) -> dict[str, object]:
         fields |= values_of(ADAPTED, record)
     if view is not None and view.unlike:
         fields["unlike"] = True
+    if view is not None and view.weights is not None:
+        fields["tuner"] = {"window": record.tuner_window, "weights": dict(view.weights)}
     if record.readings is not None:
         fields["filtered"] = filtered(record)
     if record.end is not None:

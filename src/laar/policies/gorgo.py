@@ -38,7 +38,7 @@ class Gorgo:
 
     def score(self, view: View) -> Floats:
         """Score the cheapest endpoint 1."""
-        weights = self._weights
+        weights = view.weights or self._weights
         cost = gorgo_score(
             1000.0 * view.rtt_s,
             np.maximum(view.tokens - view.cached_tokens, 0.0),

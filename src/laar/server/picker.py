@@ -43,6 +43,7 @@ from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
+    from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
@@ -87,6 +88,7 @@ class Picker:
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
         self.tokenized = self._tokenized()
+        self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
         """Has an endpoint asked for its models soon; every endpoint without an address."""
@@ -220,6 +222,14 @@ class Picker:
             problems=self.problems,
         )
 
+    def _tuner(self) -> TunerKeeper | None:
+        settings, weights = self.settings.tuner, self.settings.routing.weights
+        if not settings.enabled:
+            return None
+        from laar.server.admin.tuner import TunerKeeper
+
+        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
+
     async def ask_templates(self) -> None:
         """Ask for the chat templates of the models, until cancelled."""
         if self.prefixes is not None:
@@ -238,6 +248,7 @@ class Picker:
             new_id=partial(secrets.token_hex, 16),
             assessor=self.learning.assessor,
             prefixes=self.prefixes,
+            tuner=self.tuner.tuner if self.tuner else None,
             health=self.health,
             on_fault=self._part_failed,
         )
@@ -277,6 +288,7 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
+            champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )

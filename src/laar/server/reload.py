@@ -177,6 +177,8 @@ class SettingsReloader:
         text = f"needed to apply {named}; the old value is in effect"
         if found.obstacle:
             text += f". No part of it can go before the rest ({found.obstacle})"
+        if self.settings.tuner.enabled and any("routing." in path for path in found.pending):
+            text += ". The tuner has its own weights: these count where a climb starts afresh"
         return text
 
     # -- showing -------------------------------------------------------------------------------

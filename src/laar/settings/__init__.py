@@ -10,7 +10,7 @@ from laar.settings.changes import Change, change
 from laar.settings.context import Context, ContextRoute
 from laar.settings.ignored import declared_endpoints, remarks
 from laar.settings.listening import Listen, Tls
-from laar.settings.routing import Accuracy
+from laar.settings.routing import Accuracy, Tuning
 from laar.settings.section import leaves, value_at
 from laar.settings.settings import Loaded, Settings, load, load_settings
 from laar.settings.showing import as_yaml
@@ -25,6 +25,7 @@ __all__ = [
     "Loaded",
     "Settings",
     "Tls",
+    "Tuning",
     "as_yaml",
     "change",
     "declared_endpoints",

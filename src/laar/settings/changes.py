@@ -12,6 +12,11 @@ from laar.declaring import Applies
 from laar.settings.section import Section, leaves, value_at
 from laar.settings.settings import Settings
 
+_OF_THE_TUNER = frozenset(
+    {"routing.k_rtt", "routing.k_queue", "routing.k_delay", "routing.weights_file"}
+)
+"""While it is on, these are the start of its climb: to set them would undo its result."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
@@ -42,7 +47,11 @@ def change(running: Settings, wanted: Settings) -> Change:
         for path, applies in leaves(Settings)
         if value_at(running, path) != value_at(wanted, path)
     ]
-    applied = tuple(path for path, applies in differing if applies is Applies.AT_ONCE)
+    applied = tuple(
+        path
+        for path, applies in differing
+        if applies is Applies.AT_ONCE and not (running.tuner.enabled and path in _OF_THE_TUNER)
+    )
     pending = tuple(path for path, _ in differing if path not in applied)
     mixed = _mixed(running, wanted, applied)
     if applied and pending:

@@ -25,6 +25,7 @@ def _has_tls(settings: Settings) -> bool:
 _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("flow.", "flow.enabled", lambda s: s.flow.enabled),
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
+    ("tuner.", "tuner.enabled", lambda s: s.tuner.enabled),
     ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
     ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
     ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),

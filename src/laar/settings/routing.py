@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le, MaxLen
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from laar.accuracy.online import CAP_PER_HOUR, HALF_LIFE_S
-from laar.core.cost import CostWeights
+from laar.core.cost import TUNABLE, CostWeights
 from laar.core.decision import DirectorSettings
 from laar.core.shadow import Enforcement
 from laar.declaring import Applies
-from laar.errors import SettingError
+from laar.errors import SettingError, unknown
 from laar.policies import Profile, check_parameters, check_profile
 from laar.policies.registry import Parameters
 from laar.prefix.index import MAX_BYTES
 from laar.protocol.stream import StreamSettings
 from laar.settings.section import Section, declared, part
+from laar.tuning.settings import TunerSettings
 
 MAX_POLICIES = 64
 """Policies that the settings may compose. Metrics count by policy."""
@@ -39,7 +40,8 @@ class Routing(Section):
 
     weights_file: Path | None = None
     """File of weights from `laar tune --export`, read again whenever it changes. They replace
-    k_rtt, k_queue and k_delay."""
+    k_rtt, k_queue and k_delay, and serving never changes them. While the tuner is on, a change of
+    any of the four needs a restart: the climb began with them."""
     policies: Annotated[Mapping[str, Profile], MaxLen(MAX_POLICIES)] = Field(default={})
     """Policies composed of filters, weighted scorers and a picker, by name. The guide on scorers
     shows how."""
@@ -154,3 +156,30 @@ class Prefix(Section):
     """Whether engines that publish KV events are asked to tokenize their prompts (POST /tokenize),
     for models that `tokenizers` does not list. Off by default: it costs the engine's front end some
     milliseconds a prompt."""
+
+
+@declared(TunerSettings)
+class Tuning(Section):
+    """The hill-climb over the cost's weights, on live traffic."""
+
+    applies: ClassVar = Applies.AFTER_RESTART
+
+    enabled: bool = False
+    """Whether the picker tunes its weights by a hill climb. Off by default: a climb is an
+    experiment on users. Tune, export, and serve the frozen file (routing.weights_file)."""
+    bounds: Mapping[str, tuple[float, float]] = TUNABLE
+    """Floor and cap of each weight that is tuned."""
+    state_file: Path | None = None
+    """JSON file that keeps the climb across restarts. None: it begins again."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> Tuning:
+        strange = set(self.bounds) - set(TUNABLE)
+        if strange:
+            raise ValueError(unknown("bound", min(strange), TUNABLE))
+        return self
+
+    @property
+    def climb(self) -> TunerSettings:
+        """The tuner's part."""
+        return part(TunerSettings, self)

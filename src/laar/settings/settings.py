@@ -26,7 +26,7 @@ from laar.settings.health import HealthSection
 from laar.settings.listening import EnvoySection, Listen, Shutdown
 from laar.settings.otlp import Otlp
 from laar.settings.reading import Bodies, Decisions, Headers, Readings
-from laar.settings.routing import Accuracy, Prefix, Routing
+from laar.settings.routing import Accuracy, Prefix, Routing, Tuning
 from laar.settings.section import Section, leaves, part, value_at
 from laar.settings.share import Share
 
@@ -53,6 +53,7 @@ class Settings(Section):
     health: HealthSection = HealthSection()
     flow: Flow = Flow()
     context: Context = Context()
+    tuner: Tuning = Tuning()
     decisions: Decisions = Decisions()
     share: Share = Share()
     otlp: Otlp = Otlp()
@@ -96,6 +97,15 @@ class Settings(Section):
                     f"[{first[endpoint.address]}]; keep one, with all its `models`"
                 )
         return endpoints
+
+    @model_validator(mode="after")
+    def _tunes_what_it_serves(self) -> Settings:
+        if self.tuner.enabled and self.routing.director.policy != "laar":
+            raise ValueError(
+                "tuner.enabled: only the policy `laar` is tuned, and routing.policy is "
+                f"`{self.routing.director.policy}`"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

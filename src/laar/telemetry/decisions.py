@@ -152,6 +152,7 @@ def record_of(decision: Decision, table: EndpointTable, time_s: float) -> Decisi
         eligible=decision.eligible,
         readings=readings,
         trace=request.trace,
+        tuner_window=decision.weights_version,
         prefiller=decision.prefiller.address if decision.prefiller is not None else "",
         adapter=decision.flight.adapter,
         left_out=decision.left_out,

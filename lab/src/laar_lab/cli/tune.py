@@ -1,39 +1,64 @@
-"""`laar tune`: the hill-climb over the cost's weights, on a trace in the lab.
+"""`laar tune`: the hill-climb over the cost's weights, in the lab or watched on a live picker.
 
-The best weights found are written, never the last tried.
+In the lab it climbs on a trace. With `--live` the climb is the picker's own (`tuner.enabled` in its
+settings), since only it sees decisions and outcomes; the command follows it, may freeze it, and
+exports. Either way the best weights found are written, never the last tried.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile, TokenFile, admin_url, read_token, report_errors
+from laar.errors import SettingError
 from laar_lab.cli.lab.options import BlockTokens, TimeScale
 
 if TYPE_CHECKING:
-    from laar_lab.climb.settings import TunerSettings
+    from laar.tuning.settings import TunerSettings
     from laar_lab.sim.fleet import Arrival
 
 
 def tune(
     trace: Annotated[
-        Path, typer.Argument(help="Trace file (JSON lines; see `laar_lab.trace`).", dir_okay=False)
-    ],
+        Path | None,
+        typer.Argument(help="Trace file (JSON lines; see `laar_lab.trace`). Omit it with --live."),
+    ] = None,
     fleet: Annotated[
-        Path, typer.Option(help="Fleet file (YAML), to replay the trace against.", dir_okay=False)
-    ],
+        Path | None, typer.Option(help="Fleet file (YAML), to replay the trace against.")
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Follow the tuner of a running picker.")
+    ] = False,
+    picker: Annotated[
+        str, typer.Option(help="Admin URL of the running picker.")
+    ] = "http://127.0.0.1:9090",
+    token_file: TokenFile = None,
+    freeze: Annotated[
+        bool, typer.Option("--freeze", help="With --live: end the climb now.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="With --live: wait until the climb ends.")
+    ] = False,
     export: Annotated[
         Path | None, typer.Option(help="Write the best weights found to this file (YAML).")
     ] = None,
     objective: Annotated[
-        str, typer.Option(help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95.")
-    ] = "e2e-p95",
-    window: Annotated[int, typer.Option(help="Requests per window.")] = 128,
+        str | None,
+        typer.Option(
+            help="Objective to minimise: ttft-p95, e2e-p95 or ttft-and-e2e-p95. Default: that "
+            "of the setting `tuner.objective`."
+        ),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(help="Requests per window. Default: that of the setting `tuner.window`."),
+    ] = None,
     windows: Annotated[int, typer.Option(min=1, help="Windows to measure at most.")] = 60,
     seed: Annotated[int, typer.Option(help="Random seed of proposals, network and ties.")] = 0,
     time_scale: TimeScale = 1.0,
@@ -46,16 +71,31 @@ def tune(
         ),
     ] = None,
 ) -> None:
-    """Tune the weights of the cost on a trace."""
+    """Tune the weights of the cost, on a trace in the lab or on a live picker."""
     with report_errors():
-        from laar.core.cost import TUNABLE
-        from laar_lab.climb.settings import TunerSettings
+        import asyncio
 
-        settings = TunerSettings(
-            bounds=TUNABLE, objective=objective, window=window, max_windows=windows, seed=seed
-        )
-        read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
-        _show(_climb(read, fleet, settings), str(trace), export, json_file, plot)
+        from laar.core.cost import TUNABLE
+        from laar.tuning.settings import TunerSettings
+        from laar_lab.live.tuner import follow
+
+        if live:
+            on_window = _show_window if wait else None
+            token, picker = read_token(token_file), admin_url(picker)
+            found = asyncio.run(
+                follow(picker, token, freeze=freeze, wait=wait, on_window=on_window)
+            )
+        else:
+            if trace is None or fleet is None or not trace.is_file():
+                raise SettingError("give a trace and --fleet, or --live for a running picker")
+            settings = TunerSettings(bounds=TUNABLE, max_windows=windows, seed=seed)
+            if objective is not None:
+                settings = replace(settings, objective=objective)
+            if window is not None:
+                settings = replace(settings, window=window)
+            read = partial(_read_trace, trace, time_scale=time_scale, block_tokens=block_tokens)
+            found = _climb(read, fleet, settings)
+        _show(found, picker if live else str(trace), export, json_file, plot)
 
 
 def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterator[Arrival]:
@@ -92,6 +132,14 @@ def _climb(
     return tuner.export()
 
 
+def _show_window(window: Mapping[str, Any]) -> None:
+    weights = ", ".join(f"{name} {value:.3g}" for name, value in window["weights"].items())
+    cost_s = window["cost_s"]
+    measured = "no figure" if cost_s is None else f"{cost_s:.3f} s"
+    text = f"window {window['version']}: {window['role']}, {window['outcome']}; {measured}"
+    typer.echo(f"{text} with {weights}", err=True)
+
+
 def _show(
     found: Mapping[str, object],
     title: str,
@@ -102,8 +150,9 @@ def _show(
     from rich.console import Console
 
     from laar_lab.figure import draw
+    from laar_lab.live.tuner import write_weights
     from laar_lab.report import dump, show
-    from laar_lab.tuning import tuning_report, write_weights
+    from laar_lab.tuning import tuning_report
 
     report = tuning_report(found, title)
     console = Console()

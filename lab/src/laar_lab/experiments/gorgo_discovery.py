@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any
 
 from laar_lab.claims import Claim, paired
-from laar_lab.climb.steering import steer
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_reward_hack import RATES
@@ -25,7 +24,6 @@ from laar_lab.experiments.gorgo_runs import (
     results_table,
     run_all,
     run_policies,
-    steered,
     tuned,
 )
 from laar_lab.report import Report, Table
@@ -55,7 +53,7 @@ def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[st
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
     def prepare(fleet: Any) -> None:
-        steer(fleet.director, climb, steered(run))
+        fleet.director.use_tuner(climb)
 
     run_policies(run, policies_of(run), prepare)
     return climb.best

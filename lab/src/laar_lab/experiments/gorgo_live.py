@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
 from laar_lab.claims import Claim, paired
-from laar_lab.climb.settings import TunerSettings
-from laar_lab.climb.steering import steer
-from laar_lab.climb.tuner import Tuner
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar_lab.experiments.gorgo_published import PublishedClimb
@@ -26,7 +25,6 @@ from laar_lab.experiments.gorgo_runs import (
     results_table,
     run_all,
     run_policies,
-    steered,
     tuned,
 )
 from laar_lab.report import Report
@@ -56,7 +54,7 @@ def run_live(run: Run, name: str) -> dict[str, float]:
     )
 
     def prepare(fleet: VirtualFleet) -> None:
-        steer(fleet.director, climb, steered(run))
+        fleet.director.use_tuner(climb)
 
     return run_policies(run, policies_of(run), prepare)
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from laar_lab.climb.windows import Observed, Weights
+from laar.tuning.tuner import Weights
+from laar.tuning.windows import Observed
 
 _SIGMA, _SIGMA_MIN, _DECAY = 0.5, 0.05, 0.817
 _OUTCOMES, _TARGET, _TOLERANCE = 8, 0.2, 0.005

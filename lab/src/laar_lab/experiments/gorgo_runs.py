@@ -20,8 +20,7 @@ from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
-from laar_lab.climb.settings import TunerSettings
-from laar_lab.climb.steering import PoliciesOf
+from laar.tuning.settings import TunerSettings
 from laar_lab.report import Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
@@ -124,11 +123,6 @@ def policies_of(run: Run) -> dict[str, Policy]:
     return policies
 
 
-def steered(run: Run) -> PoliciesOf:
-    """The run's policies with a climb's weights in GORGO's."""
-    return lambda weights: policies_of(replace(run, gorgo=tuple(weights.items())))
-
-
 def picker_of(run: Run) -> FleetSettings:
     """The picker of a run."""
     settings = FleetSettings(policy=run.policy)
@@ -208,6 +202,6 @@ def tuned(
         settings,
         initial,
         seed=run.seed,
-        policies_of=steered(run),
+        policies=policies_of(run),
     )
     return cast("dict[str, float]", tuner.export()["weights"])

@@ -12,10 +12,10 @@ import random
 from collections.abc import Mapping
 
 from laar.policies.gorgo import PUBLISHED_WEIGHTS
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner
+from laar.tuning.windows import Observed
 from laar_lab.claims import Claim, Seen
-from laar_lab.climb.settings import TunerSettings
-from laar_lab.climb.tuner import Tuner
-from laar_lab.climb.windows import Observed
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.report import Report, Table

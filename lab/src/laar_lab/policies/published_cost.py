@@ -18,10 +18,11 @@ laar's default policy has an engine model instead: `laar.policies.laar.outlook`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
+from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.expected import IN_FLIGHT_TOKENS
 from laar.core.interfaces import View
@@ -69,6 +70,7 @@ class ExpectedTime:
         self._use_prefix = use_prefix
         self._use_base = use_base
         self._strict_retries = strict_retries
+        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
@@ -77,7 +79,7 @@ class ExpectedTime:
             tokens = tokens - view.cached_tokens
             queued = view.table.queued_uncached_tokens[view.slots]
         view.terms = expected_time(
-            self.weights,
+            cast("PublishedWeights", self._tuned.under(view.weights)),
             rtt_s=view.rtt_s,
             base_s=view.base_s if self._use_base else view.base_s * 0.0,
             seconds_per_token=view.seconds_per_token,

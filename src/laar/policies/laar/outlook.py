@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.cost import CostWeights, Terms, scores_of_costs, until_correct
+from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
 from laar.core.engines import Engines
 from laar.core.interfaces import View
@@ -74,11 +74,12 @@ class Outlook:
 
     def __init__(self, weights: CostWeights) -> None:
         self.weights = weights
+        self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
         """Score by cost, and leave the terms of the cost in the view."""
         engines = view.engines or Engines(view.table)
-        weights = self.weights
+        weights = self._tuned.under(view.weights)
         inputs = inputs_of(view, engines, weights)
         priced, slow_s = price(inputs), None
         if view.apart is not None:

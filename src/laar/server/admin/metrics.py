@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from laar.telemetry.metrics import Histogram
@@ -126,6 +127,11 @@ class _Scrape:
             yield "capacity", self.prefix.evicted_capacity_blocks
             yield "memory", self.prefix.evicted_memory_blocks
             yield "disproved", self.prefix.disproved_blocks
+
+    @cached_property
+    def tuning(self) -> Any:
+        tuner = self._picker.tuner
+        return SimpleNamespace(**tuner.shown()) if tuner else None
 
     # -- sharing -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from laar.server.admin.auth import AdminAuth, Attempts
 from laar.server.admin.context import context_routes
 from laar.server.admin.metrics import metrics_page
 from laar.server.admin.outcomes import routes as outcome_routes
+from laar.server.admin.tuner import routes as tuner_routes
 from laar.server.browsers import BrowserGuard, is_loopback
 from laar.server.health_service import HealthService
 from laar.server.picker import Picker
@@ -90,6 +91,7 @@ class AdminPort:
             ),
             *picker.observability.routes(),
             *context_routes(picker.context, picker.clock),
+            *tuner_routes(picker.tuner),
         ]
         app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)
         others = not is_loopback(listen.admin)

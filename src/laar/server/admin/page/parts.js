@@ -181,6 +181,7 @@ function showSettings(config) {
 }
 
 connect();
+watchPart("tuner", showTuner);
 watchPart("context", showContext);
 watchPart("history", showHour);
 watchPart("config", showSettings);

@@ -45,14 +45,6 @@ def better(cost: float, than: float, tolerance: float) -> bool:
     return cost < than - tolerance * abs(than)
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of a decision, and the tag for the request's `Observed`."""
-
-    version: int
-    values: Mapping[str, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """The outcome of one request.

@@ -15,22 +15,25 @@ differences, each because the published form was seen to go wrong:
 * The incumbent's weights are exported, never the proposal that happened to be live.
 * The default objective counts the whole answer, and every weight has a floor and a cap.
 
-Pure: time is an argument, and a proposal is a function of the seed and the trial's number.
+A tuner on a live picker is an experiment on users; freeze it and serve the exported weights. Pure:
+time is an argument, and a proposal is a function of the seed and the trial's number, so no
+generator's state needs to survive a restart.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeGuard
 
 from laar.errors import SettingError
-from laar_lab.climb.settings import SIGMA_MAX, TunerSettings
-from laar_lab.climb.windows import Observed, Weights, Window, WindowScore, better
+from laar.tuning.settings import SIGMA_MAX, TunerSettings
+from laar.tuning.windows import Observed, Window, WindowScore, better
 
 UNMEASURED = 0
 """Version of decisions that belong to no window."""
@@ -61,6 +64,14 @@ HISTORY = 64
 """Windows kept for the export."""
 
 
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The weights of a decision, and the tag for the request's `Observed`."""
+
+    version: int
+    values: Mapping[str, float]
+
+
 class Tuner:
     """Climbs while requests flow.
 
@@ -84,6 +95,10 @@ class Tuner:
         self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
         self._now: float | None = None
         self._window: Window | None = None
+        self.on_accepted: Callable[[dict[str, float], float], None] | None = None
+        """Gets weights that won here, and their cost in seconds."""
+        self.on_frozen: Callable[[dict[str, float]], None] | None = None
+        """Gets the weights that serve once the climb was ended here, not when it ends by itself."""
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -109,8 +124,38 @@ class Tuner:
         elif window.drained:
             self._conclude(window)
 
-    def freeze(self) -> None:
-        """Serve the incumbent from now on."""
+    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
+        """Take the weights that won at another picker, where they cost less than the incumbent.
+
+        They are measured again, with this picker's load, before anything is compared with them.
+        """
+        try:
+            champion = _checked(weights, self._settings, "shared weights")
+        except SettingError:
+            return False  # other bounds: another experiment
+        baseline = self._baseline
+        if self.frozen or baseline is None:
+            return False
+        if champion == self._incumbent or not better(
+            cost_s, baseline.cost_s, self._settings.tolerance
+        ):
+            return False
+        self._incumbent, self._baseline, self._candidate = champion, None, None
+        self._remeasure, self._lost_in_a_row = True, 0
+        self._windows += 1  # the open window belongs to other weights: its number is not reused
+        self._open_next()
+        return True
+
+    def freeze(self, weights: dict[str, float] | None = None) -> None:
+        """Serve the incumbent from now on, or the weights that another picker was frozen with."""
+        if weights is not None:
+            with contextlib.suppress(SettingError):  # other bounds: the own ones stay
+                self._incumbent = _checked(weights, self._settings, "shared weights")
+        elif self.on_frozen is not None:
+            self.on_frozen(dict(self._incumbent))
+        self._end()
+
+    def _end(self) -> None:
         self._window = None
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
@@ -150,6 +195,45 @@ class Tuner:
             "trials": self._trials,
             "windows": [score.to_dict() for score in self._history],
         }
+
+    def state_dict(self) -> dict[str, object]:
+        """The state that a restart needs, as plain values. An open window is not kept."""
+        return {
+            "weights": dict(self._incumbent),
+            "sigma": self._sigma,
+            "trials": self._trials,
+            "windows": self._windows,
+            "frozen": self.frozen,
+        }
+
+    @classmethod
+    def from_state(cls, settings: TunerSettings, state: object) -> Tuner:
+        """Go on from `state_dict`. Weights are clipped to today's bounds.
+
+        Raises:
+            SettingError: when the state is not one; it may come from a file that anyone edited.
+        """
+        if not isinstance(state, dict):
+            raise SettingError("tuner state: not a mapping; delete it to start from the settings")
+        tuner = cls(settings, _checked(state.get("weights"), settings, "tuner state: weights"))
+        sigma, trials, windows, frozen = map(state.get, ("sigma", "trials", "windows", "frozen"))
+        if not (
+            _is_number(sigma)
+            and 0.0 < sigma <= SIGMA_MAX
+            and _is_count(trials)
+            and _is_count(windows)
+            and type(frozen) is bool
+        ):
+            raise SettingError(
+                f"tuner state: needs sigma in (0, {SIGMA_MAX:g}], counts trials and windows, "
+                "and frozen true or false; delete it to start from the settings"
+            )
+        tuner._sigma, tuner._trials, tuner._windows = sigma, trials, windows
+        if frozen:
+            tuner.freeze()
+        else:
+            tuner._open_next()
+        return tuner
 
     def _tick(self, now: float) -> None:
         """Let time pass: end a window that has waited too long for decisions or outcomes."""
@@ -194,7 +278,7 @@ class Tuner:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
         if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
-            self.freeze()
+            self._end()
         else:
             self._open_next()
 
@@ -211,6 +295,8 @@ class Tuner:
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
         self._lost_in_a_row = 0
+        if self.on_accepted is not None:
+            self.on_accepted(dict(score.weights), score.cost_s)
         return "accepted"
 
     def _lose(self, outcome: str, *, remeasure: bool) -> str:
@@ -264,3 +350,7 @@ def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, 
 
 def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and -1e300 < value < 1e300
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 1 << 53

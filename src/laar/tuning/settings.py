@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Le
 
-from laar.declaring import check
+from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError, unknown
-from laar_lab.climb.windows import OBJECTIVES
+from laar.tuning.windows import OBJECTIVES
 
 SIGMA_MAX = 1.0
 """A factor of e: wider jumps leave the usual boxes at once."""
@@ -26,6 +26,7 @@ class TunerSettings:
     """
 
     section: ClassVar = "tuner"
+    applies: ClassVar = Applies.AFTER_RESTART
 
     bounds: Mapping[str, tuple[float, float]]
     """Floor and cap of each weight that is tuned."""
@@ -38,17 +39,17 @@ class TunerSettings:
     runs had 64 to 256."""
     max_windows: Annotated[int, Ge(1), Le(1_000_000)] = 1000
     """Windows after which the climb ends."""
-    tolerance: Annotated[float, Ge(0), Le(0.5)] = 0.005
+    tolerance: Annotated[float, FIXED, Ge(0), Le(0.5)] = 0.005
     """Part by which a candidate must be better; below it differences are noise."""
-    sigma: Annotated[float, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
+    sigma: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.7
     """First step, standard deviation of the logarithm of a weight; 0.7 is a factor of two."""
-    sigma_min: Annotated[float, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
+    sigma_min: Annotated[float, FIXED, Ge(1e-4), Le(SIGMA_MAX)] = 0.05
     """The tuner freezes when the step falls below."""
-    window_s: Annotated[float, Ge(1)] = 900.0
+    window_s: Annotated[float, FIXED, Ge(1)] = 900.0
     """A window takes no more decisions after this long."""
-    drain_s: Annotated[float, Ge(1)] = 120.0
+    drain_s: Annotated[float, FIXED, Ge(1)] = 120.0
     """Outcomes that come later than this after the last decision are failures."""
-    seed: int = 0
+    seed: Annotated[int, FIXED] = 0
     """Random seed of all proposals."""
 
     def __post_init__(self) -> None:

@@ -1,0 +1,137 @@
+"""The director with a tuner in it: one set of weights for each decision, and its outcome."""
+
+import random
+
+import numpy as np
+import pytest
+
+from laar.core.cost import CostWeights
+from laar.core.decision import Completion, DirectorSettings
+from laar.core.director import Director
+from laar.core.endpoints import EndpointTable
+from laar.core.interfaces import NoRoomError
+from laar.core.membership import EndpointSpec
+from laar.core.request import Api, Request
+from laar.policies import build_policies
+from laar.tuning.settings import TunerSettings
+from laar.tuning.tuner import Tuner, Weights
+
+BOUNDS = {"k_rtt": (0.02, 2.0), "k_queue": (0.02, 2.0)}
+START = {"k_rtt": 1.0, "k_queue": 0.7}
+
+
+class Recorder:
+    """A climb that never climbs: version n, then n + 1, and a list of the outcomes it got."""
+
+    def __init__(self):
+        self.asked = 0
+        self.samples = []
+
+    def weights(self, now):
+        self.asked += 1
+        return Weights(self.asked, {"k_rtt": float(self.asked)})
+
+    def observe(self, sample, now):
+        self.samples.append((sample, now))
+
+
+class Broken:
+    def weights(self, now):
+        raise RuntimeError
+
+    observe = None
+
+
+def director(tuner, **settings):
+    table = EndpointTable()
+    table.replace("t", [EndpointSpec(address=f"10.0.0.{i}:80", models=("m",)) for i in (1, 2)])
+    return Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(**settings),
+        rng=random.Random(1),
+        tuner=tuner,
+    )
+
+
+def request(**fields):
+    return Request(id="r", api=Api.CHAT, model="auto", spans=("x" * 400,), chars=400, **fields)
+
+
+def test_each_decision_is_priced_with_weights_of_its_own():
+    recorder = Recorder()
+    d = director(recorder)
+    decisions = [d.decide(request(), 0.0) for _ in range(3)]
+    assert [decision.weights_version for decision in decisions] == [1, 2, 3]
+    assert [decision.view.weights["k_rtt"] for decision in decisions] == [1.0, 2.0, 3.0]
+
+
+def test_the_weights_reach_the_cost():
+    d = director(Recorder())
+    for address, rtt_s in (("10.0.0.1:80", 0.1), ("10.0.0.2:80", 0.3)):
+        d.table.round_trip(address, rtt_s, 0.0)
+    first, second = d.decide(request(), 0.0), d.decide(request(), 0.0)
+
+    def farther(decision):
+        terms = decision.view.terms
+        return float(np.diff(terms.cost_s - terms.others_s)[0])
+
+    assert farther(first) == pytest.approx(2 * 0.2)  # of a first token's seconds
+    assert farther(second) > 1.8 * farther(first)
+
+
+def test_explanations_and_requests_without_room_use_no_weights_up():
+    recorder = Recorder()
+    d = director(recorder)
+    d.preview(request(), 0.0)
+    with pytest.raises(NoRoomError):
+        d.decide(request(), 0.0, room=lambda view: np.zeros(len(view.slots), bool))
+    assert d.decide(request(), 0.0).weights_version == 1
+    assert recorder.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "ok"),
+    [
+        (Completion(status=200, cause="complete", latency_s=2.0, ttft_s=0.5), True),
+        (Completion(status=503, cause="complete", latency_s=2.0, ttft_s=0.5), False),
+        (Completion(status=200, cause="reset", latency_s=2.0, ttft_s=0.5), False),
+    ],
+)
+def test_the_end_of_a_request_is_reported_once_under_its_version(end, ok):
+    recorder = Recorder()
+    d = director(recorder)
+    decision = d.decide(request(), 10.0)
+    d.settle(decision, end)
+    d.settle(decision, end)
+    [(sample, now)] = recorder.samples
+    assert (sample.version, sample.ttft_s, sample.e2e_s, sample.ok) == (1, 0.5, 2.0, ok)
+    assert now == 12.0
+
+
+def test_other_policies_shadow_and_opaque_requests_are_none_of_the_tuners_business():
+    recorder = Recorder()
+    d = director(recorder)
+    for other in (request(policy="random"), request(shadow=True)):
+        assert d.decide(other, 0.0).weights_version == 0
+    opaque = Request(id="o", api=Api.OPAQUE, model="auto")
+    assert d.decide(opaque, 0.0).weights_version == 0
+    assert recorder.asked == 0
+
+
+def test_a_broken_tuner_costs_no_request():
+    d = director(Broken())
+    assert d.decide(request(), 0.0).reason == "laar"
+    assert d.degraded["tuner"] == 1
+
+
+def test_settling_decisions_count_so_that_windows_open():
+    tuner = Tuner(TunerSettings(bounds=BOUNDS, window=24), START)
+    d = director(tuner)
+    versions = []
+    for _ in range(27):
+        decision = d.decide(request(), 0.0)
+        versions.append(decision.weights_version)
+        d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, ttft_s=0.2))
+    assert versions == [0] * 3 + [1] * 24
+    assert tuner.export()["windows"][0]["outcome"] == "measured"

@@ -1,0 +1,255 @@
+"""The climb on live traffic: a real Envoy, endpoints at three distances, conversations."""
+
+import asyncio
+import itertools
+from contextlib import asynccontextmanager
+
+import aiohttp
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from laar.cli import app
+from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
+from support import eventually, free_port
+
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(300)]
+
+WINDOW = 60
+REGIONS = {"near": 0.0, "middle": 0.03, "far": 0.06}
+PEOPLE = 8
+DEADLINE_S = 40.0
+
+
+@asynccontextmanager
+async def regions():
+    """The endpoints by region; only the near one can be made slow."""
+    endpoints = {
+        region: SimulatedEndpoint(
+            EndpointSettings(
+                model="chat",
+                profile="gorgo-main",
+                time_scale=0.2,
+                round_trip_s=round_trip_s,
+                allow_fault_header=region == "near",
+            )
+        )
+        for region, round_trip_s in REGIONS.items()
+    }
+    for endpoint in endpoints.values():
+        await endpoint.start()
+    try:
+        yield {region: endpoint.address for region, endpoint in endpoints.items()}
+    finally:
+        for endpoint in endpoints.values():
+            await endpoint.stop()
+
+
+class People:
+    """Users that talk in turns, each conversation growing, until they have to stop."""
+
+    def __init__(self, http, url):
+        self._http, self._url = http, f"{url}/v1/chat/completions"
+        self.headers = {}
+        self.answered = {}  # times by decision id
+        self.failed = []
+        self._talking = []
+        self._numbers = itertools.count()
+
+    async def __aenter__(self):
+        self._talking = [asyncio.create_task(self._talk()) for _ in range(PEOPLE)]
+        return self
+
+    async def __aexit__(self, *_):
+        for task in self._talking:
+            task.cancel()
+        await asyncio.gather(*self._talking, return_exceptions=True)
+
+    async def _talk(self):
+        loop = asyncio.get_running_loop()
+        while True:
+            messages = [{"role": "system", "content": f"conversation {next(self._numbers)}"}]
+            for turn in range(6):
+                messages.append({"role": "user", "content": f"{turn} tell me more " * 60})
+                body = {"model": "chat", "messages": messages, "max_tokens": 100}
+                began = loop.time()
+                async with self._http.post(self._url, json=body, headers=self.headers) as answer:
+                    said = await answer.read()
+                    if answer.status != 200:
+                        self.failed.append((answer.status, said))
+                        continue
+                    # Without a picker Envoy lets requests pass, and no header names a decision.
+                    decision = answer.headers.get("x-laar-decision-id", "")
+                    self.answered[decision] = loop.time() - began
+                messages.append({"role": "assistant", "content": "so it is"})
+
+
+async def get(http, gateway, path):
+    async with http.get(gateway.url("admin", path)) as answer:
+        assert answer.status == 200
+        return await answer.json()
+
+
+async def decisions(http, gateway):
+    """The last decisions, newest first; as many as one may ask for."""
+    return (await get(http, gateway, "/decisions?limit=200"))["decisions"]
+
+
+async def tuner_says(http, gateway, condition, what):
+    """The answer of `/tuner` as soon as the condition holds."""
+    found = {}
+
+    async def held():
+        found.update(await get(http, gateway, "/tuner"))
+        return bool(condition(found))
+
+    await eventually(held, what=what, timeout_s=DEADLINE_S)
+    return found
+
+
+def ended(shown, outcome):
+    return [window for window in shown["windows"] if window["outcome"] == outcome]
+
+
+def endpoint_records(addresses):
+    return [{"address": a, "models": ["chat"], "region": r} for r, a in addresses.items()]
+
+
+async def laar_tune(gateway, *options):
+    """The command, beside the picker."""
+    picker = gateway.url("admin", "")
+    arguments = ["tune", "--live", "--picker", picker, *map(str, options)]
+    return await asyncio.to_thread(CliRunner().invoke, app, arguments)
+
+
+async def test_a_live_climb_from_its_first_window_to_frozen_weights(gateway, tmp_path, monkeypatch):
+    # A busy machine is no reason to pass one over.
+    monkeypatch.setattr("laar.core.filters.MAX_FAILURES", 1000)
+    state, weights = tmp_path / "tuner.json", tmp_path / "weights.yaml"
+    climb = {"enabled": True, "window": WINDOW, "state_file": str(state)}
+    # The same after a restart: Envoy knows the picker by it.
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")}
+    settings = {
+        "listen": listen,
+        "tuner": climb,
+        "bodies": {"sample_answers": 1.0},
+        "health": {"enabled": False},  # the endpoint that gets slow is to be felt
+    }
+    async with regions() as addresses, aiohttp.ClientSession() as http:
+        gateway.endpoints_file.write_text(
+            yaml.safe_dump({"endpoints": endpoint_records(addresses)})
+        )
+        await gateway.picker(**settings)
+        envoy = await gateway.envoy()
+        async with People(http, envoy.url()) as people:
+            # It climbs: the incumbent is measured, candidates are tried and judged.
+            shown = await tuner_says(
+                http,
+                gateway,
+                lambda shown: (
+                    ended(shown, "measured")
+                    and len(ended(shown, "rejected") + ended(shown, "won once")) >= 3
+                ),
+                "some windows",
+            )
+            assert shown["windows"][0]["role"] == "incumbent"
+            whole = [window for window in shown["windows"] if window["outcome"] != "stopped"]
+            assert {window["requests"] for window in whole} == {WINDOW}
+            assert all(window["failure_share"] == 0.0 for window in whole)
+            tried = [w["weights"] for w in shown["windows"] if w["role"] == "candidate"]
+            for name, (floor, cap) in shown["bounds"].items():
+                assert all(floor <= weights[name] <= cap for weights in tried)
+            records = await decisions(http, gateway)
+            assert_only_its_own(shown, records, people)
+            rtts = {c["region"]: c["rtt_s"] for c in records[0]["candidates"]}
+            assert rtts["near"] < rtts["middle"] < rtts["far"]
+
+            # An endpoint gets slow while a candidate serves: the incumbent is back.
+            shown = await tuner_says(
+                http,
+                gateway,
+                lambda shown: (
+                    shown["under_way"]["role"] == "candidate"
+                    and shown["under_way"]["decided"] < WINDOW / 4
+                ),
+                "a candidate",
+            )
+            people.headers = {"x-sim-fault": "slow:3"}
+            version = shown["under_way"]["version"]
+            shown = await tuner_says(
+                http,
+                gateway,
+                lambda shown: shown["windows"][-1]["version"] == version,
+                "the end of its window",
+            )
+            assert shown["windows"][-1]["outcome"] == "stopped"
+            assert shown["windows"][-1]["requests"] <= WINDOW
+            assert shown["under_way"]["role"] == "incumbent"
+            assert shown["under_way"]["weights"] == shown["weights"]
+            allowed_s = 1.5 * ended(shown, "measured")[-1]["e2e_p99_s"]
+            slow = [
+                record["endpoint"]
+                for record in await decisions(http, gateway)
+                if record.get("tuner", {}).get("window") == version
+                and record.get("completion", {}).get("latency_s", 0.0) > allowed_s
+            ]
+            assert len(slow) > 3
+            assert slow.count(addresses["near"]) >= 3
+            people.headers = {}
+
+            # A restart forgets nothing.
+            await gateway.stop_picker()
+            best = yaml.safe_load(state.read_text())["weights"]
+            await gateway.picker(**settings)
+            shown = await get(http, gateway, "/tuner")
+            assert shown["weights"] == best
+            await tuner_says(http, gateway, lambda shown: shown["windows"], "a window after it")
+            assert not people.failed
+
+            # The operator ends it.
+            ran = await laar_tune(gateway, "--freeze", "--export", weights)
+            assert ran.exit_code == 0, ran.output
+            assert "routing.weights_file" in ran.output
+            shown = await get(http, gateway, "/tuner")
+            assert shown["under_way"] == {"role": "frozen", "weights": shown["weights"]}
+            exported = yaml.safe_load(weights.read_text())
+            assert exported["weights"] == shown["weights"]
+            assert exported["frozen"] is True
+            assert [w["version"] for w in exported["windows"]] == [
+                w["version"] for w in shown["windows"]
+            ]
+            assert all(w["cost_s"] for w in ended(exported, "measured"))
+
+            # And serves what was found, frozen.
+            frozen = {**settings["routing"], "weights_file": str(weights)}
+            await gateway.picker(listen=listen, routing=frozen)
+            assert (await get(http, gateway, "/tuner")) == {"enabled": False}
+            before = len(people.answered)
+            await eventually(
+                lambda: len(people.answered) > before + 20, what="answers", timeout_s=DEADLINE_S
+            )
+            assert not people.failed
+            priced = (await decisions(http, gateway))[0]
+            assert "tuner" not in priced
+            weighted_s = {c["region"]: c["rtt_s"] for c in priced["candidates"]}
+            expected_s = exported["weights"]["k_rtt"] * REGIONS["far"]
+            assert expected_s < weighted_s["far"] < 2 * expected_s
+
+
+def assert_only_its_own(shown, records, people):
+    """A window's figures are those of the decisions that carried its number, and no others."""
+    checked = 0
+    for window in shown["windows"]:
+        own = [r for r in records if r.get("tuner", {}).get("window") == window["version"]]
+        if len(own) < WINDOW:
+            continue  # it was stopped, or is older than the decisions that are shown
+        assert len(own) == WINDOW
+        assert all(r["tuner"]["weights"] == window["weights"] for r in own)
+        times = [record["completion"]["latency_s"] for record in own]
+        assert window["e2e_p95_s"] == pytest.approx(np.quantile(times, 0.95))
+        checked += 1
+    assert checked >= 2
+    for record in records:
+        if "completion" in record and record["id"] in people.answered:
+            assert record["completion"]["latency_s"] <= people.answered[record["id"]] + 0.05

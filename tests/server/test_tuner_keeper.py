@@ -1,0 +1,222 @@
+"""The tuner of a running picker: shown, frozen, and taken up again after a restart."""
+
+import asyncio
+import errno
+import subprocess
+import sys
+
+import orjson
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from laar.core.cost import CostWeights
+from laar.core.membership import EndpointSpec
+from laar.core.request import Api, Request
+from laar.errors import LaarError, SettingError
+from laar.server.admin.app import AdminServer
+from laar.server.admin.tuner import TunerKeeper, routes
+from laar.server.learning import Learning
+from laar.server.picker import Picker
+from laar.server.state_file import StateFile
+from laar.settings import Accuracy, Tuning, load_settings
+from laar.telemetry.problems import Problems
+from laar.tuning.windows import Observed
+from laar_lab.live.tuner import follow
+from support import eventually
+
+INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
+
+
+def keeper(problems=None, **settings):
+    problems = problems if problems is not None else Problems()
+    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL, problems=problems)
+
+
+def serve_windows(tuner, count, seconds):
+    """Lets `count` windows pass; `seconds` of an answer is a function of the weights."""
+    done = 0
+    while done < count and not tuner.frozen:
+        weights = tuner.weights(0.0)
+        if weights.version:
+            took = seconds(weights.values)
+            before = len(tuner.export()["windows"])
+            tuner.observe(Observed(version=weights.version, ttft_s=took, e2e_s=took), 0.0)
+            done += len(tuner.export()["windows"]) - before
+
+
+def test_the_page_gets_the_path_of_the_weights_and_the_objective():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 3, lambda weights: 1.0 + weights["k_rtt"])
+    with TestClient(Starlette(routes=routes(kept))) as client:
+        shown = client.get("/tuner").json()
+    assert [window["version"] for window in shown["windows"]] == [1, 2, 3]
+    assert all(window["cost_s"] > 1.0 and window["weights"] for window in shown["windows"])
+    assert shown["bounds"].keys() == shown["weights"].keys() == INITIAL.keys()
+    assert shown["frozen"] is False
+
+
+def test_freezing_serves_the_best_and_ends_the_climb():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 12, lambda weights: 1.0 + weights["k_rtt"])
+    with TestClient(Starlette(routes=routes(kept))) as client:
+        best = client.get("/tuner").json()["weights"]
+        assert client.post("/tuner/freeze").json()["frozen"] is True
+    assert dict(kept.tuner.weights(0.0).values) == best
+
+
+async def test_the_climb_survives_a_restart(tmp_path):
+    file = tmp_path / "tuner.json"
+    kept = keeper(window=20, state_file=file)
+    serve_windows(kept.tuner, 20, lambda weights: 1.0 + weights["k_rtt"])
+    best = kept.tuner.export()["weights"]
+    assert best != INITIAL
+    await kept.state_file.save()
+    again = keeper(window=20, state_file=file)
+    assert again.tuner.export()["weights"] == best
+    assert again.tuner.export()["trials"] >= kept.tuner.export()["trials"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b"\xff", b'{"weights": {"k_rtt": 1e400}}', b" " * (1 << 17)],
+)
+def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path, data):
+    file = tmp_path / "tuner.json"
+    file.write_bytes(data)
+    assert keeper(state_file=file).tuner.export()["weights"] == INITIAL
+
+
+def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
+    tmp_path, monkeypatch, caplog
+):
+    def refused(path, *_, **__):  # as in another user's directory; root may read there
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    for call in ("open", "stat"):
+        monkeypatch.setattr(type(tmp_path), call, refused)
+    assert keeper(state_file=tmp_path / "tuner.json").tuner.export()["weights"] == INITIAL
+    settings = Accuracy(state_file=tmp_path / "state.json")
+    Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
+    assert caplog.text.count("Permission denied") == 2
+
+
+async def test_a_state_that_cannot_be_written_is_told(tmp_path):
+    problems = Problems()
+    await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").state_file.save()
+    assert "tuner.json" in problems["tuner.state_file"]
+
+
+async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
+    kept = keeper(window=20)
+    serve_windows(kept.tuner, 2, lambda weights: 1.0 + weights["k_rtt"])
+    for keeping, found in ((kept, True), (None, False)):
+        server = AdminServer(Starlette(routes=routes(keeping)), "127.0.0.1", 0)
+        running = asyncio.create_task(server.run_until_stopped())
+        url = f"http://127.0.0.1:{server.port}"
+        try:
+            if found:
+                told = []
+                found = await follow(url, None, on_window=told.append)
+                assert told == found["windows"]
+                assert len(told) == 2
+                assert (await follow(url, None, freeze=True, wait=True))["frozen"] is True
+            else:
+                with pytest.raises(LaarError, match=r"tuner\.enabled"):
+                    await follow(url, None)
+        finally:
+            server.should_exit = True
+            await running
+
+
+async def test_waiting_for_the_end_outlives_a_restart_of_the_picker(monkeypatch):
+    monkeypatch.setattr("laar_lab.live.tuner._POLL_S", 0.01)
+    lives = [keeper(window=20), keeper(window=20)]
+    for life, windows in zip(lives, (3, 1), strict=True):
+        serve_windows(life.tuner, windows, lambda weights: 1.0 + weights["k_rtt"])
+    port, told, waiting = 0, [], None
+    for life in lives:
+        server = AdminServer(Starlette(routes=routes(life)), "127.0.0.1", port)
+        running = asyncio.create_task(server.run_until_stopped())
+        port = server.port
+        if waiting is None:
+            follower = follow(f"http://127.0.0.1:{port}", None, wait=True, on_window=told.append)
+            waiting = asyncio.create_task(follower)
+        seen = len(told)
+        await eventually(lambda seen=seen: len(told) > seen, what="news")
+        if life is lives[-1]:
+            life.tuner.freeze()
+            assert (await waiting)["frozen"] is True
+        server.should_exit = True
+        await running
+    assert [window["version"] for window in told] == [1, 2, 3, 1]
+
+
+SETTINGS = "endpoints: [{address: '10.0.0.1:80', models: [m]}]\n"
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ("tuner: {bounds: {k_rtt: [0, 1]}}", "floor"),
+        ("tuner: {bounds: {weight: [0.1, 1]}}", "weight"),
+        ("tuner: {objective: speed}", "objective"),
+        ("tuner: {window: 3}", "window"),
+        ("routing: {policy: random}\ntuner: {enabled: true}", "only the policy"),
+        ("routing: {weights_file: none.yaml}", r"none\.yaml"),
+    ],
+)
+def test_settings_that_cannot_work_are_named(tmp_path, section, told):
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + section)
+    with pytest.raises(SettingError, match=told):
+        load_settings(path)
+
+
+def test_frozen_weights_take_the_place_of_the_settings(tmp_path):
+    (tmp_path / "weights.yaml").write_bytes(
+        orjson.dumps({"weights": {"k_rtt": 0.25, "k_delay": 0.125}})
+    )
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + "routing: {weights_file: weights.yaml, k_queue: 0.5}")
+    weights = load_settings(path).routing.weights
+    assert weights.tunable() == {"k_rtt": 0.25, "k_queue": 0.5, "k_delay": 0.125}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_picker_decides_with_the_tuners_weights_where_it_is_enabled(tmp_path, enabled):
+    path = tmp_path / "laar.yaml"
+    path.write_text(SETTINGS + f"tuner: {{enabled: {str(enabled).lower()}, window: 20}}")
+    director = Picker(load_settings(path), seed=1).director
+    director.table.replace("t", [EndpointSpec(address="10.0.0.1:80", models=("m",))])
+    request = Request(id="r", api=Api.CHAT, model="auto", spans=("hello",), chars=5)
+    decisions = [director.decide(request, 0.0) for _ in range(4)]
+    assert [decision.weights_version for decision in decisions] == [
+        0,
+        0,
+        int(enabled),
+        int(enabled),
+    ]
+
+
+async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
+    """All of them have the same interval, and are stopped together."""
+    file, problems = tmp_path / "state.json", Problems()
+
+    def saved(what, *, meanwhile=""):
+        """A save, in the middle of which another process saves and ends, if asked to."""
+
+        def content():
+            if meanwhile:
+                run = f"from laar.server.whole_file import WholeFile as F; {meanwhile}"
+                subprocess.run([sys.executable, "-c", run, file], check=True, timeout=60)
+            return what
+
+        settings = {"setting": "tuner.state_file", "what": "it", "problems": problems}
+        return StateFile(file, take=content, **settings).save()
+
+    other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
+    await saved(b"the last", meanwhile=other)
+    assert "tuner.state_file" not in problems
+    assert file.read_bytes() == b"the last"
+    assert list(tmp_path.iterdir()) == [file]
