@@ -62,7 +62,7 @@ class Engine:
     @property
     def sent(self):
         """The requests that clients sent."""
-        own = ("laar-names", "laar-trial")
+        own = ("laar-names", "laar-templates", "laar-tokens", "laar-trial")
         agents = ((each, each.headers.get("user-agent")) for each in self.seen)
         return [each for each, agent in agents if each.method == "POST" and agent not in own]
 

@@ -160,7 +160,8 @@ class PrefixBeliefs:
         shares = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
-        shares = template.by_tokens(shares, spans, chain.total_bytes)
+        if template.tools_weight != 1.0:
+            shares = template.by_tokens(shares, spans, chain.total_bytes)
         return PrefixMatch(chain, tokens, shares, demand, again)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
