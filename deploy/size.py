@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
     "lines": 57_560,
-    "statements": 33_990,
+    "statements": 34_000,
     "modules": 244,
     "lines loaded": 35_250,
     "settings": 148,
