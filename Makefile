@@ -54,7 +54,7 @@ size: $(STAMP)
 	$(BIN)/python deploy/size.py
 
 # The rooms that start no server: what `make quick` tests.
-QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry
+QUICK := core explain flow health policies prefix accuracy protocol settings sharing telemetry tuning
 
 # Half of the time a test waits for a server, so that two of them share a core.
 WORKERS := $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
@@ -67,7 +67,7 @@ unit: $(STAMP)
 		{ [ $$? = 1 ] && echo "Once more, alone:" && $(BIN)/pytest -q --last-failed --last-failed-no-failures none --maxfail 1 -m "not slow and not vllm"; }
 
 # The packages of tool.coverage in pyproject.toml.
-COVERED := explain flow policies prefix settings sharing
+COVERED := explain flow policies prefix settings sharing tuning
 
 coverage: $(STAMP)  ## lines and branches of some packages that their own tests reach, with a least share
 	$(BIN)/pytest -q -n auto -m "not slow and not vllm" --cov --cov-report=term $(COVERED:%=tests/%)

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 
 import orjson
 
-from bench.bench_templates import BLOCKS, ENDPOINTS, ids_of, serve
+from bench.bench_templates import BLOCKS, ENDPOINTS, SIZE, ids_of
+from bench.caches import answered, serve
 from bench.prompts import corpora
 from laar.context.guard import GainGuard
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
+from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
@@ -91,17 +92,10 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
         request = Request(id="r", api=Api.CHAT, model="m", spans=read.spans, chars=read.chars)
         decision = director.decide(request, now)
         ids = ids_of(Api.CHAT, body, "qwen3")
-        cached = serve(pools[decision.slot], ids)
+        cached = serve(pools[decision.slot], ids, SIZE)
         found += cached
         asked += len(ids)
-        end = Completion(
-            status=200,
-            cause="complete",
-            latency_s=0.5,
-            prompt_tokens=len(ids),
-            cached_tokens=cached,
-        )
-        director.settle(decision, end)
+        director.settle(decision, answered(len(ids), cached))
         if hook is not None and made is not None:
             hook.commit(made.receipt, now)
             hook.record_usage(made.receipt, prompt_tokens=len(ids), cached_tokens=cached)

@@ -17,8 +17,9 @@ import time
 
 import numpy as np
 
+from bench.caches import answered, serve
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
+from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
@@ -81,7 +82,7 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
         tokens = token_ids(talk)
         if rng.random() < past:
             slot = rng.randrange(ENDPOINTS)
-            _serve(pools[slot], tokens)
+            serve(pools[slot], tokens, SIZE)
             _publish(beliefs, slot, pools[slot], tokens, precise=precise)
             continue
         request = Request(id="r", api=Api.CHAT, model="m", spans=(talk,), chars=len(talk))
@@ -90,19 +91,12 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
         decision = director.decide(request, now)
         taken.append(time.perf_counter() - start)
         slot, chain = decision.slot, decision.chain
-        cached = _serve(pools[slot], tokens)
+        cached = serve(pools[slot], tokens, SIZE)
         _publish(beliefs, slot, pools[slot], tokens, precise=precise)
         if number > REQUESTS // 4:
             believed.append(1.0 - decision.uncached_tokens / decision.tokens)
             found.append(cached / len(tokens))
-        end = Completion(
-            status=200,
-            cause="complete",
-            latency_s=0.01,
-            prompt_tokens=len(tokens),
-            cached_tokens=cached,
-        )
-        director.settle(decision, end)
+        director.settle(decision, answered(len(tokens), cached, 0.01))
         if precise and chain is not None:
             blocks = {SIZE: hash_blocks(tokens, SIZE, root("", ""))}
             if beliefs.blocks_held.holds(slot, blocks):
@@ -112,18 +106,6 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
 
 def _text(rng: random.Random, words: int) -> str:
     return "".join(f"{rng.getrandbits(24):x} " for _ in range(words))
-
-
-def _serve(pool: BlockPool, tokens: np.ndarray) -> int:
-    """Runs a prompt; returns how many of its tokens were cached."""
-    hashes = block_hashes(tokens, SIZE)
-    held, _ = pool.match(hashes, len(hashes))
-    pool.share(hashes[:held])
-    fresh = hashes[held:]
-    pool.take(len(fresh))
-    pool.publish(fresh, hashes[held - 1] if held else None)
-    pool.release(hashes, 0)
-    return held * SIZE
 
 
 def _publish(

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import orjson
 
+from bench.caches import answered, serve
 from bench.prompts import corpora
 from laar.core.cost import CostWeights
-from laar.core.decision import Completion, DirectorSettings
+from laar.core.decision import DirectorSettings
 from laar.core.director import Director
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
@@ -34,7 +35,7 @@ from laar.protocol.openai import read_body
 from laar_lab.sim.endpoint.bodies import ChatBody, MessagesBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 from laar_lab.sim.endpoint.templates import TEMPLATES
-from laar_lab.sim.endpoint.tokenizer import TokenIds, block_hashes
+from laar_lab.sim.endpoint.tokenizer import TokenIds
 from laar_lab.sim.engine.blocks import BlockPool
 
 ENDPOINTS = 2
@@ -243,30 +244,12 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
         now += 1.0
         decision = director.decide(request, now)
         ids = ids_of(api, body, template)
-        cached = serve(pools[decision.slot], ids)
+        cached = serve(pools[decision.slot], ids, SIZE)
         believed += (1.0 - decision.uncached_tokens / decision.tokens) * len(ids)
         found += cached
         asked += len(ids)
-        end = Completion(
-            status=200,
-            cause="complete",
-            latency_s=0.5,
-            prompt_tokens=len(ids),
-            cached_tokens=cached,
-        )
-        director.settle(decision, end)
+        director.settle(decision, answered(len(ids), cached))
     return believed / asked, found / asked
-
-
-def serve(pool: BlockPool, ids: TokenIds) -> int:
-    """Runs a prompt; returns how many of its tokens were cached."""
-    hashes = block_hashes(ids, SIZE)
-    held, _ = pool.match(hashes, len(hashes))
-    pool.share(hashes[:held])
-    pool.take(len(hashes) - held)
-    pool.publish(hashes[held:], hashes[held - 1] if held else None)
-    pool.release(hashes, 0)
-    return held * SIZE
 
 
 def main(argv: Sequence[str] = ()) -> int:

@@ -15,8 +15,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 57_400,
-    "statements": 33_820,
+    "lines": 57_560,
+    "statements": 34_000,
     "modules": 244,
     "lines loaded": 35_250,
     "settings": 148,

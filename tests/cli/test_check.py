@@ -86,9 +86,16 @@ WRONG = [
     wrong("collector", "otlp:\n  traces: 127.0.0.1:4318", "give a whole URL", line=2),
     wrong("routes", "context:\n  routes: [{name: a}, {name: a}]", "two routes", "rename one"),
     # endpoints
-    wrong("TLS", "endpoints: [{address: 'https://a:1', model: m}]", "TLS to endpoints is not"),
-    wrong("base path", "endpoints: [{address: 'a:1/openai/v1', model: m}]", "a base path is not"),
-    wrong("scheme", "endpoints: [{address: 'http://a:1', model: m}]", "without http://", "as a:1"),
+    wrong("no name", "endpoints: [{address: 'https://127.0.0.1', model: m}]", "needs `sni`"),
+    wrong("query", "endpoints: [{address: 'a:1/v1?x', model: m}]", "may have no query"),
+    wrong("scheme", "endpoints: [{address: 'ftp://a:1', model: m}]", "write host:port, http://"),
+    wrong("plain", "endpoints: [{address: 'a:1', model: m, sni: b}]", "address with https://"),
+    wrong(
+        "CA", "endpoints: [{address: 'https://a', model: m, ca_file: x.pem}]", "x.pem is not a file"
+    ),
+    wrong(
+        "key", "endpoints: [{address: 'a:1', model: m, key_file: x.key}]", "x.key: can't be read"
+    ),
     wrong("no port", "endpoints: [{address: a, model: m}]", "'a' has no port", "host:port"),
     wrong("bad port", "endpoints: [{address: 'a:x', model: m}]", "'a:x'", "from 1 to 65535"),
     wrong("no model", "endpoints: [{address: 'a:1'}]", "needs `model: name`", line=1),

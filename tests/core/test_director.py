@@ -65,6 +65,12 @@ def test_a_concrete_name_restricts_the_choice():
     assert shared == {"10.0.0.1:80", "10.0.0.2:80"}
 
 
+def test_requests_cost_nothing_for_events_that_no_engine_publishes():
+    d = director(*FLEET, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
+    d.settle(d.decide(request(), 0.0), OK)
+    assert d.prefixes.published is None
+
+
 @pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])
 def test_what_was_reserved_is_given_back_whatever_was_changed_meanwhile(quadratic):
     d = director(*FLEET, settings=DirectorSettings(quadratic_tokens=20_000.0))

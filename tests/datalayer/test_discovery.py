@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from laar.datalayer.discovery import address_of, look_at
+from laar.datalayer.discovery import look_at
+from laar.datalayer.endpoints_file import Endpoint, endpoint_address
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,7 @@ async def test_an_engine_is_known_by_its_metrics_page_wherever_that_is(
         page = pages.get(request.path)
         return web.Response(text=page) if page else web.Response(status=404)
 
-    [found] = await look_at([await serve(engine)])
+    [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
     assert (found.models, found.kind) == (("m",), kind)
     assert bool(found.remarks) == (kind == "")
 
@@ -37,7 +38,7 @@ async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
     async def proxy(_request: web.Request) -> web.Response:
         return web.Response(text="<html>welcome</html>", content_type="text/html")
 
-    [found] = await look_at([await serve(proxy)])
+    [found] = await look_at([Endpoint(address=await serve(proxy), model="m")])
     assert found.models == ()
     assert found.remarks[0] == "/v1/models: the answer is no list of models"
 
@@ -46,7 +47,7 @@ async def test_an_answer_that_is_no_list_of_models_is_named(serve: Any) -> None:
     "pasted", ["10.0.0.7:8000/v1", "http://10.0.0.7:8000/v1/", "10.0.0.7:8000"]
 )
 def test_an_engines_address_may_be_its_base_url(pasted: str) -> None:
-    assert address_of(pasted) == "10.0.0.7:8000"
+    assert endpoint_address(pasted) == "10.0.0.7:8000"
 
 
 @pytest.mark.parametrize(
@@ -67,5 +68,5 @@ async def test_a_server_of_several_models_is_named(
             return web.json_response({"data": listed})
         return web.Response(text="vllm:num_requests_waiting 1\n")
 
-    [found] = await look_at([await serve(engine)])
+    [found] = await look_at([Endpoint(address=await serve(engine), model="m")])
     assert any("several models" in remark for remark in found.remarks) == several

@@ -63,7 +63,7 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         (ONE.replace("10.0.0.7:8000", '"[::z]:1"'), "e.yaml:2: endpoints[0].address: "),
         (ONE.replace("10.0.0.7", "10.0.0.777"), "e.yaml:2: endpoints[0].address: "),
         (ONE.replace("10.0.0.7", "a b"), "neither an IP address nor a DNS name"),
-        (ONE.replace("10.0.0.7", "http://a"), "e.yaml:2: endpoints[0].address: "),
+        (ONE.replace("10.0.0.7", "ftp://a"), "e.yaml:2: endpoints[0].address: "),
         (ONE.replace("    model: tiny\n", ""), "needs `model: name`, or `models: [name, ...]`"),
         (ONE + "    models: [b]\n", "and not both"),
         (

@@ -12,8 +12,9 @@ from laar.datalayer.kubernetes import api as api_module
 from laar.datalayer.kubernetes import mirror as mirror_module
 from laar.datalayer.kubernetes.api import ApiAccess, in_cluster
 from laar.datalayer.kubernetes.collector import KubernetesEndpoints, PodSelector, PoolName
-from laar.datalayer.kubernetes.objects import PodRules, rewrite_target
+from laar.datalayer.kubernetes.objects import rewrite_target
 from laar.datalayer.kubernetes.resources import PERMISSIONS
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
 from support.kube_api_server import KubeApiServer, pod, pool
 
@@ -54,7 +55,7 @@ async def cluster(serve: Any, start: Any, sink: Any) -> Any:
             sink,
             of,
             namespace="ml",
-            rules=PodRules(),
+            rules=KubernetesSource(selector={"app": "engine"}, ports=(8000,)),
             clock=time.monotonic,
             rng=random.Random(1),
         )
@@ -529,7 +530,7 @@ async def test_answers_that_are_no_lists_and_events_that_are_none_are_said(
         sink,
         VLLM,
         namespace="ml",
-        rules=PodRules(),
+        rules=KubernetesSource(selector={"app": "engine"}, ports=(8000,)),
         clock=time.monotonic,
         rng=random.Random(1),
     )

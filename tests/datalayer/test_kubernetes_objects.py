@@ -11,7 +11,6 @@ from laar.datalayer.kubernetes.collector import PodSelector, PoolName
 from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
     Objective,
-    PodRules,
     Rewrite,
     parse,
     pod_endpoints,
@@ -23,10 +22,12 @@ from laar.datalayer.metrics_page import page_url
 from laar.errors import SettingError
 from support.kube_api_server import pod
 
-RULES = PodRules()
+RULES = KubernetesSource(selector={"app": "engine"}, ports=(8000,))
 
 
-def endpoints(item: Any, ports: tuple[int, ...] = (8000,), rules: PodRules = RULES) -> list[str]:
+def endpoints(
+    item: Any, ports: tuple[int, ...] = (8000,), rules: KubernetesSource = RULES
+) -> list[str]:
     kept = pod_endpoints(item, ports, rules)
     return [spec.address for spec in kept.specs] if kept else []
 
@@ -109,11 +110,13 @@ def test_the_ranks_of_a_pod_publish_on_neighbouring_ports() -> None:
 
 
 def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
-    rules = PodRules(models=("default",), region="here", engine="sglang", priority_field=True)
+    rules = RULES.model_copy(
+        update={"models": ("default",), "engine": "sglang", "priority_field": True}
+    )
     plain = pod_endpoints(pod("a", annotations={}), (8000,), rules)
     assert plain is not None
     spec = plain.specs[0]
-    assert (spec.models, spec.region, spec.engine) == (("default",), "here", "sglang")
+    assert (spec.models, spec.region, spec.engine) == (("default",), "", "sglang")
     assert spec.priority_field
     item = pod(
         "a",
@@ -141,7 +144,7 @@ def test_a_pod_says_its_models_region_and_engine_and_rules_fill_in() -> None:
 def test_a_pods_engine_is_read_from_the_labels_of_its_gateway(
     label: str, value: str, engine: str
 ) -> None:
-    known = pod_endpoints(pod("a", labels={label: value}), (8000,), PodRules())
+    known = pod_endpoints(pod("a", labels={label: value}), (8000,), RULES)
     assert known is not None
     assert known.specs[0].engine == engine
 
@@ -158,7 +161,7 @@ def test_a_pods_engine_is_read_from_the_labels_of_its_gateway(
 def test_a_pods_metrics_page_is_its_engines_or_the_settings(
     path: str | None, engine: str, page: str
 ) -> None:
-    rules = KubernetesSource(pool="fleet", metrics_path=path).rules
+    rules = KubernetesSource(pool="fleet", metrics_path=path)
     item = pod("a", annotations={"llm-d.ai/engine-type": engine})
     kept = pod_endpoints(item, (8000,), rules)
     assert kept is not None
@@ -326,7 +329,6 @@ def test_settings_become_what_the_collector_takes() -> None:
         {"selector": {"a": "b"}, "ports": [1, 2], "models": ["m"], "api_server": "http://x:1/"}
     )
     assert source.of == PodSelector(labels={"a": "b"}, ports=(1, 2))
-    assert source.rules.models == ("m",)
     assert source.access().url == "http://x:1"
     assert KubernetesSource(pool="p").of == PoolName("p")
 

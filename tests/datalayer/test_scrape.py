@@ -18,6 +18,7 @@ from aiohttp import web
 from laar.core.membership import EndpointSpec
 from laar.datalayer import Scraper
 from laar.datalayer.discovery import look_at
+from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.visits import Visits
 
 QUIET = SimpleNamespace(problem=lambda *_: None)
@@ -315,7 +316,10 @@ async def test_engines_of_several_kinds_are_read_side_by_side(
             return web.Response(body=page if request.path == path else b"[]")
 
         specs.append(spec(await serve(metrics), engine=engine))
-    kinds = [engine.kind for engine in await look_at([each.address for each in specs])]
+    kinds = [
+        engine.kind
+        for engine in await look_at([Endpoint(address=each.address, model="m") for each in specs])
+    ]
     assert kinds == list(pages)
     start(scraper(recorder, specs).run())
     await until(lambda: len({address for address, *_ in recorder.readings}) == len(specs))

@@ -15,6 +15,7 @@ pytest.importorskip("tokenizers")
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api
 from laar.datalayer import tokenizing
 from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
@@ -172,7 +173,7 @@ async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
         asked.append((request.path, await request.json()))
         return web.json_response({"count": 2, "tokens": [5, 6]})
 
-    address = await serve(answer)
+    spec = EndpointSpec(address=await serve(answer), models=("m",))
     document = {
         "model": "alias",
         "messages": [{"role": "user", "content": "x"}],
@@ -180,11 +181,11 @@ async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
         "temperature": 1,
     }
     async with aiohttp.ClientSession() as session:
-        found = await ask_engine(session, address, Api.CHAT, document, "m")
+        found = await ask_engine(session, spec, Api.CHAT, document, "m")
         assert found is not None
         assert found.tolist() == [5, 6]
-        await ask_engine(session, address, Api.COMPLETIONS, {"prompt": "x"}, "m")
-        assert await ask_engine(session, address, Api.COMPLETIONS, {"prompt": [1]}, "m") is None
+        await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": "x"}, "m")
+        assert await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": [1]}, "m") is None
     assert asked == [
         ("/tokenize", {"model": "m", "messages": document["messages"], "tools": [{}]}),
         ("/tokenize", {"model": "m", "prompt": "x", "add_special_tokens": True}),
@@ -196,7 +197,7 @@ async def test_an_answer_without_ids_is_a_value_error(serve: Any, body: bytes) -
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(body=body)
 
-    address = await serve(answer)
+    spec = EndpointSpec(address=await serve(answer), models=("m",))
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ValueError, match="/tokenize"):
-            await ask_engine(session, address, Api.COMPLETIONS, {"prompt": "x"}, "m")
+            await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": "x"}, "m")

@@ -60,8 +60,10 @@ async def test_endpoints_are_measured_and_fitted_to_what_they_are(
         for bucket in (2048, 8192):
             expected = surface.accuracy(name, "en", max(bucket, 4096))
             assert abs(cells[bucket].correct / 40 - expected) < 0.25  # four standard errors
-        speed = artifact.models[name].speed
-        assert speed is not None
+        # Times of a busy machine may lie too far apart for a speed; fit says so.
+        assert artifact.models[name].speed or f"{name} has no us/token" in " ".join(
+            ran.text.split()
+        )
 
     config = tmp_path / "laar.yaml"
     settings = {

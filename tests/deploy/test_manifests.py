@@ -247,7 +247,7 @@ def test_the_example_engines_are_found_by_the_gateways_settings() -> None:
         "metadata": {"name": "vllm-1", "namespace": "ml", **template["metadata"]},
         "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }
-    kept = pod_endpoints(pod, source.ports, source.rules)
+    kept = pod_endpoints(pod, source.ports, source)
     assert kept is not None
     assert [spec.address for spec in kept.specs] == ["10.0.0.1:8000"]
     assert kept.specs[0].models == ("Qwen/Qwen2.5-7B-Instruct", "auto")

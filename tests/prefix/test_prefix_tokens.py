@@ -280,7 +280,8 @@ def test_blocks_after_a_parent_not_seen_and_blocks_without_ids_are_not_counted()
 def test_memory_is_bounded_by_blocks_and_by_texts() -> None:
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
     beliefs.make_room(2)
-    beliefs.blocks_held = held = TokenBlocks(max_blocks=100, max_texts=300)
+    held = TokenBlocks(max_blocks=100, max_texts=300)
+    beliefs.blocks_held = beliefs.published = held
     for slot, words in ((0, 1400), (1, 300)):
         beliefs.emptied(slot, "m")
         Engine(beliefs, slot).run(text_of(slot, words))

@@ -54,6 +54,8 @@ def test_the_document_is_kept_where_the_very_bytes_read_so(body, is_there):
         ("/v1%2Fcompletions/?%3F", Api.COMPLETIONS),
         ("/v1/chat/%zz", Api.OPAQUE),
         ("/invocations", Api.CHAT),
+        ("/inference/v1/generate", Api.COMPLETIONS),
+        ("/generate", Api.OPAQUE),
         ("/tokenize", Api.OPAQUE),
         ("/", Api.OPAQUE),
     ],
@@ -126,6 +128,15 @@ def test_every_format_gives_the_users_question(api, document, question):
 def test_token_ids_are_counted(prompt, tokens):
     body = orjson.dumps({"model": "m", "prompt": prompt})
     assert read_body(Api.COMPLETIONS, body).tokens == tokens
+
+
+@pytest.mark.parametrize("sampling", [{"max_tokens": 7}, {}, None, [1], {"sampling_params": {}}])
+def test_a_generate_request_has_its_token_ids_and_its_limit(sampling):
+    body = {"model": "m", "token_ids": [5, 60_000, 7], "sampling_params": sampling}
+    read = read_body(Api.COMPLETIONS, orjson.dumps(body))
+    same = read_body(Api.COMPLETIONS, orjson.dumps({"model": "m", "prompt": [5, 60_000, 7]}))
+    assert (read.tokens, read.spans) == (3, same.spans)
+    assert read.max_tokens == (7 if sampling == {"max_tokens": 7} else None)
 
 
 @pytest.mark.parametrize(

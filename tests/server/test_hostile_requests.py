@@ -373,7 +373,7 @@ async def test_operators_paths_reach_no_endpoint_with_a_picker_or_without(gatewa
                     assert (await answer.json())["error"]["reason"] == "denied-path"
         await gateway.stop_picker()
     await asyncio.sleep(0)
-    assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models"}
+    assert {r.path for r in upstream.requests} <= {"/metrics", "/health", "/v1/models", "/tokenize"}
 
 
 @pytest.mark.parametrize("shape", ["gateway", "standalone", "sidecar"])

@@ -189,15 +189,15 @@ async def test_the_environment_says_where_and_who_as_everywhere(
         assert (headers["authorization"], headers["x-scope"]) == ("Bearer s3cret", "team:a")
 
 
-def test_the_settings_name_counts_before_the_environments(monkeypatch):
-    def name(setting):
-        return otlp.resource(setting, "1").attributes["service.name"]
+def test_the_services_name_is_the_environments(monkeypatch):
+    def name():
+        return otlp.resource("1").attributes["service.name"]
 
-    assert name(None) == "laar"
+    assert name() == "laar"
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=one")
-    assert name(None) == "one"
+    assert name() == "one"
     monkeypatch.setenv("OTEL_SERVICE_NAME", "two")
-    assert (name(None), name("three")) == ("two", "three")
+    assert name() == "two"
 
 
 async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(

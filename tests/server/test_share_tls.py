@@ -1,12 +1,6 @@
 """TLS to a real store, which shows a certificate and asks for one."""
 
-import datetime as dt
-import ipaddress
-
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from laar.errors import SettingError
 from laar.server.sharing import store
@@ -16,52 +10,8 @@ from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
 from support import free_port
+from support.authority import Authority
 from support.stores import SERVERS, StoreProcess, binary_of
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1, or for another name."""
-
-    def __init__(self, directory, name):
-        self.directory, self.name = directory, name
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        ca = x509.BasicConstraints(ca=True, path_length=None)
-        self._certificate = self._sign(name, self._key, ca)
-        self.path = directory / f"{name}.pem"
-        self.path.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
-
-    def issue(self, name, *, host="127.0.0.1"):
-        """A pair; its paths."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
-        certificate = self._sign(name, key, address)
-        paths = self.directory / f"{name}.crt", self.directory / f"{name}.key"
-        paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        paths[1].write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            )
-        )
-        return paths
-
-    def _sign(self, name, key, extension):
-        now = dt.datetime.now(dt.UTC)
-        day = dt.timedelta(days=1)
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-        issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, self.name)])
-        return (
-            x509.CertificateBuilder()
-            .subject_name(subject)
-            .issuer_name(issuer)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - day)
-            .not_valid_after(now + day)
-            .add_extension(extension, critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
 
 
 @pytest.fixture(autouse=True)

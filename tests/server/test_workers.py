@@ -402,11 +402,11 @@ async def test_a_worker_that_ends_is_started_again_though_old_files_were_cleaned
 async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_path, monkeypatch):
     made, start = [], asyncio.create_subprocess_exec
 
-    async def crowded(*command):
+    async def crowded(*command, **options):
         made.append(command)
         if len(made) == 2:
             raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-        return await start(*command)
+        return await start(*command, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", crowded)
     (tmp_path / "worker.py").write_text(_AGING_WORKER)

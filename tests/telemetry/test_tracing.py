@@ -13,7 +13,7 @@ SAMPLED = f"00-{TRACE}-{PARENT}-01"
 
 
 def spans():
-    return Spans(None, resource(None, "1"))
+    return Spans(None, resource("1"))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
     from laar.envoy.bootstrap import render
     from laar.envoy.options import BootstrapOptions
     from laar.envoy.process import find_binary
+    from laar.settings.ignored import endpoint_cas
     from laar.settings.listening import dialled
 
     settings = loaded.settings
@@ -49,6 +51,7 @@ def bootstrap_beside(loaded: Loaded, config: Path) -> Mapping[str, object]:
             picker=dialled(settings.listen.ext_proc),
             listen_host="127.0.0.1",
             eds_path=str(settings.envoy.eds_file.absolute()),
+            endpoint_cas=endpoint_cas(settings),
             max_body_bytes=settings.stream.max_body_bytes,
             longest_hold_s=settings.flow.admission.limits.max_hold_s
             if settings.flow.enabled
@@ -72,7 +75,10 @@ def envoy_faults(loaded: Loaded, config: Path, *, ports: bool) -> list[str]:
             with tempfile.TemporaryDirectory(prefix="laar-check-") as directory:
                 stand_in = Path(directory) / "endpoints.json"
                 stand_in.write_text('{"resources": []}')
-                validate(_elsewhere(bootstrap, str(eds.absolute()), str(stand_in)))
+                text = json.dumps(bootstrap)
+                for there, here in ((eds, stand_in), (eds.parent, stand_in.parent)):
+                    text = text.replace(json.dumps(str(there.absolute())), json.dumps(str(here)))
+                validate(json.loads(text))
     except SettingError as fault:
         return [str(fault)]
     return list(_ports_in_use(bootstrap, loaded, config)) if ports else []
@@ -100,6 +106,8 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
         SettingError: laar could not follow this Envoy, or it would read another picker's endpoints,
             or ask another picker.
     """
+    from laar.settings.ignored import endpoint_cas
+
     settings = loaded.settings
     eds = settings.envoy.eds_file
     remedy = f"correct it, or render it again: {_rendered_by(loaded, path)}"
@@ -113,6 +121,12 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
         raise SettingError(
             f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
             f"writes them to {eds} (envoy.eds_file); {remedy}"
+        )
+    trusted = {match.get("ca") for match in _all(bootstrap, "match")}
+    if missing := [ca for ca in endpoint_cas(settings) if ca not in trusted]:
+        raise SettingError(
+            f"{path}: Envoy would verify no endpoint by {', '.join(missing)} (ca_file of its "
+            f"https endpoints), and never reach it; {remedy}"
         )
     picker = settings.listen.ext_proc
     clusters = (bootstrap.get("static_resources") or {}).get("clusters")
@@ -144,12 +158,15 @@ def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
     """Return the command that writes a bootstrap for these settings."""
     import shlex
 
+    from laar.settings.ignored import endpoint_cas
     from laar.settings.listening import dialled
 
     settings = loaded.settings
     command = ["laar", "envoy", "--shape", "sidecar", "--listen-address", "127.0.0.1"]
     command += ["--picker", dialled(settings.listen.ext_proc)]
     command += ["--eds-file", str(settings.envoy.eds_file), *more]
+    for ca in endpoint_cas(settings):
+        command += ["--endpoint-ca", ca]
     if settings.listen.tls is not None:
         command += ["--picker-ca", "FILE"]
     return f"{shlex.join(command)} > {shlex.quote(str(path))}"
@@ -162,17 +179,6 @@ def _all(value: Any, key: str) -> Iterator[Any]:
         yield from _all(each, key)
     if isinstance(value, dict) and isinstance(value.get(key), dict):
         yield value[key]
-
-
-def _elsewhere(value: Any, path: str, other: str) -> Any:
-    """Return a bootstrap that reads its endpoints from another file."""
-    if isinstance(value, dict):
-        return {key: _elsewhere(below, path, other) for key, below in value.items()}
-    if isinstance(value, list):
-        return [_elsewhere(below, path, other) for below in value]
-    if value == path:
-        return other
-    return str(Path(other).parent) if value == str(Path(path).parent) else value
 
 
 def _ports_in_use(bootstrap: Mapping[str, Any], loaded: Loaded, config: Path) -> Iterator[str]:

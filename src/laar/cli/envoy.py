@@ -42,6 +42,13 @@ def envoy(
     eds_file: Annotated[
         Path, typer.Option(help="Endpoints file that `laar serve` writes (envoy.eds_file).")
     ] = Path("/run/laar/envoy/endpoints.json"),
+    endpoint_ca: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="PEM file with authorities of https endpoints (their ca_file), or `system`; "
+            "repeatable."
+        ),
+    ] = None,
     fail_open: Annotated[
         bool, typer.Option(help="Let Envoy choose while no picker answers, rather than answer 503.")
     ] = True,
@@ -90,6 +97,7 @@ def envoy(
 ) -> None:
     """Print an Envoy bootstrap for laar: as a sidecar, standalone, or behind a gateway."""
     with report_errors():
+        from laar.core.membership import SYSTEM_CA
         from laar.envoy.bootstrap import render, to_yaml
         from laar.envoy.options import BootstrapOptions
         from laar.envoy.process import validate
@@ -118,6 +126,9 @@ def envoy(
                 ready_port=ready_port,
                 admin_port=admin_port,
                 eds_path=str(eds_file.absolute()),
+                endpoint_cas=tuple(
+                    ca if ca == SYSTEM_CA else str(Path(ca).absolute()) for ca in endpoint_ca or ()
+                ),
                 fail_open=fail_open,
                 max_body_bytes=max_body_bytes,
                 longest_hold_s=longest_hold,

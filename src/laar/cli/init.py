@@ -13,6 +13,7 @@ from laar.cli.terminal import KeyVariable, report_errors
 
 if TYPE_CHECKING:
     from laar.datalayer.discovery import Engine
+    from laar.datalayer.endpoints_file import Endpoint
 
 _SETTINGS = """\
 # Made by `laar init`. `laar check` prints every setting, and where each comes from.
@@ -31,6 +32,13 @@ def init(
         Path, typer.Option("--directory", "-d", help="Directory for the files; made if absent.")
     ] = Path(),
     key_env: KeyVariable = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="File with the engines' key, which requests get in place of a client's."),
+    ] = None,
+    ca_file: Annotated[
+        Path | None, typer.Option(help="PEM file with the authorities of https engines.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
 ) -> None:
     """Examine running engines and write laar.yaml, endpoints.yaml and envoy.yaml for them.
@@ -40,19 +48,20 @@ def init(
     with report_errors():
         import asyncio
 
-        from laar.datalayer.discovery import address_of, look_at
+        from laar.datalayer.discovery import look_at
         from laar.errors import SettingError
         from laar.measuring.run import key_headers
 
         headers = key_headers(key_env)
-        addresses = list(dict.fromkeys(address_of(url) for url in endpoint))
+        declared = [_declared(url, key_file, ca_file) for url in endpoint]
+        endpoints = list({each.address: each for each in declared}.values())
         names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
         present = [name for name in names if (directory / name).exists()]
         if present and not force:
             raise SettingError(
                 f"{directory / present[0]} exists; choose another --directory, or add --force"
             )
-        engines = asyncio.run(look_at(addresses, headers))
+        engines = asyncio.run(look_at(endpoints, headers))
         _report(engines)
         left_out = sum(not engine.models for engine in engines)
         if left_out == len(engines):
@@ -62,10 +71,11 @@ def init(
             )
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "endpoints.yaml").write_text(
-            _endpoints(engines, has_key=bool(headers)), "utf-8"
+            _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
         )
         (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
-        _write_bootstrap(directory)
+        cas = tuple({ca: None for each in endpoints if (ca := each.way().ca) is not None})
+        _write_bootstrap(directory, cas)
         where = "" if directory == Path() else f"cd {quote(str(directory))} && "
         typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")
         typer.echo("  curl http://127.0.0.1:8080/v1/models")
@@ -75,6 +85,23 @@ def init(
                 f"{directory / 'endpoints.yaml'}"
             )
             raise typer.Exit(1)
+
+
+def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint:
+    """Return the endpoint as its file will have it, but for the models."""
+    from pydantic import ValidationError
+
+    from laar.datalayer.endpoints_file import Endpoint
+    from laar.errors import SettingError
+
+    if ca_file is not None:
+        ca_file = ca_file.absolute() if url.strip().startswith("https://") else None
+    key_file = key_file and key_file.absolute()
+    try:
+        return Endpoint(address=url, models=("any",), key_file=key_file, ca_file=ca_file)
+    except ValidationError as fault:
+        why = fault.errors()[0]["msg"].removeprefix("Value error, ")
+        raise SettingError(f"--endpoint {url}: {why}") from None
 
 
 def _report(engines: Sequence[Engine]) -> None:
@@ -88,7 +115,7 @@ def _report(engines: Sequence[Engine]) -> None:
             typer.echo(f"  {remark}")
 
 
-def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
+def _endpoints(engines: Sequence[Engine], declared: Sequence[Endpoint], *, has_key: bool) -> str:
     """Return the endpoints file, as YAML that a person goes on editing.
 
     The picker reads the adapters itself, but for an engine that wants a key.
@@ -96,17 +123,21 @@ def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
     import yaml
 
     listed, commented = [], []
-    for engine in engines:
-        if not engine.models:
-            commented.append(
-                f"# {engine.address} named no model. Add its models, and take off the '#':\n"
-                f'# - address: "{engine.address}"\n#   models: []\n'
-            )
-            continue
+    for engine, endpoint in zip(engines, declared, strict=True):
         entry: dict[str, object] = {
             "address": engine.address,
             "models": [*engine.models, *(engine.adapters if has_key else ())],
         }
+        for name in ("ca_file", "key_file"):
+            if (file := getattr(endpoint, name)) is not None:
+                entry[name] = str(file)
+        if not engine.models:
+            lines = yaml.safe_dump([entry], sort_keys=False).replace("\n", "\n# ")
+            commented.append(
+                f"# {engine.address} named no model. Add its models, and take off the '#':\n"
+                f"# {lines.removesuffix('# ')}"
+            )
+            continue
         if engine.kind and engine.kind != "vllm":
             entry["engine"] = engine.kind
         if not engine.kind:
@@ -119,11 +150,11 @@ def _endpoints(engines: Sequence[Engine], *, has_key: bool) -> str:
     return "".join([heading, text, *commented])
 
 
-def _write_bootstrap(directory: Path) -> None:
+def _write_bootstrap(directory: Path, cas: tuple[str, ...]) -> None:
     from laar.envoy.bootstrap import render, to_yaml
     from laar.envoy.options import BootstrapOptions
 
     eds_path = str((directory / "run" / "endpoints.json").absolute())
-    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1")
+    options = BootstrapOptions(eds_path=eds_path, listen_host="127.0.0.1", endpoint_cas=cas)
     (directory / "run").mkdir(exist_ok=True)
     (directory / "envoy.yaml").write_text(to_yaml(render("sidecar", options)), "utf-8")

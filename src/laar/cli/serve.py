@@ -23,8 +23,8 @@ def serve(
         bool,
         typer.Option(
             "--with-envoy",
-            help="Run Envoy too: with the envoy.yaml in the settings' directory, or with a "
-            "rendered bootstrap.",
+            help="Run Envoy too, which goes on while the picker starts again: with the envoy.yaml "
+            "in the settings' directory, or with a rendered bootstrap.",
         ),
     ] = False,
     workers: Annotated[
@@ -50,43 +50,38 @@ def serve(
     # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
     os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
     with report_errors():
-        from laar.server.serving import serve as run
         from laar.settings import load
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is about to be done
         log_to_stderr(verbose)
         loaded = load(config)
-        if worker_index >= 0:
-            from laar.server.workers import Worker
-
-            run(loaded, worker=Worker(index=worker_index, home=worker_home))
-            return
-        if workers > 1:
+        if workers > 1 or (with_envoy and worker_index < 0):
             gc.enable()
             _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
             return
-        if not with_envoy:
-            run(loaded)
-            return
-        from laar.cli.beside import bootstrap_beside
-        from laar.envoy.process import EnvoyProcess
+        from laar.server.serving import serve as run
 
-        bootstrap = bootstrap_beside(loaded, config)
-        with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
-            run(loaded, envoy=EnvoyProcess(bootstrap, Path(directory)))
+        worker = None
+        if worker_index >= 0:
+            from laar.server.workers import Worker
+
+            worker = Worker(index=worker_index, home=worker_home)
+        run(loaded, worker=worker)
 
 
 def _serve_together(
     loaded: Loaded, config: Path, count: int, *, with_envoy: bool, verbose: bool
 ) -> None:
-    """Run several workers.
+    """Run workers, and perhaps Envoy beside them.
 
     Raises:
-        SettingError: a setting does not work with several workers, or one could not start.
+        LaarError: a setting does not work with several workers, or one could not start.
     """
     import sys
 
+    from laar.cli.beside import bootstrap_beside
     from laar.datalayer import split_address
+    from laar.envoy.process import EnvoyProcess
     from laar.errors import SettingError
     from laar.server.workers import run_workers
 
@@ -102,7 +97,10 @@ def _serve_together(
                 f"listen.{name}: port {port} is also the admin port of worker {port - admin}: "
                 f"{count} workers have the ports {admin} to {last}, from listen.admin on"
             )
-    if with_envoy:
-        raise SettingError("--with-envoy runs one picker; with --workers start Envoy separately")
+    bootstrap = bootstrap_beside(loaded, config) if with_envoy else None
     command = [sys.executable, "-m", "laar.cli", "serve", "--config", str(config)]
-    run_workers(loaded, count, [*command, "--verbose"] if verbose else command)
+    if verbose:
+        command.append("--verbose")
+    with tempfile.TemporaryDirectory(prefix="laar-envoy-") as directory:
+        envoy = EnvoyProcess(bootstrap, Path(directory)) if bootstrap is not None else None
+        run_workers(loaded, count, command, envoy)

@@ -197,6 +197,7 @@ class Chooser:
             slot=slot,
             address=spec.address,
             rank=spec.rank,
+            way=spec.way,
             fallbacks=() if once else self._fallbacks(group.slots, ranked.order, served, prefiller),
             model=model,
             rewrite=None if served == request.model or not request.model else served,
@@ -298,6 +299,7 @@ class Chooser:
             slot=slot,
             address=spec.address,
             rank=spec.rank,
+            way=spec.way,
             fallbacks=self._fallbacks(slots, order, rewrite or request.model),
             model=model,
             rewrite=rewrite,
@@ -413,17 +415,20 @@ class Chooser:
         """Ranked endpoints that answer to the name the body will carry; any, if it has none.
 
         Names on the request stay when Envoy tries again: the prefiller has to be another endpoint
-        with the same model, and of an engine with data-parallel ranks the same rank is asked.
+        with the same model, of an engine with data-parallel ranks the same rank is asked, and a
+        key and a base path are those of every endpoint in the list.
         """
         table, found = self._table, list[str]()
         by_slot = table.by_slot
-        rank = by_slot[slots.item(order[0])].rank
+        first = by_slot[slots.item(order[0])]
         for position in order[1:]:
             if len(found) >= self.settings.fallbacks:
                 break
             slot = slots.item(position)
             spec = by_slot[slot]
-            if (served and served not in spec.models) or spec.rank != rank:
+            if (served and served not in spec.models) or spec.rank != first.rank:
+                continue
+            if spec.way is not first.way and not spec.way.is_asked_like(first.way):
                 continue
             if prefiller is None or (
                 slot != prefiller.slot and table.model_id[slot] == table.model_id[prefiller.slot]

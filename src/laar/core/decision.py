@@ -16,6 +16,7 @@ from laar.core.engines import Began
 from laar.core.filters import FilterSettings
 from laar.core.hedging import HedgeAdvice
 from laar.core.interfaces import View
+from laar.core.membership import PLAIN, Way
 from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
@@ -154,6 +155,7 @@ class Decision:
         slot: slot of the chosen endpoint.
         address: address of the chosen endpoint.
         rank: its data-parallel rank, which the engine is told; None for an engine without.
+        way: how it is reached, and the fallbacks with the same path and key.
         fallbacks: addresses behind it, best first; all answer to the name the body will carry.
         model: model of the chosen endpoint.
         rewrite: the name that the body will carry, where it has to be spliced.
@@ -200,6 +202,7 @@ class Decision:
     eligible: Eligible | None = None
     position: int = 0
     rank: int | None = None
+    way: Way = PLAIN
     chain: Chain | None = None
     weights_version: int = 0
     engine_priority: int | None = None

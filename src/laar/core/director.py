@@ -322,10 +322,9 @@ class Director:
         prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
         if prefixes is not None and chain is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
-            held = prefixes.blocks_held
-            if held.blocks and not decision.request.shadow:
-                slot, tokens = flight.slot, decision.tokens
-                flight.is_traced = held.expect(decision.id, slot, chain, tokens)
+            held = prefixes.published
+            if held is not None and held.blocks and not decision.request.shadow:
+                flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
         """Counts the prompt where it is read, if that is elsewhere."""

@@ -26,6 +26,9 @@ TASK_LABEL = "laar.dev/task"
 ROLE_LABEL = "llm-d.ai/role"
 """Label of an endpoint where prefill and decode are apart; values are llm-d's."""
 
+SYSTEM_CA = "system"
+"""In place of a PEM file: the authorities that the system trusts."""
+
 _READS = frozenset({"prefill", "encode-prefill", "prefill-decode", "encode-prefill-decode", "both"})
 _FETCHES = frozenset({"decode", "prefill-decode", "encode-prefill-decode", "both"})
 _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
@@ -34,6 +37,47 @@ _FOR_OTHERS = frozenset({"encode", "prefill", "encode-prefill"})
 def key_of(address: str, rank: int | None) -> str:
     """Return an endpoint's identity: its address, with ``#`` and the rank where it is a rank."""
     return address if rank is None else f"{address}#{rank}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """How an engine is reached, where that is not plain HTTP with ``/v1`` at its root.
+
+    Args:
+        base: its path in place of ``/v1``.
+        tls: whether it speaks TLS.
+        ca_file: PEM file of the authorities that verify its certificate; empty for the system's.
+        name: the name in its certificate, and of the host in requests; empty for none.
+        key: the engine's own key, which it gets instead of a client's; empty for the client's.
+    """
+
+    base: str = "/v1"
+    tls: bool = False
+    ca_file: str = ""
+    name: str = ""
+    key: str = field(default="", repr=False)
+
+    @property
+    def ca(self) -> str | None:
+        """The authorities that Envoy verifies it by; None without TLS."""
+        return self.ca_file or SYSTEM_CA if self.tls else None
+
+    def path(self, path: str) -> str:
+        """Return the engine's path for one below a root with ``/v1``."""
+        if path == "/v1" or path.startswith(("/v1/", "/v1?")):
+            return self.base + path[3:]
+        return self.base.removesuffix("/v1") + path
+
+    def is_asked_like(self, other: Way) -> bool:
+        """Return whether the same request, with its path and key, suits both."""
+        return (self.base, self.key) == (other.base, other.key)
+
+    def url(self, address: str, path: str) -> str:
+        """Return the engine's URL for such a path."""
+        return f"{'https' if self.tls else 'http'}://{address}{self.path(path)}"
+
+
+PLAIN = Way()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +104,7 @@ class EndpointSpec:
         generates: whether it writes texts; an embedding engine does not.
         rank: the data-parallel rank that it is, of an engine with several behind one address. Each
             has a cache and a queue of its own. None for an engine without.
+        way: how it is reached.
     """
 
     address: str
@@ -75,6 +120,11 @@ class EndpointSpec:
     adapters: frozenset[str] = frozenset()
     generates: bool = True
     rank: int | None = None
+    way: Way = PLAIN
+
+    def url(self, path: str) -> str:
+        """Return its URL for a path below a root with ``/v1``."""
+        return self.way.url(self.address, path)
 
     @property
     def key(self) -> str:

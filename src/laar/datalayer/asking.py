@@ -22,6 +22,7 @@ import orjson
 from laar.core.membership import EndpointSpec
 from laar.core.naming import goes_by
 from laar.core.request import Api
+from laar.datalayer.fetching import options_for
 from laar.datalayer.interface import Clock
 from laar.datalayer.visits import until_look_s
 from laar.health import Kind, Reply
@@ -77,14 +78,18 @@ async def ask(session: aiohttp.ClientSession, spec: EndpointSpec, clock: Clock) 
         "max_tokens": _TOKENS,
         "stream": True,
     }
+    headers = {"content-type": "application/json", "user-agent": "laar-trial"}
+    if spec.rank is not None:
+        headers[RANK] = str(spec.rank)
     began = clock()
     try:
+        options = options_for(spec)
         async with session.post(
-            f"http://{spec.address}/v1/chat/completions",
+            spec.url("/v1/chat/completions"),
             data=orjson.dumps(body),
-            headers={"content-type": "application/json", "user-agent": "laar-trial"}
-            | ({} if spec.rank is None else {RANK: str(spec.rank)}),
+            headers=headers | options.pop("headers", {}),
             allow_redirects=False,
+            **options,
         ) as answer:
             return Asked(reply=await _read(answer, spec), seconds=clock() - began)
     except aiohttp.ClientConnectorError as error:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from laar.core.membership import Served
-from laar.datalayer.endpoints_file import endpoint_address
+from laar.core.membership import EndpointSpec, Served
+from laar.datalayer.endpoints_file import Endpoint
+from laar.datalayer.fetching import fault_of, options_for
 from laar.datalayer.metrics_page import ENGINES
 from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import read_served
-from laar.errors import SettingError
 
 TIMEOUT_S = 5.0
 _MAX_ANSWER_BYTES = 4 << 20
@@ -28,7 +28,7 @@ class Engine:
     """One engine as it presents itself.
 
     Args:
-        address: ``host:port``.
+        address: as in an endpoints file.
         models: names that it answers to, the model's own first, then its aliases.
         adapters: LoRA adapters that are loaded, which are names as well.
         kind: the engine, as `engine` in an endpoints file; empty when the page is unknown.
@@ -44,43 +44,30 @@ class Engine:
     remarks: tuple[str, ...] = ()
 
 
-def address_of(url: str) -> str:
-    """Return the ``host:port`` of a URL or an address; port 80 where an http URL has none.
-
-    A client's base URL, which ends in ``/v1``, is taken as well.
-
-    Raises:
-        SettingError: it is neither, or needs TLS or a base path, which laar does not support.
-    """
-    text = url.strip()
-    plain = text.removeprefix("http://").rstrip("/").removesuffix("/v1")
-    try:
-        if plain != text and ":" not in plain.rpartition("]")[2] and "/" not in plain:
-            plain += ":80"
-        return endpoint_address(plain)
-    except ValueError as error:
-        raise SettingError(f"--endpoint {url}: {error}") from error
-
-
 async def look_at(
-    addresses: Sequence[str], headers: Mapping[str, str] | None = None
+    endpoints: Sequence[Endpoint], headers: Mapping[str, str] | None = None
 ) -> list[Engine]:
-    """Return an `Engine` for each address, in order; unreachable ones have a remark.
+    """Return an `Engine` for each endpoint, in order; unreachable ones have a remark.
 
     Args:
-        addresses: ``host:port`` of each.
+        endpoints: as an endpoints file would have them; their models do not matter.
         headers: sent with each request, such as ``authorization``.
+
+    Raises:
+        SettingError: a file that one names can't be read.
     """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
-        return list(await asyncio.gather(*(_look(http, address) for address in addresses)))
+        return list(await asyncio.gather(*(_look(http, each) for each in endpoints)))
 
 
-async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
-    status, body = await _get(http, f"http://{address}/v1/models")
+async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
+    address, spec = endpoint.address, endpoint.spec()
+    status, body = await _get(http, spec, "/v1/models")
     page, kind = b"", ""
     for path in dict.fromkeys(names.path for names in ENGINES.values()):
-        _, found = await _get(http, f"http://{address}{path}")
+        answered, found = await _get(http, spec, path)
+        found = found if answered is not None else b""
         kind = next((name for name, names in ENGINES.items() if names.prefix in found), "")
         page = page or found
         if kind:
@@ -91,13 +78,13 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
     elif not kind:
         remarks.append("the metrics page is of an unknown engine: only its latency is used")
     if status is None:
-        remarks.insert(0, "no answer at /v1/models; is the engine running?")
+        remarks.insert(0, f"no answer at /v1/models ({body.decode()}); is the engine running?")
         return Engine(address=address, kind=kind, remarks=tuple(remarks))
     if status in (401, 403):
         remarks.insert(
             0,
-            f"/v1/models answers {status}: it wants a key, from a variable that --key-env names. "
-            "Clients send theirs themselves, and laar forwards it",
+            f"/v1/models answers {status}: it wants a key. Give it with --key-file, or, where "
+            "clients send theirs and laar forwards it, with --key-env",
         )
     elif status != 200:
         remarks.insert(0, f"/v1/models answers {status}")
@@ -123,10 +110,14 @@ async def _look(http: aiohttp.ClientSession, address: str) -> Engine:
     )
 
 
-async def _get(http: aiohttp.ClientSession, url: str) -> tuple[int | None, bytes]:
+async def _get(
+    http: aiohttp.ClientSession, spec: EndpointSpec, path: str
+) -> tuple[int | None, bytes]:
+    """Return status and body; without an answer, None and why."""
     try:
-        async with http.get(url, allow_redirects=False) as response:
+        options = options_for(spec)
+        async with http.get(spec.url(path), allow_redirects=False, **options) as response:
             body = await read_capped(response, _MAX_ANSWER_BYTES)
             return response.status, body if response.status == 200 else b""
-    except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
-        return None, b""
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        return None, fault_of(error).encode()

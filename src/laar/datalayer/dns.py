@@ -12,12 +12,12 @@ server, and counting it as two would halve its load in every estimate.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from laar.core.membership import EndpointSpec
-from laar.datalayer.endpoints_file import join_address, split_address
+from laar.core.membership import PLAIN, EndpointSpec
+from laar.datalayer.endpoints_file import dns_name, join_address
 from laar.datalayer.interface import GONE, Clock, EndpointSink
 
 Lookup = Callable[[str], Awaitable[Sequence[str]]]
@@ -79,7 +79,8 @@ class Resolver:
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Take a source's endpoints and hand on those that are resolved already."""
         self._declared[source] = specs
-        names = {_name(spec) for specs in self._declared.values() for spec in specs} - {""}
+        declared = [spec for specs in self._declared.values() for spec in specs]
+        names = {dns_name(spec.address) for spec in declared} - {""}
         for gone in self._due_at.keys() - names:
             del self._due_at[gone]
             self._addresses.pop(gone, None)
@@ -158,7 +159,7 @@ class Resolver:
         if addresses != self._addresses.get(name):
             self._addresses[name] = addresses
             for source, specs in self._declared.items():
-                if any(_name(spec) == name for spec in specs):
+                if any(dns_name(spec.address) == name for spec in specs):
                     self._hand_on(source)
 
     def _failed(self, name: str, reason: str) -> None:
@@ -172,18 +173,15 @@ class Resolver:
     def _hand_on(self, source: str) -> None:
         resolved: dict[str, EndpointSpec] = {}
         for spec in self._declared[source]:
-            name = _name(spec)
+            name = dns_name(spec.address)
             if not name:
                 resolved.setdefault(spec.address, spec)
                 continue
             port = spec.address.rpartition(":")[2]
             for ip in self._addresses.get(name, ()):
                 address = join_address(ip, port)
-                resolved.setdefault(address, dataclasses.replace(spec, address=address, host=name))
+                way = spec.way
+                if way is not PLAIN and not way.name:
+                    way = replace(way, name=name)
+                resolved.setdefault(address, replace(spec, address=address, host=name, way=way))
         self._sink.replace(source, tuple(resolved.values()))
-
-
-def _name(spec: EndpointSpec) -> str:
-    """Take the DNS name out of a spec's address; empty for an IP address."""
-    host, _ = split_address(spec.address)
-    return "" if ":" in host or host.replace(".", "").isdigit() else host

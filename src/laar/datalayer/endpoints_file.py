@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from laar.core.membership import EndpointSpec
+from laar.core.membership import PLAIN, EndpointSpec, Way
 from laar.datalayer.document import read_document
 from laar.datalayer.interface import EndpointSink
 from laar.datalayer.metrics_page import Engine
@@ -30,9 +31,12 @@ MAX_FILE_BYTES = 4 << 20
 MAX_ENDPOINTS = 10_000
 """Twice the largest fleet that laar is tested with."""
 MAX_MODEL_NAME_CHARS = 256
+MAX_KEY_CHARS = 4096
 POLL_S = 0.5
 """A change is in use within two looks; more often would not help."""
 
+_PORTS = {"http": ":80", "https": ":443"}
+_BASE = re.compile(r"/[\w.~%:@!$&'()*+,;=/-]*", re.ASCII)
 _NAME = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?<!-))*\.?\Z")
 
 
@@ -61,26 +65,37 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port_text)
 
 
+def dns_name(address: str) -> str:
+    """Take the DNS name out of an address; empty for an IP address."""
+    host, _ = split_address(address)
+    return "" if ":" in host or host.replace(".", "").isdigit() else host
+
+
 def join_address(host: str, port: int | str) -> str:
     """Join host and port; the reverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def endpoint_address(address: str) -> str:
-    """Return an endpoint's address in its one spelling.
+    """Return an endpoint's address, or its base URL as clients write it, in its one spelling.
 
     Raises:
-        ValueError: it is no ``host:port``; the text names what laar does not support.
+        ValueError: it is neither.
     """
-    address = address.rstrip("/")
-    scheme, _, rest = address.rpartition("://")
-    if scheme == "https":
-        raise ValueError(f"{address!r}: TLS to endpoints is not supported, only plain HTTP")
-    if "/" in rest:
-        raise ValueError(
-            f"{address!r}: a base path is not supported, only engines with /v1 at their root"
-        )
-    return join_address(*split_address(address))
+    scheme, marked, rest = address.strip().partition("://")
+    if not marked:
+        scheme, rest = "", scheme
+    elif scheme not in _PORTS:
+        raise ValueError(f"{address!r}: write host:port, http://host or https://host")
+    host_port, _, path = rest.partition("/")
+    if scheme and not re.search(r":\d*\Z", host_port):
+        host_port += _PORTS[scheme]
+    base = f"/{path.rstrip('/')}"
+    if not _BASE.fullmatch(base):
+        raise ValueError(f"{address!r}: the path after the port may have no query and no blanks")
+    found = join_address(*split_address(host_port))
+    base = "" if base in ("/", PLAIN.base) else base
+    return f"https://{found}{base}" if scheme == "https" else f"{found}{base}"
 
 
 def _metrics_url(url: str) -> str:
@@ -114,8 +129,17 @@ class Endpoint(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, json_schema_extra=describe)
 
     address: Annotated[str, AfterValidator(endpoint_address)]
-    """Address as ``ip:port``, ``[v6]:port`` or ``name:port``. Each address of a name is an
-    endpoint."""
+    """Address as ``ip:port``, ``[v6]:port`` or ``name:port``, or the base URL that an OpenAI client
+    would get, as ``https://name/openai/v1``. Each address of a name is an endpoint."""
+    ca_file: Path | None = None
+    """PEM file of the authorities that verify the certificate of an https address. Envoy has to
+    know it, too (`laar envoy --endpoint-ca`). None: the system's."""
+    sni: Annotated[str, Field(max_length=253)] = ""
+    """Name in the certificate, also sent as SNI and as the host of requests. Default: the name in
+    the address."""
+    key_file: Path | None = None
+    """File with the engine's API key, read again when it changes. Requests carry it in place of the
+    client's."""
     model: ModelName | None = None
     """Model that the endpoint serves. Use `models` if it serves several names."""
     models: tuple[ModelName, ...] = Field(default=(), max_length=256)
@@ -140,12 +164,45 @@ class Endpoint(BaseModel):
     def _one_way_to_name_models(self) -> Endpoint:
         if (self.model is None) == (not self.models):
             raise ValueError("needs `model: name`, or `models: [name, ...]`, and not both")
+        if not self.address.startswith("https://"):
+            if self.ca_file or self.sni:
+                raise ValueError("`ca_file` and `sni` belong to an address with https://")
+        elif not (self.ca_file or self.sni or dns_name(self.host_port)):
+            raise ValueError("an https address without a name needs `sni`, or its own `ca_file`")
         return self
 
+    @property
+    def host_port(self) -> str:
+        """Address without scheme and base path."""
+        return self.address.removeprefix("https://").partition("/")[0]
+
+    def way(self) -> Way:
+        """Return how it is reached.
+
+        Raises:
+            SettingError: `ca_file` or `key_file` can't be read.
+        """
+        _, slash, path = self.address.removeprefix("https://").partition("/")
+        if self.ca_file is not None and not self.ca_file.is_file():
+            raise SettingError(f"{self.ca_file} is not a file (ca_file of {self.address})")
+        way = Way(
+            base=slash + path or PLAIN.base,
+            tls=self.address.startswith("https://"),
+            ca_file=str(self.ca_file.absolute()) if self.ca_file is not None else "",
+            name=self.sni,
+            key=_key(self.key_file) if self.key_file is not None else "",
+        )
+        return PLAIN if way == PLAIN else way
+
     def spec(self) -> EndpointSpec:
-        """Say the same as the table's value; the address may still be a DNS name."""
+        """Say the same as the table's value; the address may still be a DNS name.
+
+        Raises:
+            SettingError: as `way`.
+        """
         return EndpointSpec(
-            address=self.address,
+            address=self.host_port,
+            way=self.way(),
             models=self.models or (self.model or "",),
             region=self.region,
             engine=self.engine,
@@ -168,9 +225,9 @@ class EndpointsDocument(BaseModel):
     def _addresses_are_unique(self) -> EndpointsDocument:
         first: dict[str, int] = {}
         for index, endpoint in enumerate(self.endpoints):
-            if first.setdefault(endpoint.address, index) != index:
+            if first.setdefault(endpoint.host_port, index) != index:
                 raise ValueError(
-                    f"endpoints[{index}] has the address {endpoint.address} of"
+                    f"endpoints[{index}] has the address {endpoint.host_port} of"
                     f" endpoints[{first[endpoint.address]}]; keep one, with all its `models`"
                 )
         return self
@@ -182,8 +239,29 @@ def load_endpoints(path: Path) -> tuple[EndpointSpec, ...]:
     Raises:
         SettingError: a line for each fault, with the file, the line, the key and the remedy.
     """
-    document = read_document(path, EndpointsDocument, max_bytes=MAX_FILE_BYTES)
-    return tuple(endpoint.spec() for endpoint in document.endpoints)
+    return _specs(path, read_document(path, EndpointsDocument, max_bytes=MAX_FILE_BYTES))
+
+
+def _specs(path: Path, document: EndpointsDocument) -> tuple[EndpointSpec, ...]:
+    try:
+        return tuple(endpoint.spec() for endpoint in document.endpoints)
+    except SettingError as fault:
+        raise SettingError(f"{path}: {fault}") from None
+
+
+def _key(path: Path) -> str:
+    """Read an engine's key.
+
+    Raises:
+        SettingError: the file can't be read, or holds something else.
+    """
+    try:
+        key = path.read_bytes()[: MAX_KEY_CHARS + 1].decode("ascii", "replace").strip()
+    except OSError as error:
+        raise SettingError(f"key_file {path}: can't be read: {error.strerror}") from None
+    if len(key) > MAX_KEY_CHARS or not re.fullmatch("[!-~]+", key):
+        raise SettingError(f"key_file {path} is no key: one line of printable ASCII")
+    return key
 
 
 class EndpointsFile:
@@ -200,7 +278,8 @@ class EndpointsFile:
         self._path = path
         self._sink = sink
         self._poll_s = poll_s
-        self._loaded: Stamp | None = None  # None: never
+        self._keys: Sequence[Path] = ()
+        self._loaded: Sequence[Stamp] | None = None  # None: never
 
     def load(self) -> None:
         """Read the file now, so that a start with a bad file fails at once and says why.
@@ -208,23 +287,32 @@ class EndpointsFile:
         Raises:
             SettingError: as `load_endpoints`.
         """
-        self._loaded = stamp_of(self._path)
-        self._sink.replace(self.source, load_endpoints(self._path))
+        self._loaded = self._stamps()
+        self._sink.replace(self.source, self._read())
 
     async def run(self) -> None:
         """Follow the file until cancelled."""
         seen = self._loaded
         while True:
-            stamp = await asyncio.to_thread(stamp_of, self._path)
+            stamp = await asyncio.to_thread(self._stamps)
             if stamp == seen and stamp != self._loaded:
                 self._loaded = stamp
                 await self._reload()
             seen = stamp
             await asyncio.sleep(until_look_s(self._poll_s))
 
+    def _stamps(self) -> list[Stamp]:
+        return [stamp_of(path) for path in (self._path, *self._keys)]
+
+    def _read(self) -> Sequence[EndpointSpec]:
+        document = read_document(self._path, EndpointsDocument, max_bytes=MAX_FILE_BYTES)
+        files = {each.key_file for each in document.endpoints}
+        self._keys = sorted(file for file in files if file is not None)
+        return _specs(self._path, document)
+
     async def _reload(self) -> None:
         try:
-            specs = await asyncio.to_thread(load_endpoints, self._path)
+            specs = await asyncio.to_thread(self._read)
         except SettingError as error:
             self._sink.problem(self.source, f"the endpoints stay as they were: {error}")
             return

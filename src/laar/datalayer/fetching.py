@@ -3,23 +3,29 @@
 A picker at rest does little but visit, and most of a visit was a general client's part of it: the
 objects of its URL, request, response, redirects and cookies. So a request to an IP address is
 written as it is, to a connection of aiohttp's that reads the answer with all of its limits. A URL
-with a name, a password, a query or https is left to aiohttp's session.
+with a name, a password, a query or https is left to aiohttp's session, and so is an engine with a
+key.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import lru_cache
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Self
+from typing import Any, Self
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.http import SERVER_SOFTWARE, HttpProcessingError
 
+from laar.core.membership import PLAIN, EndpointSpec
 from laar.datalayer.interface import Clock
+from laar.datalayer.stamp import Stamp, stamp_of
 
 _PLAIN = re.compile(r"http://(([0-9.]+|\[[0-9a-f:.]+\]):([0-9]+))((?:/[\w-]+)+)", re.ASCII)
 """Such a URL has nothing to resolve, to quote or to shorten."""
@@ -32,6 +38,31 @@ _BROKEN = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError)
 def fault_of(error: Exception) -> str:
     """Return the error's kind and text; aiohttp's names an ssl setting for plain HTTP too."""
     return f"{type(error).__name__} {error}".replace(" ssl:default", "").strip()
+
+
+def options_for(spec: EndpointSpec, url: str = "") -> dict[str, Any]:
+    """Return the options of aiohttp's requests to an engine: its key, and how it is verified.
+
+    None for a `url` of another host: the key is for the engine alone.
+    """
+    way = spec.way
+    if way is PLAIN or (url and not url.startswith(way.url(spec.address, "/"))):
+        return {}
+    headers = {"host": way.name} if way.name else {}
+    if way.key:
+        headers["authorization"] = f"Bearer {way.key}"
+    if not way.tls:
+        return {"headers": headers}
+    verified = _verified(way.ca_file, stamp_of(Path(way.ca_file)), named=bool(way.name))
+    return {"headers": headers, "ssl": verified, "server_hostname": way.name or None}
+
+
+@lru_cache(64)
+def _verified(ca_file: str, _stamp: Stamp, *, named: bool) -> ssl.SSLContext:
+    """Return TLS as Envoy verifies it: an address without a name by its authorities alone."""
+    context = ssl.create_default_context(cafile=ca_file or None)
+    context.check_hostname = named
+    return context
 
 
 def visiting_session(
@@ -132,8 +163,8 @@ class Fetcher:
         await self._session.close()
 
     @asynccontextmanager
-    async def get(self, url: str) -> AsyncIterator[Answer]:
-        """Get a page. No redirect is followed: it could lead anywhere.
+    async def get(self, url: str, spec: EndpointSpec | None = None) -> AsyncIterator[Answer]:
+        """Get a page of an engine. No redirect is followed: it could lead anywhere.
 
         To bound the time is the caller's part.
 
@@ -141,9 +172,11 @@ class Fetcher:
             ClientError, OSError, ValueError: there is no answer.
         """
         plain = _PLAIN.fullmatch(url)
-        if plain is None or int(plain[3]) > _MAX_PORT:
+        options = {} if spec is None or spec.way is PLAIN else options_for(spec, url)
+        if plain is None or options or int(plain[3]) > _MAX_PORT:
             sent = SimpleNamespace(at=self._clock())
-            asked = self._session.get(url, allow_redirects=False, trace_request_ctx=sent)
+            options |= {"allow_redirects": False, "trace_request_ctx": sent}
+            asked = self._session.get(url, **options)
             async with asked as came:
                 yield Answer(came.status, self._clock() - sent.at, came.content)
             return

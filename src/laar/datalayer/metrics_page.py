@@ -178,7 +178,7 @@ def page_url(spec: EndpointSpec) -> str:
     """Return the address of an endpoint's metrics page; empty for one without."""
     if spec.metrics_url is not None:
         return spec.metrics_url
-    return f"http://{spec.address}{ENGINES[spec.engine].path}"
+    return spec.url(ENGINES[spec.engine].path)
 
 
 class PageReader:

@@ -79,13 +79,13 @@ class Prober:
         self._sink.problem(f"probe {address}", GONE)
 
     async def _probe(self, spec: EndpointSpec) -> None:
-        url = f"http://{spec.address}{self._path}"
+        url = spec.url(self._path)
         source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
         assert self._pages is not None
         try:
-            async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
+            async with asyncio.timeout(self._timeout_s), self._pages.get(url, spec) as answer:
                 if answer.status < 500:
                     rtt_s = answer.after_s
                 else:

@@ -98,7 +98,7 @@ class Scraper:
         source = f"scrape {spec.address}"
         assert self._pages is not None
         try:
-            async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
+            async with asyncio.timeout(self._timeout_s), self._pages.get(url, spec) as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
                     return

@@ -108,7 +108,7 @@ class ServedNames:
     async def _look(self, spec: EndpointSpec) -> None:
         address, source = spec.address, f"models {spec.address}"
         try:
-            status, body = await self._get(f"http://{address}/v1/models")
+            status, body = await self._get(spec, "/v1/models")
             if status != 200:
                 self._generates.pop(address, None)
                 self._sink.problem(source, None)
@@ -120,10 +120,10 @@ class ServedNames:
                 return
             known = self._generates.get(address)
             if known is None or known[0] != served.weights:
-                known = served.weights, await self._writes_texts(address)
+                known = served.weights, await self._writes_texts(spec)
                 self._generates[address] = known
         except ValueError as error:
-            self._sink.problem(source, f"http://{address}/v1/models: {error}")
+            self._sink.problem(source, f"{spec.url('/v1/models')}: {error}")
             self._names_none(spec, "is no list of models")
             return
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -133,7 +133,7 @@ class ServedNames:
             return
         self._sink.served(address, dataclasses.replace(served, generates=known[1]))
         full = len(served.weights) + len(served.adapters) >= MAX_NAMES
-        remark = f"http://{address}/v1/models: only the first {MAX_NAMES} names count"
+        remark = f"{spec.url('/v1/models')}: only the first {MAX_NAMES} names count"
         self._sink.problem(source, remark if full else None)
 
     def _names_none(self, spec: EndpointSpec, reason: str) -> None:
@@ -142,23 +142,24 @@ class ServedNames:
         pod = spec.labels.get("laar.dev/pod", spec.address)
         self._sink.problem(
             f"models {spec.address}",
-            f"{pod} names no model, and http://{spec.address}/v1/models {reason}. It gets no "
+            f"{pod} names no model, and {spec.url('/v1/models')} {reason}. It gets no "
             "requests: annotate it with laar.dev/model, or set `models`",
         )
         self._sink.served(spec.address, Served())
 
-    async def _writes_texts(self, address: str) -> bool:
+    async def _writes_texts(self, spec: EndpointSpec) -> bool:
         """False only where the engine's routes leave no doubt."""
         for path in _WRITES_TEXTS:
-            status, _ = await self._get(f"http://{address}{path}")
+            status, _ = await self._get(spec, path)
             if status != _NO_ROUTE:
                 return True
-        status, _ = await self._get(f"http://{address}/v1/embeddings")
+        status, _ = await self._get(spec, "/v1/embeddings")
         return status != _NO_GET
 
-    async def _get(self, url: str) -> tuple[int, bytes]:
+    async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
         assert self._pages is not None
-        async with asyncio.timeout(self._timeout_s), self._pages.get(url) as answer:
+        found = self._pages.get(spec.url(path), spec)
+        async with asyncio.timeout(self._timeout_s), found as answer:
             return answer.status, await answer.read(MAX_LIST_BYTES)
 
 

@@ -26,7 +26,9 @@ import aiohttp
 import numpy as np
 import orjson
 
+from laar.core.membership import EndpointSpec
 from laar.core.request import Api
+from laar.datalayer.fetching import options_for
 from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError, install
 from laar.prefix.blocks import Chain
@@ -227,7 +229,7 @@ class LocalTokenizer:
 
 def ids_given(api: Api, document: Mapping[str, Any]) -> TokenIds | None:
     """Token ids of a prompt that came as such; None for any other."""
-    prompt = document.get("prompt")
+    prompt = document.get("prompt", document.get("token_ids"))
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
         prompt = prompt[0]
     if api is not Api.COMPLETIONS or not isinstance(prompt, list):
@@ -239,7 +241,7 @@ def ids_given(api: Api, document: Mapping[str, Any]) -> TokenIds | None:
 
 async def ask_engine(
     session: aiohttp.ClientSession,
-    address: str,
+    spec: EndpointSpec,
     api: Api,
     document: Mapping[str, Any],
     model: str,
@@ -261,7 +263,10 @@ async def ask_engine(
     else:
         return None
     async with session.post(
-        f"http://{address}/tokenize", data=orjson.dumps(asked), allow_redirects=False
+        spec.url("/tokenize"),
+        data=orjson.dumps(asked),
+        allow_redirects=False,
+        **options_for(spec),
     ) as answer:
         body = await read_capped(answer, MAX_ANSWER_BYTES)
         if answer.status != 200:

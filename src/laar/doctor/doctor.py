@@ -23,6 +23,7 @@ import orjson
 
 from laar.core.membership import EndpointSpec
 from laar.datalayer import load_endpoints, split_address
+from laar.datalayer.fetching import options_for
 from laar.datalayer.metrics_page import ENGINES, page_url, read_page
 from laar.doctor.answers import answer_findings
 from laar.doctor.envoy import envoy_findings, host_findings
@@ -33,6 +34,7 @@ from laar.envoy.options import is_ip
 from laar.protocol.agreed import DECISION_MARGIN_S
 from laar.server.reload import RESTART
 from laar.settings import Settings
+from laar.settings.ignored import endpoint_cas
 from laar.settings.listening import dialled
 from laar.telemetry.page_model import MAX_FLEET
 
@@ -114,6 +116,7 @@ class Doctor:
         return Needs(
             max_body_bytes=self._settings.stream.max_body_bytes,
             tenant_header=self._settings.stream.tenant_header,
+            endpoint_cas=endpoint_cas(self._settings),
             message_timeout_s=(flow.admission.limits.max_hold_s if flow.enabled else 0.0)
             + DECISION_MARGIN_S,
         )
@@ -147,7 +150,7 @@ class Doctor:
         return [*found, *(finding for part in parts for finding in part)]
 
     def _declared(self) -> list[EndpointSpec]:
-        specs = [endpoint.spec() for endpoint in self._settings.endpoints]
+        specs = self._settings.listed()
         if self._settings.endpoints_file is not None:
             specs += load_endpoints(self._settings.endpoints_file)
         return specs
@@ -221,13 +224,18 @@ class Doctor:
 
 
 async def _get(
-    http: aiohttp.ClientSession, url: str, headers: Mapping[str, str] | None = None
+    http: aiohttp.ClientSession,
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    spec: EndpointSpec | None = None,
 ) -> _Answer | None:
-    """Get an answer; None without one."""
+    """Get an answer, with an endpoint's own key before the client's; None without one."""
     try:
-        async with http.get(url, headers=headers) as answer:
+        options = {} if spec is None else options_for(spec, url)
+        headers = {**(headers or {}), **options.pop("headers", {})}
+        async with http.get(url, headers=headers, **options) as answer:
             return _Answer(answer.status, await answer.read(), answer.headers.get("date", ""))
-    except (aiohttp.ClientError, TimeoutError, ValueError):
+    except (aiohttp.ClientError, OSError, ValueError):
         return None
 
 
@@ -249,13 +257,14 @@ async def _endpoint(
     http: aiohttp.ClientSession, spec: EndpointSpec, key: Mapping[str, str]
 ) -> list[Finding]:
     where = f"endpoint {spec.address}"
-    models = await _get(http, f"http://{spec.address}/v1/models", key)
+    url = spec.url("/v1/models")
+    models = await _get(http, url, key, spec)
     if models is None:
-        what = f"no answer at http://{spec.address}/v1/models within {_TIMEOUT_S:g} s"
+        what = f"no answer at {url} within {_TIMEOUT_S:g} s"
         return [error(where, what, "start it, open the way to it, or take it out of the settings")]
     found = []
     if models.status >= _SERVER_FAULT:
-        what = f"answers {models.status} at http://{spec.address}/v1/models"
+        what = f"answers {models.status} at {url}"
         remedy = "see the engine's log; one that still loads its model needs time"
         found.append(error(where, what, remedy))
     served = _names(models)
@@ -288,7 +297,7 @@ def _names(models: _Answer) -> list[str] | None:
 
 async def _metrics(http: aiohttp.ClientSession, spec: EndpointSpec, where: str) -> list[Finding]:
     url = page_url(spec)
-    page = await _get(http, url)
+    page = await _get(http, url, spec=spec)
     if page is None or page.status != 200:
         says = "does not answer" if page is None else f"answers {page.status}"
         return [

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laar.doctor.findings import Level
-from laar.envoy.clusters import HEALTH_CHECK, fallback, http_options, override_host
+from laar.envoy.clusters import HEALTH_CHECK, fallback, http_options, override_host, tls_matches
 from laar.envoy.listeners import DELAYED_CLOSE_S, STAT_PREFIX
 from laar.envoy.options import MESSAGE_TIMEOUT_S, RETRIED, RETRY_ON, BootstrapOptions
 from laar.envoy.parts import duration, lb_key
@@ -48,12 +48,14 @@ class Needs:
         tenant_header: that flow control reads.
         message_timeout_s: least time Envoy has to wait for an answer of the picker that asks it to.
         request_timeout_s: time for an exchange that a fix writes.
+        endpoint_cas: authorities of https endpoints.
     """
 
     max_body_bytes: int = _RENDERED.max_body_bytes
     tenant_header: str = _RENDERED.tenant_header
     message_timeout_s: float = _RENDERED.longest_answer_s
     request_timeout_s: float = _RENDERED.request_timeout_s
+    endpoint_cas: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +431,18 @@ def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
     if override_of(cluster) is not None or by_header:
         return None
     return Wrong(f"nothing reads {DESTINATION}: the picker's choice is ignored", override_host())
+
+
+@_error(ENDPOINTS, "transport_socket_matches")
+def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
+    """Want every https endpoint to be verified, by its own authorities."""
+    matches = cluster.get("transport_socket_matches", ())
+    known = {each.get("match", {}).get("ca") for each in matches}
+    missing = [ca for ca in needs.endpoint_cas if ca not in known]
+    if not missing:
+        return None
+    effect = f"https endpoints with a certificate by {', '.join(missing)} are not reached"
+    return Wrong(effect, tls_matches(needs.endpoint_cas))
 
 
 @_warning(OVERRIDE_HOST, "fallback_policy", above="load_balancing_policy.")

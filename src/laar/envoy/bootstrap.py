@@ -74,7 +74,7 @@ def render(shape: Shape, options: BootstrapOptions | None = None) -> dict[str, A
         "static_resources": {
             "listeners": [data_listener(shape, options), probe_listener(options)],
             "clusters": [
-                endpoints_cluster(options.eds_path),
+                endpoints_cluster(options),
                 picker_cluster(options, body_mode(shape, options)),
                 admin_cluster(options.admin_port),
             ],

@@ -23,9 +23,11 @@ about them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 
-from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER
+from laar.core.membership import SYSTEM_CA
+from laar.envoy.endpoints_file import ENDPOINTS_CLUSTER, tls_match
 from laar.envoy.options import BodyMode, BootstrapOptions, is_ip
 from laar.envoy.parts import Json, duration, extension, lb_key, socket_address, typed
 from laar.protocol.agreed import PICKING_SERVICE
@@ -33,6 +35,9 @@ from laar.protocol.headers import DESTINATION, SERVED
 
 PICKER_CLUSTER = "laar-picker"
 ADMIN_CLUSTER = "admin"
+
+_SYSTEM_CA_PATH = "/etc/ssl/certs/ca-certificates.crt"
+"""Of Debian, Ubuntu, Alpine, and Envoy's images."""
 
 _CONNECT_TIMEOUT = duration(1)
 _CHECK_INTERVAL = duration(0.25)
@@ -67,8 +72,9 @@ _ENDPOINT_IDLE = duration(4)
 a connection that is just being closed cannot be retried safely, so Envoy has to close first."""
 
 
-def endpoints_cluster(eds_path: str) -> Json:
-    """Return the endpoints, from the file at `eds_path`, with the picker's choice first."""
+def endpoints_cluster(options: BootstrapOptions) -> Json:
+    """Return the endpoints, from their file, with the picker's choice first."""
+    eds_path = options.eds_path
     return {
         "name": ENDPOINTS_CLUSTER,
         "type": "EDS",
@@ -82,6 +88,7 @@ def endpoints_cluster(eds_path: str) -> Json:
                 "resource_api_version": "V3",
             }
         },
+        "transport_socket_matches": tls_matches(options.endpoint_cas),
         "load_balancing_policy": override_host(),
         "circuit_breakers": _circuit_breakers(retry_budget=_RETRY_BUDGET),
         "outlier_detection": {
@@ -212,16 +219,43 @@ def _one_endpoint(cluster: str, host: str, port: int) -> Json:
     return {"cluster_name": cluster, "endpoints": [{"lb_endpoints": [endpoint]}]}
 
 
+def tls_matches(cas: Sequence[str]) -> list[Json]:
+    """Return TLS for the endpoints that say in their metadata by which authorities to verify them.
+
+    One by authorities that are not here is never reached, by plain HTTP least of all.
+    """
+    nobody = _upstream_tls({"validation_context": {"verify_certificate_hash": ["00" * 32]}})
+    matches: list[Json] = [
+        {
+            "name": f"{ca} {'by name' if named else 'without a name'}",
+            "match": tls_match(ca, named=named),
+            "transport_socket": _endpoint_tls(ca, named=named),
+        }
+        for ca in cas
+        for named in (True, False)
+        if named or ca != SYSTEM_CA
+    ]
+    return [*matches, {"name": "unknown", "match": {"tls": True}, "transport_socket": nobody}]
+
+
+def _endpoint_tls(ca: str, *, named: bool) -> Json:
+    """Return TLS to endpoints with certificates of `ca`, and in the name of each that has one."""
+    path = _SYSTEM_CA_PATH if ca == SYSTEM_CA else ca
+    by_name = {"auto_host_sni": True, "auto_sni_san_validation": True} if named else {}
+    authorities: Json = {"trusted_ca": {"filename": path}}
+    common: Json = {"alpn_protocols": ["http/1.1"], "validation_context": authorities}
+    return _upstream_tls(common, **by_name)
+
+
 def _verified_tls(host: str, options: BootstrapOptions) -> Json:
     """Return TLS to a picker whose certificate comes from its CA and names `host`."""
     by_ip = is_ip(host)
+    name = {"san_type": "IP_ADDRESS" if by_ip else "DNS", "matcher": {"exact": host}}
     common: Json = {
         "alpn_protocols": ["h2"],
         "validation_context": {
             "trusted_ca": {"filename": options.picker_ca_path},
-            "match_typed_subject_alt_names": [
-                {"san_type": "IP_ADDRESS" if by_ip else "DNS", "matcher": {"exact": host}}
-            ],
+            "match_typed_subject_alt_names": [name],
         },
     }
     if options.picker_certificate_path is not None:
@@ -231,9 +265,13 @@ def _verified_tls(host: str, options: BootstrapOptions) -> Json:
                 "private_key": {"filename": options.picker_key_path},
             }
         ]
+    return _upstream_tls(common, **({} if by_ip else {"sni": host}))
+
+
+def _upstream_tls(common: Json, **fields: object) -> Json:
     return extension(
         "transport_sockets.tls",
         "extensions.transport_sockets.tls.v3.UpstreamTlsContext",
         common_tls_context=common,
-        **({} if by_ip else {"sni": host}),
+        **fields,
     )

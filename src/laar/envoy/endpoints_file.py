@@ -30,6 +30,7 @@ ENDPOINTS_CLUSTER = "laar-endpoints"
 """The cluster's name, which the file and the bootstrap have to agree on."""
 
 METADATA_NAMESPACE = "laar"
+TLS_NAMESPACE = "envoy.transport_socket_match"
 
 _ASSIGNMENT = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 
@@ -42,6 +43,9 @@ class EndpointAddress:
         host: IPv4 or IPv6 address, without brackets.
         port: TCP port.
         metadata: facts for Envoy's access log, such as ``model``; they choose nothing.
+        name: name of the host in requests, and in its certificate; empty for none.
+        ca: authorities that verify its certificate: a PEM file of the bootstrap's
+            `endpoint_cas`, or ``system``; None for an endpoint without TLS.
 
     Raises:
         SettingError: when the host is not an IP address or the port not one of 1 to 65535.
@@ -50,6 +54,8 @@ class EndpointAddress:
     host: str
     port: int
     metadata: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+    ca: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -96,7 +102,20 @@ def _discovery_response(endpoints: Sequence[EndpointAddress]) -> bytes:
 
 def _lb_endpoint(endpoint: EndpointAddress) -> dict[str, object]:
     address = {"address": endpoint.host, "port_value": endpoint.port}
-    entry: dict[str, object] = {"endpoint": {"address": {"socket_address": address}}}
+    reached: dict[str, object] = {"address": {"socket_address": address}}
+    if endpoint.name:
+        reached["hostname"] = endpoint.name
+    entry: dict[str, object] = {"endpoint": reached}
+    metadata: dict[str, object] = {}
     if endpoint.metadata:
-        entry["metadata"] = {"filter_metadata": {METADATA_NAMESPACE: dict(endpoint.metadata)}}
+        metadata[METADATA_NAMESPACE] = dict(endpoint.metadata)
+    if endpoint.ca is not None:
+        metadata[TLS_NAMESPACE] = tls_match(endpoint.ca, named=bool(endpoint.name))
+    if metadata:
+        entry["metadata"] = {"filter_metadata": metadata}
     return entry
+
+
+def tls_match(ca: str, *, named: bool) -> dict[str, object]:
+    """Return an endpoint's metadata that match the bootstrap's TLS for it."""
+    return {"tls": True, "ca": ca, "named": named}

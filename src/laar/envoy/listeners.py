@@ -170,7 +170,7 @@ def _not_for(shape: Shape, options: BootstrapOptions) -> frozenset[str]:
     never = {names.DESTINATION, names.SERVED, names.SUBSET, *names.ENGINE_HEADERS}
     if trusted:
         return frozenset(never)
-    tenant = {options.tenant_header.lower()} - names.CREDENTIALS
+    tenant = {options.tenant_header.lower()}.difference(names.CREDENTIALS)
     return frozenset({*never, *names.GATEWAY_HEADERS, *tenant})
 
 

@@ -46,6 +46,8 @@ class BootstrapOptions:
         admin_port: Envoy's admin interface, on loopback only; 0 leaves ``/stats/prometheus`` out of
             reach, as it stands for this port.
         eds_path: absolute path of the endpoints file; its directory is watched for renames.
+        endpoint_cas: the authorities that verify endpoints with TLS: PEM files as the endpoints
+            file names them, and `SYSTEM_CA`.
         body_mode: how bodies go through the picker; None takes the shape's own.
         fail_open: without a picker, let Envoy choose (True) or answer 503 (False).
         max_body_bytes: requests whose body is larger get 413. Envoy holds each body whole while
@@ -76,6 +78,7 @@ class BootstrapOptions:
     ready_port: int = 19001
     admin_port: int = 19000
     eds_path: str = "/run/laar/envoy/endpoints.json"
+    endpoint_cas: tuple[str, ...] = ()
     body_mode: BodyMode | None = None
     fail_open: bool = True
     max_body_bytes: int = 32 * 1024 * 1024

@@ -141,6 +141,9 @@ def _route(
     }
     action: Json = {
         "cluster": ENDPOINTS_CLUSTER,
+        "path_rewrite": f"%DYNAMIC_METADATA({LB_NAMESPACE}:{names.PATH})%",
+        # Of each attempt's endpoint, where that has a name in the endpoints file.
+        "auto_host_rewrite": True,
         "timeout": duration(options.request_timeout_s),
         "idle_timeout": duration(options.idle_timeout_s),
         "retry_policy": retries,

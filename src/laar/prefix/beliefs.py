@@ -113,6 +113,7 @@ class PrefixBeliefs:
         self.index = PrefixIndex(0, max_bytes)
         self.popular = PrefixDemand()
         self.evictions = Evictions()
+        self.published: TokenBlocks | None = None  # until the first event
         self.templates = Templates()
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
@@ -125,7 +126,8 @@ class PrefixBeliefs:
         """The blocks that engines publish; most publish none."""
         from laar.prefix.tokens import TokenBlocks
 
-        return TokenBlocks()
+        self.published = TokenBlocks()
+        return self.published
 
     def look_up(
         self,
@@ -160,7 +162,8 @@ class PrefixBeliefs:
         shares = self.match(chain, capacity)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
-        shares = template.by_tokens(shares, spans, chain.total_bytes)
+        if template.tools_weight != 1.0:
+            shares = template.by_tokens(shares, spans, chain.total_bytes)
         return PrefixMatch(chain, tokens, shares, demand, again)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
@@ -180,8 +183,8 @@ class PrefixBeliefs:
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
-        if "blocks_held" in vars(self) and self.blocks_held.texts:
-            self.blocks_held.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
+        if self.published is not None and self.published.texts:
+            self.published.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
         return shares
 
     def make_room(self, capacity: int) -> None:
@@ -259,8 +262,8 @@ class PrefixBeliefs:
 
     def drop(self, slot: int) -> None:
         """Forgets a slot."""
-        if "blocks_held" in vars(self):
-            self.blocks_held.drop(slot)
+        if self.published is not None:
+            self.published.drop(slot)
         self._roots.pop(slot, None)
         self._density.drop(slot)
         if slot < self._slots:
@@ -329,7 +332,7 @@ class PrefixBeliefs:
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
         """A slot's engine was seen to have restarted, at that time by its clock."""
-        if "blocks_held" in vars(self) and self.blocks_held.restarted(slot, started_s):
+        if self.published is not None and self.published.restarted(slot, started_s):
             return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)

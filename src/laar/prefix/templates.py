@@ -51,6 +51,12 @@ class Template(NamedTuple):
 
     def arranged(self, spans: Sequence[str]) -> Sequence[str]:
         """Return a prompt's texts in the order of the template, without what it leaves out."""
+        if TOOLS not in spans and not self.system_last:
+            for text in spans:
+                if _THOUGHT in text:
+                    break
+            else:
+                return spans
         tools: list[str] = []
         rest = list(spans)
         if TOOLS in rest:

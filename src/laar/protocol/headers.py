@@ -108,8 +108,14 @@ ENGINE_HEADERS = frozenset(
 """Headers that steer engines: where a prompt's parts are, which rank takes it, what it overtakes.
 Not for clients."""
 
-SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID)
-"""Those that the picker sets."""
+CREDENTIALS = ("authorization", "x-api-key")
+"""The client's credentials, which engines check; or the engine's own in their place."""
+
+PATH = "x-laar-path"
+"""Key of that metadata as well: the path, without its query, at an engine with another base."""
+
+SET_BY_ROUTES = (PREFILLER, PRIORITY, RANK, SESSION_ID, *CREDENTIALS)
+"""Headers that the picker sets."""
 
 LLM_D = {
     FAIRNESS: "x-llm-d-inference-fairness-id",
@@ -170,9 +176,6 @@ GATEWAY_HEADERS = frozenset(
     name for old in (FAIRNESS, OBJECTIVE, REWRITE) for name in (old, LLM_D[old])
 )
 """Tenant, urgency and model: headers that a gateway sets for its clients."""
-
-CREDENTIALS = frozenset({"authorization", "x-api-key"})
-"""The client's credentials, which engines check."""
 
 SIGNATURES = frozenset(
     {

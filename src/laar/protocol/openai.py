@@ -60,7 +60,8 @@ depth of its own, by version: near 1,000 in 3.11."""
 
 _MAX_SCALAR_BYTES = 4096
 _LIMITS_IN_ORDER = ("max_completion_tokens", "max_tokens", "max_output_tokens")
-_LIMITS = frozenset(_LIMITS_IN_ORDER)
+_SAMPLING = "sampling_params"
+_LIMITS = frozenset((*_LIMITS_IN_ORDER, _SAMPLING))
 _READ_AT_LENGTH = ("model", "stream", *_LIMITS_IN_ORDER, "cache_salt")
 
 _OPAQUE = Api.OPAQUE
@@ -154,6 +155,8 @@ def read_body(api: Api, body: bytes) -> Body:
 def _limit(document: Mapping[str, Any]) -> int | None:
     """Return the first limit on the answer that is set; null is none, as for the engines."""
     limit = None
+    if isinstance(inner := document.get(_SAMPLING), dict):  # of /inference/v1/generate
+        document = inner
     for name in _LIMITS_IN_ORDER:
         if (limit := document.get(name)) is not None:
             break

@@ -18,6 +18,7 @@ from laar.errors import RequestError
 SUFFIXES: tuple[tuple[str, Api], ...] = (
     ("/chat/completions", Api.CHAT),
     ("/completions", Api.COMPLETIONS),
+    ("/inference/v1/generate", Api.COMPLETIONS),  # vLLM's, from token ids to token ids
     ("/responses", Api.RESPONSES),
     ("/embeddings", Api.EMBEDDINGS),
     ("/messages", Api.MESSAGES),

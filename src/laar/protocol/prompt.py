@@ -186,7 +186,9 @@ def _completions(document: dict[str, Any], spans: Spans) -> None:
     for data in given if isinstance(given, list) else [given]:
         if isinstance(data, str):
             spans.embeddings(data)
-    if document.get("prompt") or not spans.texts:
+    if "token_ids" in document and "prompt" not in document:
+        _prompt(document, "token_ids", spans)
+    elif document.get("prompt") or not spans.texts:
         _prompt(document, "prompt", spans)
 
 

@@ -54,8 +54,7 @@ class Collectors:
 
     def declare(self, settings: Settings) -> None:
         """Use the endpoints listed in the settings."""
-        specs = [endpoint.spec() for endpoint in settings.endpoints]
-        self.resolver.replace("settings", specs)
+        self.resolver.replace("settings", settings.listed())
 
     def prepare(self) -> None:
         """Read the endpoints that are written down, and find the clusters.
@@ -112,7 +111,7 @@ class Collectors:
                 self._fleet,
                 source.of,
                 namespace=source.namespace or access.namespace,
-                rules=source.rules,
+                rules=source,
                 clock=self._clock,
                 rng=self._picker.rng,
             )

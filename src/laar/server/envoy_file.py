@@ -67,7 +67,10 @@ def _write(path: Path, specs: Sequence[EndpointSpec], *, known: bool) -> str | N
     addresses = []
     for spec in specs:
         host, port = split_address(spec.address)
-        addresses.append(EndpointAddress(host=host, port=port, metadata={"model": spec.models[0]}))
+        way, facts = spec.way, {"model": spec.models[0]}
+        addresses.append(
+            EndpointAddress(host=host, port=port, metadata=facts, name=way.name, ca=way.ca)
+        )
     try:
         if not addresses and not known and path.exists():
             return None

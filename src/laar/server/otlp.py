@@ -62,7 +62,7 @@ class Exports:
 
         quiet()
         wanted = settings.otlp
-        of = resource(wanted.service_name, version("laar"))
+        of = resource(version("laar"))
         if wanted.traces is not None:
             sender = self._sender("traces", OTLPSpanExporter, wanted.traces)
             self.spans = Spans(sender, of)

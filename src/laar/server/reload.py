@@ -143,6 +143,8 @@ class SettingsReloader:
         """
         loaded = load(path)
         found = change(self.settings, loaded.settings)
+        with loaded.located():
+            found.settings.listed()  # here, for a file that one names may be gone
         routing, policies = found.settings.routing, None
         if routing != self.settings.routing:  # here, for a plug-in may refuse, or take its time
             with loaded.located():

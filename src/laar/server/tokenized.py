@@ -69,7 +69,7 @@ class _Prompt:
     model: str
     name: str
     adapter: str
-    address: str
+    spec: EndpointSpec
     body: bytes
     tokens: int = 0
     blocks: dict[int, array[int]] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class TokenizedPrompts:
             model=model,
             name=name,
             adapter=adapter,
-            address=decision.address,
+            spec=self._table.spec(decision.slot),
             body=body,
         )
         self._open[prompt.id] = prompt
@@ -199,7 +199,7 @@ class TokenizedPrompts:
             if ids is None and tokenizer is not None:
                 ids = await run(thread, tokenizer.ids, prompt.api, document, prompt.chain)
             elif ids is None:
-                ids = await ask_engine(session, prompt.address, prompt.api, document, prompt.name)
+                ids = await ask_engine(session, prompt.spec, prompt.api, document, prompt.name)
             if ids is not None:
                 prompt.blocks = await run(thread, _blocks, ids, sizes, prompt.adapter, document)
                 prompt.tokens = len(ids)
@@ -207,7 +207,7 @@ class TokenizedPrompts:
         except Exception as error:  # noqa: BLE001 - a tokenizer or an engine: the next one may work
             self.counts["failed"] += 1
             what = str(error) if isinstance(error, ValueError) else type(error).__name__
-            self._problems.report(source, f"{prompt.address}: no token ids: {what}")
+            self._problems.report(source, f"{prompt.spec.address}: no token ids: {what}")
         else:
             if not self._mistakes[prompt.model]:
                 self._problems.report(source, None)
@@ -286,7 +286,7 @@ class TemplateProbes:
                 if tokenizer is not None:
                     ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe, none)
                 else:
-                    ids = await ask_engine(session, spec.address, Api.CHAT, probe, model)
+                    ids = await ask_engine(session, spec, Api.CHAT, probe, model)
                 found.append(ids)
         except (aiohttp.ClientError, OSError):  # it may start, or be restarted
             return

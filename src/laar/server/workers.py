@@ -1,7 +1,9 @@
-"""`laar serve --workers`: several processes on one port, which share their records.
+"""`laar serve --workers` and `--with-envoy`: processes on one port, which share their records.
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
-store, starts a worker again that ended or hangs, and hands signals on. The kernel gives each
+store, starts a worker again that ended or hangs, and hands signals on. With Envoy beside them it
+keeps that too: Envoy goes on while no worker runs, and the next has what the hub knows. Envoy
+starts once a worker serves, and is drained before the workers stop. The kernel gives each
 connection of a client to one worker; none outlives the parent by more than its open streams, for
 the next parent's workers would share the port with it.
 """
@@ -17,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laar.envoy.process import dying_with_us
+from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
 from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
@@ -35,6 +37,7 @@ thread has ended."""
 
 _LOG = logging.getLogger(__name__)
 
+_LOOK_S = 0.05
 _AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
 _SOUND_S = 30.0  # after which an end is no sign of the next one
 _BEAT_S = 1.0
@@ -99,30 +102,42 @@ def _hub_of(share: Share, path: Path) -> Hub:
     )
 
 
-def run_workers(loaded: Loaded, count: int, command: Sequence[str]) -> None:
+def run_workers(
+    loaded: Loaded, count: int, command: Sequence[str], envoy: EnvoyProcess | None = None
+) -> None:
     """Run workers until SIGTERM or SIGINT. Blocks.
 
     Args:
         loaded: the settings; each worker reads them again.
         count: number of workers.
         command: starts one; its index and the parent's directory are added.
+        envoy: runs beside them; None for none.
 
     Raises:
-        LaarError: a worker could not start.
+        LaarError: a worker or Envoy could not start, or Envoy ended by itself.
     """
     with tempfile.TemporaryDirectory(prefix="laar-workers-") as directory:
-        asyncio.run(_Parent(loaded, count, command, Path(directory)).run())
+        asyncio.run(_Parent(loaded, count, command, Path(directory), envoy).run())
 
 
 class _Parent:
-    def __init__(self, loaded: Loaded, count: int, command: Sequence[str], directory: Path) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        count: int,
+        command: Sequence[str],
+        directory: Path,
+        envoy: EnvoyProcess | None = None,
+    ) -> None:
         self._loaded = loaded
         self._share = loaded.settings.share
         self._count = count
         self._command = command
         self._home = directory
+        self._envoy = envoy
         self._processes: dict[int, asyncio.subprocess.Process] = {}
         self._stopping = asyncio.Event()
+        self._ending: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -143,12 +158,40 @@ class _Parent:
             async with asyncio.TaskGroup() as group:
                 for index in range(self._count):
                     group.create_task(self._keep(index))
+                if self._envoy is not None:
+                    group.create_task(self._keep_envoy(self._envoy))
         except ExceptionGroup as faults:
             raise faults.exceptions[0] from None
         finally:
             self._pass_on(signal.SIGKILL)  # none is left but after a fault
             if hub is not None:
                 await hub.stop()
+
+    async def _keep_envoy(self, envoy: EnvoyProcess) -> None:
+        """Keep Envoy running from a worker's start until a stop is asked for; then drain it.
+
+        Raises:
+            LaarError: it can't start, or ended by itself.
+        """
+        while not self._stopping.is_set() and not self._has_started():  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
+        if not self._stopping.is_set():
+            async with envoy:
+                _LOG.info("Envoy listens on %s; its log is %s", envoy.listens_on, envoy.log_path)
+                ended = asyncio.create_task(envoy.wait())
+                stopping = asyncio.create_task(self._stopping.wait())
+                tidying = asyncio.create_task(envoy.keep_log_short())
+                try:
+                    await asyncio.wait([ended, stopping], return_when=asyncio.FIRST_COMPLETED)
+                    if ended.done():
+                        raise LaarError(f"Envoy exited unexpectedly:\n{envoy.log_tail()}")
+                    await envoy.drain(self._shutdown().grace_s)
+                finally:
+                    await cancel([ended, stopping, tidying])
+        self._stop_workers(signal.SIGTERM)
+
+    def _has_started(self) -> bool:
+        return any(_beat(self._home, index).exists() for index in range(self._count))
 
     async def _keep(self, index: int) -> None:
         """Keep one worker running."""
@@ -183,10 +226,11 @@ class _Parent:
         own = ("--worker-index", str(index), "--worker-home", str(self._home))
         _beat(self._home, index).unlink(missing_ok=True)
         command = dying_with_us([*self._command, *own], ORPHANED)
-        process = await asyncio.create_subprocess_exec(*command)
+        # In a session of its own: Ctrl-C is for the parent, which has an order to stop in.
+        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
         self._processes[index] = process
         watching = asyncio.create_task(self._watch(index, process))
-        if self._stopping.is_set():  # while it was being made, so it missed the signal
+        if self._ending is not None:  # while it was being made, so it missed the signal
             process.terminate()
         try:
             return await process.wait()
@@ -225,11 +269,15 @@ class _Parent:
     def _stop(self, number: int) -> None:
         again = self._stopping.is_set()
         self._stopping.set()
+        if self._envoy is None or again:
+            self._stop_workers(number)
+
+    def _stop_workers(self, number: int) -> None:
         self._pass_on(number)
-        if not again:
+        if self._ending is None:
             shutdown = self._shutdown()
             patience_s = shutdown.drain_s + shutdown.grace_s + _STUCK_S
-            asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
+            self._ending = asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
 
     def _shutdown(self) -> Shutdown:
         """The times that the workers stop with: of the file as it is now, if it can be used."""

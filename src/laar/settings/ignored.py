@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
@@ -81,15 +82,21 @@ def remarks(loaded: Loaded) -> Iterator[str]:
 def declared_endpoints(settings: Settings) -> Sequence[tuple[str, EndpointSpec]]:
     """Yield the endpoints that the settings and their file name, each with its source.
 
-    A file that cannot be used gives none.
+    Files that cannot be used give none.
     """
-    found = [(f"endpoints.{i}", one.spec()) for i, one in enumerate(settings.endpoints)]
+    found: list[tuple[str, EndpointSpec]] = []
+    with contextlib.suppress(SettingError):
+        found += [(f"endpoints.{index}", spec) for index, spec in enumerate(settings.listed())]
     if settings.endpoints_file is not None:
-        try:
+        with contextlib.suppress(SettingError):
             found += [("endpoints_file", spec) for spec in load_endpoints(settings.endpoints_file)]
-        except SettingError:
-            return found
     return found
+
+
+def endpoint_cas(settings: Settings) -> tuple[str, ...]:
+    """Return the authorities that Envoy has to know, to verify these endpoints."""
+    found = {spec.way.ca for _, spec in declared_endpoints(settings)}
+    return tuple(sorted(ca for ca in found if ca is not None))
 
 
 def _aliases(loaded: Loaded, specs: Sequence[tuple[str, EndpointSpec]]) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from annotated_types import MaxLen, MinLen
 from pydantic import AfterValidator
 
 from laar.declaring import Applies
@@ -47,6 +46,3 @@ class Otlp(Section):
     logs: Where | None = None
     """URL for log records, mostly http://HOST:4318/v1/logs, or `environment`. It receives the lines
     of the decision log, with or without a log file. None: no log records."""
-    service_name: Annotated[str | None, MinLen(1), MaxLen(255)] = None
-    """`service.name` of all spans and log records. None: OTEL_SERVICE_NAME, or that of
-    OTEL_RESOURCE_ATTRIBUTES, or `laar`."""

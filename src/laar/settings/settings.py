@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from annotated_types import MaxLen
 from pydantic import field_validator, model_validator
 
+from laar.core.membership import EndpointSpec
 from laar.datalayer.document import Place, line_of, read_with_lines
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.settings import KubernetesSource
@@ -58,6 +59,20 @@ class Settings(Section):
     otlp: Otlp = Otlp()
     envoy: EnvoySection = EnvoySection()
     shutdown: Shutdown = Shutdown()
+
+    def listed(self) -> list[EndpointSpec]:
+        """Return the endpoints listed here.
+
+        Raises:
+            SettingError: a file that one names can't be read.
+        """
+        found = []
+        for index, endpoint in enumerate(self.endpoints):
+            try:
+                found.append(endpoint.spec())
+            except SettingError as fault:
+                raise SettingError(str(fault), setting=f"endpoints.{index}") from None
+        return found
 
     @property
     def stream(self) -> StreamSettings:

@@ -138,15 +138,14 @@ def _why(error: BaseException) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-def resource(service_name: str | None, version: str) -> Resource:
-    """Return the sender's resource, named by the settings, the environment or laar."""
+def resource(version: str) -> Resource:
+    """Return the sender's resource, named by the environment or laar."""
     ours = {
         "service.name": "laar",
         "service.version": version,
         "service.instance.id": str(uuid.uuid4()),
     }
-    wanted = {"service.name": service_name} if service_name else {}
-    return Resource(ours).merge(OTELResourceDetector().detect()).merge(Resource(wanted))
+    return Resource(ours).merge(OTELResourceDetector().detect())
 
 
 def quiet() -> None:

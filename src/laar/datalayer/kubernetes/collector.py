@@ -26,7 +26,6 @@ from laar.datalayer.kubernetes.objects import (
     ModelRewrite,
     Objective,
     PodEndpoints,
-    PodRules,
     Pool,
     Rewrite,
     parse,
@@ -41,6 +40,7 @@ from laar.datalayer.kubernetes.resources import (
     REWRITES,
     Resource,
 )
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.errors import SettingError
 
 REPORT_EVERY_S = 0.1
@@ -102,7 +102,7 @@ class KubernetesEndpoints:
         of: PodSelector | PoolName,
         *,
         namespace: str,
-        rules: PodRules,
+        rules: KubernetesSource,
         clock: Clock,
         rng: random.Random,
     ) -> None:

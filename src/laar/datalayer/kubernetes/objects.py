@@ -21,6 +21,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_va
 from laar.core.membership import EVENTS_LABEL, POOL_LABEL, REPLAY_LABEL, EndpointSpec
 from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
+from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
@@ -35,29 +36,9 @@ MAX_MODELS = 64
 """Names one pod may claim."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodRules:
-    """The fields of pods from the settings, for pods that don't set them themselves.
-
-    Args:
-        models: the models of pods without `model_key`. Without either a pod's endpoints have no
-            models, until it is asked for its own.
-        model_key: annotation or label with a pod's models, separated by commas. Model names with
-            a slash fit an annotation only.
-        region: region of pods that have none of their own.
-        engine: engine of pods that have none of their own.
-        metrics_path: path of the metrics page; None for the engine's usual one, empty for none.
-        priority_field: as in `EndpointSpec`.
-        pool: name of the pool; empty for pods that no pool chose.
-    """
-
-    models: tuple[str, ...] = ()
-    model_key: str = "laar.dev/model"
-    region: str = ""
-    engine: str = "vllm"
-    metrics_path: str | None = None
-    priority_field: bool = False
-    pool: str = ""
+MODEL_KEY = "laar.dev/model"
+"""Annotation or label with a pod's models, separated by commas. Names with a slash fit an
+annotation only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +99,7 @@ def parse(model: type[Object], item: Any) -> Object | str:
         return f"{item['metadata']['name']} is ignored: {place}: {first['msg']}"
 
 
-def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoints | None:
+def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> PodEndpoints | None:
     """Make endpoints of a pod; None when it isn't to be used now."""
     pod = parse(_Pod, item)
     if isinstance(pod, str):
@@ -131,13 +112,13 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
         return None
     said = (pod.metadata.labels or {}) | (pod.metadata.annotations or {})
     name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-    models = _listed(said.get(rules.model_key, ""))[:MAX_MODELS] or rules.models
+    models = _listed(said.get(MODEL_KEY, ""))[:MAX_MODELS] or rules.models
     active, fault = _active(said, ports, name)
     try:
         for model in models:
             check_model_name(model)
     except ValueError as error:
-        return PodEndpoints(specs=(), created="", fault=f"{name}: {rules.model_key}: {error}")
+        return PodEndpoints(specs=(), created="", fault=f"{name}: {MODEL_KEY}: {error}")
     ip = pod.status.podIP
     labels = pod.metadata.labels or {}
     if rules.pool:
@@ -149,7 +130,7 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: PodRules) -> PodEndpoi
             address=f"{host}:{port}",
             metrics_url=f"http://{host}:{port}{path}" if path else path,
             models=tuple(models),
-            region=_first(said, REGION_KEYS) or rules.region,
+            region=_first(said, REGION_KEYS),
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS).lower(), rules.engine),
             labels=labels | _ports_of_rank(labels, rank) | {"laar.dev/pod": f"{name}-rank-{rank}"},
             priority_field=rules.priority_field,

@@ -13,7 +13,6 @@ from laar.datalayer.metrics_page import Engine
 if TYPE_CHECKING:
     from laar.datalayer.kubernetes.api import ApiAccess
     from laar.datalayer.kubernetes.collector import PodSelector, PoolName
-    from laar.datalayer.kubernetes.objects import PodRules
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -69,14 +68,10 @@ class KubernetesSource(BaseModel):
     namespace: Name = Field("", description="Namespace of the pods. Empty: laar's own namespace.")
     models: tuple[ModelName, ...] = Field(
         (),
-        description="Models of pods without `model_key`; the first is the main one. Empty: those "
-        "that each pod lists at `/v1/models`.",
+        description="Models of pods without the annotation or label `laar.dev/model` (names with "
+        "commas between). The first is the main one. Empty: those that each pod lists at "
+        "`/v1/models`.",
     )
-    model_key: str = Field(
-        "laar.dev/model",
-        description="Annotation or label with a pod's models, separated by commas.",
-    )
-    region: str = Field("", description="Region of pods without a label for it.")
     engine: Engine = Field(
         "vllm",
         description="Engine of pods without a label for it, which decides the metric names.",
@@ -118,21 +113,6 @@ class KubernetesSource(BaseModel):
         if self.pool:
             return PoolName(self.pool)
         return PodSelector(labels=self.selector, ports=self.ports)
-
-    @property
-    def rules(self) -> PodRules:
-        """Rules for pods without labels of their own."""
-        from laar.datalayer.kubernetes.objects import PodRules
-
-        return PodRules(
-            models=self.models,
-            model_key=self.model_key,
-            region=self.region,
-            engine=self.engine,
-            metrics_path=self.metrics_path,
-            priority_field=self.priority_field,
-            pool=self.pool,
-        )
 
     def access(self) -> ApiAccess:
         """Return the access to the API server.

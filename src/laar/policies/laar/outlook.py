@@ -79,7 +79,8 @@ class Outlook:
     def score(self, view: View) -> Floats:
         """Score by cost, and leave the terms of the cost in the view."""
         engines = view.engines or Engines(view.table)
-        weights = self._tuned.under(view.weights)
+        tuned = view.weights
+        weights = self.weights if tuned is None else self._tuned.under(tuned)
         inputs = inputs_of(view, engines, weights)
         priced, slow_s = price(inputs), None
         if view.apart is not None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from laar.core.decision import Decision
+from laar.core.membership import PLAIN
 from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol import headers as names
@@ -53,7 +54,7 @@ _KEPT_CHARS = 500
 prompts held for as long as their answers take would be gigabytes in a busy fleet. No feature reads
 more."""
 
-_UNSTEERED = (None, None, None, False)
+_UNSTEERED = (None, None, None, False, PLAIN)
 _UNANSWERED = (
     RequestPhase.HEADERS,
     RequestPhase.BODY,
@@ -364,6 +365,7 @@ class RequestHalf(StreamState):
             decision.engine_priority,
             decision.rank,
             decision.flight.is_traced,
+            decision.way,
         )
         sending = Sending(
             ",".join(destinations(decision, self._attempts)),
@@ -375,7 +377,7 @@ class RequestHalf(StreamState):
             changed,
             came.is_complete,
             came.trailers,
-            () if steered == _UNSTEERED else _engine_headers(decision),
+            () if steered == _UNSTEERED else _engine_headers(decision, self._head.path),
         )
         self.dialect.send(sending, out)
         came.data = None  # not before: after a fault it goes on as it came
@@ -437,9 +439,13 @@ class RequestHalf(StreamState):
         return RequestPhase.OVER
 
 
-def _engine_headers(decision: Decision) -> tuple[tuple[str, str], ...]:
+def _engine_headers(decision: Decision, path: str) -> tuple[tuple[str, str], ...]:
     """Return the headers by which the engine is steered, besides the destination."""
-    found = []
+    found, way = [], decision.way
+    if way.base != PLAIN.base:
+        found.append((":path", way.path(path)))
+    if way.key:
+        found += zip(names.CREDENTIALS, (f"Bearer {way.key}", way.key), strict=True)
     if decision.prefiller is not None:
         found.append((names.PREFILLER, decision.prefiller.address))
     if decision.engine_priority is not None:

@@ -292,6 +292,8 @@ def _send_to(
     if patience.begin_s is not None:
         known.fields[names.BEGIN].string_value = b"%d" % patience.begin_s
     for name, value in action.engine_headers:
+        if name == ":path":  # routes write it without the query
+            name, value = names.PATH, value.partition("?")[0]
         known.fields[name].string_value = value.encode()
 
 

@@ -1,0 +1,230 @@
+"""Engines anywhere: https, a base path and a key of their own, through real Envoy."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from functools import partial
+
+import httpx
+import pytest
+import yaml
+from aiohttp import web
+
+from support import eventually
+from support.authority import Authority
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+SHAPES = ("sidecar", "standalone", "gateway", "full-duplex")
+
+
+class Engine:
+    """Speaks below its base path, to those who have its key; everything is recorded."""
+
+    def __init__(self, base="/v1", *, key="", tls=None):
+        self.base, self.key, self.tls = base, key, tls
+        self.seen = []
+        self.status = 200
+
+    async def __aenter__(self):
+        application = web.Application(client_max_size=1 << 26)
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+        await self._runner.setup()
+        context = None
+        if self.tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.tls)
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
+        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_):
+        await self._runner.cleanup()
+
+    async def _answer(self, request):
+        await request.read()
+        self.seen.append(request)
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return web.Response(status=401)
+        root = self.base.removesuffix("/v1")
+        if request.path == f"{root}/metrics":
+            return web.Response(text="vllm:num_requests_waiting 0\nvllm:num_requests_running 0\n")
+        if request.path == f"{self.base}/models":
+            return web.json_response({"object": "list", "data": [{"id": "m"}]})
+        if not request.path.startswith(f"{self.base}/"):
+            return web.Response(status=404)
+        if self.status != 200:
+            return web.Response(status=self.status)
+        choice = {"index": 0, "message": {"role": "assistant", "content": "hi"}}
+        return web.json_response({"model": "m", "choices": [choice]})
+
+    @property
+    def sent(self):
+        """The requests that clients sent."""
+        own = ("laar-names", "laar-templates", "laar-tokens", "laar-trial")
+        agents = ((each, each.headers.get("user-agent")) for each in self.seen)
+        return [each for each, agent in agents if each.method == "POST" and agent not in own]
+
+    @property
+    def asked(self):
+        """Their paths, with queries."""
+        return [each.path_qs for each in self.sent]
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path, "authority")
+
+
+def members(gateway, *entries):
+    """Writes the endpoints file."""
+    temporary = gateway.endpoints_file.with_suffix(".new")
+    temporary.write_text(
+        yaml.safe_dump({"endpoints": [{"model": "m", **each} for each in entries]})
+    )
+    temporary.replace(gateway.endpoints_file)
+
+
+def key_file(directory, key):
+    path = directory / f"key-{key}"
+    path.write_text(f"{key}\n")
+    return str(path)
+
+
+async def envoy(gateway, shape, **options):
+    if shape == "full-duplex":
+        return await gateway.envoy("gateway", body_mode="full-duplex", **options)
+    return await gateway.envoy(shape, **options)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_an_engine_with_tls_a_base_path_and_a_key_answers_in_every_shape(
+    gateway, authority, tmp_path, shape
+):
+    pair = authority.issue("engine", host="engine.example")
+    engine = await gateway.enter(Engine("/openai/v1", key="s3cret", tls=pair))
+    members(
+        gateway,
+        {
+            "address": f"https://{engine.address}/openai/v1",
+            "ca_file": str(authority.path),
+            "sni": "engine.example",
+            "key_file": key_file(tmp_path, "s3cret"),
+        },
+    )
+    runner = await gateway.picker()
+    running = await envoy(gateway, shape, endpoint_cas=(str(authority.path),))
+    client = {"authorization": "Bearer client", "x-api-key": "client"}
+    async with httpx.AsyncClient(base_url=running.url(), headers=client, timeout=20) as http:
+        answer = await http.post("/v1/chat/completions?x=1", json=CHAT)
+        assert (answer.status_code, answer.headers["x-laar-model"]) == (200, "m"), answer.text
+        # Decided at its headers, by another message to the picker.
+        read = await http.get("/v1/anything?y=2")
+        assert read.status_code == 200
+    assert engine.asked == ["/openai/v1/chat/completions?x=1"]
+    [request] = [each for each in engine.seen if each.path_qs == engine.asked[0]]
+    assert request.headers["host"] == "engine.example"
+    assert "client" not in str(request.headers)
+    assert any(each.path_qs == "/openai/v1/anything?y=2" for each in engine.seen)
+    # The picker's own visits go the same way.
+    slot = runner.picker.table.slot_counted(engine.address)
+
+    async def is_read():
+        paths = {each.path for each in engine.seen}
+        return {"/openai/metrics", "/openai/health", "/openai/v1/models"} <= paths
+
+    await eventually(is_read, timeout_s=20, what="the visits of the picker")
+    assert slot >= 0
+    assert {each.headers.get("authorization") for each in engine.seen} == {"Bearer s3cret"}
+
+
+async def test_an_engine_that_another_authority_vouches_for_gets_nothing(
+    gateway, authority, tmp_path
+):
+    engine = await gateway.enter(Engine(tls=authority.issue("engine", host="engine.example")))
+    entry = {"address": f"https://{engine.address}", "ca_file": str(authority.path)}
+    wrong = [
+        ({**entry, "sni": "other.example"}, (str(authority.path),)),  # not its name
+        ({**entry, "sni": "engine.example"}, (str(Authority(tmp_path, "other").path),)),
+        ({**entry, "sni": "engine.example"}, ()),  # a bootstrap that knows no authority
+    ]
+    for entry, cas in wrong:
+        members(gateway, entry)
+        await gateway.picker()
+        running = await gateway.envoy("sidecar", endpoint_cas=cas)
+        async with httpx.AsyncClient(base_url=running.url(), timeout=20) as http:
+            answer = await http.post("/v1/chat/completions", json=CHAT)
+        assert answer.status_code == 503
+        assert engine.asked == []
+        await running.stop()
+        (gateway.directory / "envoy").rename(gateway.directory / f"envoy-{len(cas)}-{entry['sni']}")
+
+
+async def test_a_key_goes_to_its_own_engine_alone(gateway, tmp_path):
+    one = await gateway.enter(Engine(key="key-one"))
+    other = await gateway.enter(Engine(key="key-other"))
+    open_to_all = await gateway.enter(Engine())
+    members(
+        gateway,
+        {"address": one.address, "key_file": key_file(tmp_path, "key-one")},
+        {"address": other.address, "key_file": key_file(tmp_path, "key-other")},
+        {"address": open_to_all.address},
+    )
+    await gateway.picker(routing={"policy": "round-robin"})
+    running = await gateway.envoy("sidecar")
+    headers = {"authorization": "Bearer client"}
+    one.status = other.status = 503  # an attempt elsewhere would carry the key of the first
+    async with httpx.AsyncClient(base_url=running.url(), headers=headers, timeout=20) as http:
+        for _ in range(9):
+            await http.post("/v1/chat/completions", json=CHAT)
+    for engine, key in ((one, "key-one"), (other, "key-other"), (open_to_all, "client")):
+        assert {each.headers["authorization"] for each in engine.sent} == {f"Bearer {key}"}
+
+
+async def test_a_key_that_changes_is_used_without_a_restart(gateway, tmp_path):
+    engine = await gateway.enter(Engine(key="first"))
+    path = tmp_path / "key"
+    path.write_text("first")
+    members(gateway, {"address": engine.address, "key_file": str(path)})
+    await gateway.picker()
+    running = await gateway.envoy("sidecar")
+    async with httpx.AsyncClient(base_url=running.url(), timeout=20) as http:
+        assert (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        engine.key = "second"
+        path.write_text("second")
+
+        async def answers():
+            return (await http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+
+        await eventually(answers, timeout_s=20, what="an answer with the new key")
+
+
+async def test_the_table_of_addresses_that_were_refused_answers(gateway, authority, tmp_path):
+    """The five rows of a new user's first try."""
+    pair = authority.issue("ip")
+    secure = await gateway.enter(Engine(tls=pair))
+    below = await gateway.enter(Engine("/openai/v1"))
+    keyed = await gateway.enter(Engine(key="k"))
+    ca = {"ca_file": str(authority.path)}
+    rows = [
+        {"address": f"https://{secure.address}", **ca},
+        {"address": f"https://{secure.address}/v1/", **ca},
+        {"address": f"http://{below.address}/openai/v1"},
+        {"address": f"{below.address}/openai/v1"},
+        {"address": keyed.address, "key_file": key_file(tmp_path, "k")},
+    ]
+    members(gateway, rows[0])
+    await gateway.picker()
+    running = await gateway.envoy("sidecar", endpoint_cas=(str(authority.path),))
+    async with httpx.AsyncClient(base_url=running.url(), timeout=20) as http:
+
+        async def answers(engine):
+            before = len(engine.asked)
+            answer = await http.post("/v1/chat/completions", json=CHAT)
+            return answer.status_code == 200 and len(engine.asked) > before
+
+        for row in rows:
+            members(gateway, row)
+            engine = next(e for e in (secure, below, keyed) if e.address in row["address"])
+            await eventually(partial(answers, engine), timeout_s=20, what=json.dumps(row))
