@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-
 from bench.bench_kills import measure
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
