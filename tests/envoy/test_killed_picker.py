@@ -1,4 +1,4 @@
-"""A picker of `laar serve --with-envoy` that is killed: its Envoy goes on, and the next one comes."""
+"""A killed picker of `laar serve --with-envoy`: its Envoy goes on until the next one decides."""
 
 from pathlib import Path
 
