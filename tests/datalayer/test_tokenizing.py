@@ -174,22 +174,11 @@ async def test_an_engine_is_asked_for_its_own_ids(serve: Any) -> None:
         return web.json_response({"count": 2, "tokens": [5, 6]})
 
     spec = EndpointSpec(address=await serve(answer), models=("m",))
-    document = {
-        "model": "alias",
-        "messages": [{"role": "user", "content": "x"}],
-        "tools": [{}],
-        "temperature": 1,
-    }
+    chat = {"messages": [{"role": "user", "content": "x"}], "tools": [{}]}
     async with aiohttp.ClientSession() as session:
-        found = await ask_engine(session, spec, Api.CHAT, document, "m")
-        assert found is not None
+        found = await ask_engine(session, spec, chat, "m")
         assert found.tolist() == [5, 6]
-        await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": "x"}, "m")
-        assert await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": [1]}, "m") is None
-    assert asked == [
-        ("/tokenize", {"model": "m", "messages": document["messages"], "tools": [{}]}),
-        ("/tokenize", {"model": "m", "prompt": "x", "add_special_tokens": True}),
-    ]
+    assert asked == [("/tokenize", {"model": "m", **chat})]
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"tokens": "x"}', b'{"tokens": [-1]}', b"{}"])
@@ -200,4 +189,4 @@ async def test_an_answer_without_ids_is_a_value_error(serve: Any, body: bytes) -
     spec = EndpointSpec(address=await serve(answer), models=("m",))
     async with aiohttp.ClientSession() as session:
         with pytest.raises(ValueError, match="/tokenize"):
-            await ask_engine(session, spec, Api.COMPLETIONS, {"prompt": "x"}, "m")
+            await ask_engine(session, spec, {"messages": []}, "m")

@@ -70,7 +70,6 @@ async def test_prompts_are_learned_while_the_tokenizer_never_rests(monkeypatch):
         director.prefixes,
         director.table,
         {"m": Busy()},
-        ask_engines=False,
         clock=time.monotonic,
         problems=Problems(),
     )
@@ -99,7 +98,6 @@ async def test_a_prompt_of_token_ids_needs_no_tokenizer(monkeypatch):
         director.prefixes,
         director.table,
         {"m": Fails()},
-        ask_engines=False,
         clock=time.monotonic,
         problems=Problems(),
     )

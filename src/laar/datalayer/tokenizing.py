@@ -5,7 +5,7 @@ chat template as ``transformers`` does. It blocks and is meant for a thread; the
 threads run meanwhile. A conversation is tokenized from a little before its new part on: the new
 tokens are joined to the known ones where both agree for some tokens in a row.
 
-`ask_engine` has the engine do it, with ``POST /tokenize`` of vLLM and SGLang.
+`ask_engine` asks an engine for those of a chat, with ``POST /tokenize`` of vLLM and SGLang.
 
 A prompt whose tokens can't be known here (images, a template in the request, token ids that the
 client made) is None. Wrong ids do no harm: they are compared with the engine's events before use.
@@ -48,8 +48,6 @@ MAX_ANSWER_BYTES = 32 << 20
 
 _OVERLAP_CHARS = 512  # tokenized again before the place where a prompt is new,
 _AGREEING = 8  # and tokens in a row that must come out the same
-
-_ASKED = ("messages", "tools", "chat_template_kwargs", "add_generation_prompt", "documents")
 
 
 @dataclass(slots=True)
@@ -240,31 +238,17 @@ def ids_given(api: Api, document: Mapping[str, Any]) -> TokenIds | None:
 
 
 async def ask_engine(
-    session: aiohttp.ClientSession,
-    spec: EndpointSpec,
-    api: Api,
-    document: Mapping[str, Any],
-    model: str,
-) -> TokenIds | None:
-    """Token ids of a request's prompt, from the engine that serves it; None if it gives none.
+    session: aiohttp.ClientSession, spec: EndpointSpec, chat: Mapping[str, Any], model: str
+) -> TokenIds:
+    """Return the token ids of a chat's prompt, from an engine.
 
     Raises:
         ValueError: the answer is none.
         ClientError, OSError, TimeoutError: it does not answer.
     """
-    asked: dict[str, Any] = {"model": model}
-    if api is Api.CHAT:
-        if _plain_messages(document.get("messages")) is None or document.get("chat_template"):
-            return None
-        asked |= {name: document[name] for name in _ASKED if document.get(name) is not None}
-    elif api is Api.COMPLETIONS and isinstance(document.get("prompt"), str):
-        special = document.get("add_special_tokens") is not False
-        asked |= {"prompt": document["prompt"], "add_special_tokens": special}
-    else:
-        return None
     async with session.post(
         spec.url("/tokenize"),
-        data=orjson.dumps(asked),
+        data=orjson.dumps({**chat, "model": model}),
         allow_redirects=False,
         **options_for(spec),
     ) as answer:
