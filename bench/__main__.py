@@ -1,6 +1,6 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
-Arguments after the name of one of the long ones (`chaos`, `failing`, `guard`, `picker`,
+Arguments after the name of one of the long ones (`chaos`, `failing`, `guard`, `kills`, `picker`,
 `prompts`, `sharing`, `soak`, `stall`, `templates`) are its own options.
 """
 
@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 LONG = (
-    "chaos", "failing", "guard", "picker", "prompts", "sharing", "soak", "stall", "templates",
+    "chaos", "failing", "guard", "kills", "picker", "prompts", "sharing", "soak", "stall",
+    "templates",
 )  # fmt: skip
 """Run by name only, with options of their own; their `main` returns an exit status."""
 

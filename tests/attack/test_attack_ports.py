@@ -19,6 +19,8 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FLOOD_S = 3.0
 FLOOD_FRAMES = 60_000
 BYSTANDERS = 30
+MOST_MB = 300
+"""One connection's unfinished messages may take half of `HELD_BYTES`, which is 256 MiB."""
 ROUNDS = 3
 """A busy machine leaves requests undecided too, but not each time."""
 
@@ -122,11 +124,11 @@ async def test_a_flood_of_the_ext_proc_port_costs_its_own_connection(
         decided, failed, sent = await _flooded(target, FLOODS[name]())
         grown = (target.memory_bytes() - before) >> 20
         seen = f"{decided} decided, {failed} failed, {grown} MB, {sent} sent"
-        holds = decided >= 0.95 * BYSTANDERS and failed == 0 and grown < 200
-        if holds or grown >= 200:
+        holds = decided >= 0.95 * BYSTANDERS and failed == 0 and grown < MOST_MB
+        if holds or grown >= MOST_MB:
             break
         await eventually(target.decides, what="a decision", timeout_s=30)
-    judge(f">= 95 % of {BYSTANDERS} decided, 0 failed, < 200 MB more", seen, holds)
+    judge(f">= 95 % of {BYSTANDERS} decided, 0 failed, < {MOST_MB} MB more", seen, holds)
 
 
 async def _flooded(target: Attacked, pieces: Iterator[bytes]) -> tuple[int, int, int]:

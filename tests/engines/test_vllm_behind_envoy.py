@@ -296,8 +296,6 @@ async def converse(behind, talks, turns, *, seed, at_once=4):
         pytest.param({}, True, 4, 5, id="text and events"),
         # One at a time: what others push out before a prefill begins is no belief's fault.
         pytest.param({}, True, 1, 1, id="ids from the events"),
-        # The engine tokenizes beside its requests: a turn that follows at once finds less known.
-        pytest.param({"ask_engines": True}, True, 1, 3, id="ids from the engine"),
         pytest.param({"tokenizers": "MODEL"}, True, 1, 1, id="ids from the tokenizer"),
     ],
 )

@@ -54,18 +54,21 @@ def serve(
 
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what it asks for is about to be done
         log_to_stderr(verbose)
+        worker = None
+        if worker_index >= 0:
+            import laar.server.serving  # noqa: F401 - what takes longest, ahead of the wait
+            from laar.server.workers import Worker
+
+            worker = Worker(index=worker_index, home=worker_home)
+            if not worker.stand_by():
+                return
         loaded = load(config)
-        if workers > 1 or (with_envoy and worker_index < 0):
+        if worker is None and (workers > 1 or with_envoy):
             gc.enable()
             _serve_together(loaded, config, workers, with_envoy=with_envoy, verbose=verbose)
             return
         from laar.server.serving import serve as run
 
-        worker = None
-        if worker_index >= 0:
-            from laar.server.workers import Worker
-
-            worker = Worker(index=worker_index, home=worker_home)
         run(loaded, worker=worker)
 
 

@@ -208,7 +208,7 @@ class Picker:
     def _tokenized(self) -> TokenizedPrompts | None:
         """The tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self.prefixes
-        if beliefs is None or not (prefix.tokenizers or prefix.ask_engines):
+        if beliefs is None or not prefix.tokenizers:
             return None
         from laar.server.tokenized import TokenizedPrompts, read_tokenizers
 
@@ -217,7 +217,6 @@ class Picker:
             beliefs,
             self.table,
             tokenizers,
-            ask_engines=prefix.ask_engines,
             clock=self.clock,
             problems=self.problems,
         )

@@ -1,9 +1,9 @@
 """Token ids of the prompts that pass, so that engines' events can be matched with them.
 
-A request is noted at its decision and tokenized beside it: by the model's tokenizer on one thread,
-or by the engine that serves it. Once it is answered, and that endpoint's events show that it holds
-the blocks, the prompt is known (`laar.prefix.tokens`), and the next turn is matched by it. Only
-models whose endpoints publish events take part.
+A request is noted at its decision and tokenized beside it, by the model's tokenizer on one thread.
+Once it is answered, and that endpoint's events show that it holds the blocks, the prompt is known
+(`laar.prefix.tokens`), and the next turn is matched by it. Only models whose endpoints publish
+events take part.
 
 Nothing waits for this. What does not fit in the queue is left to the text index.
 
@@ -67,9 +67,7 @@ class _Prompt:
     api: Api
     chain: Chain
     model: str
-    name: str
     adapter: str
-    spec: EndpointSpec
     body: bytes
     tokens: int = 0
     blocks: dict[int, array[int]] = field(default_factory=dict)
@@ -84,9 +82,8 @@ class TokenizedPrompts:
         prefixes: learn token ids by text.
         table: the endpoints.
         tokenizers: local tokenizers by model.
-        ask_engines: whether engines tokenize for models without a local tokenizer.
         clock: monotonic seconds.
-        problems: gets engines that do not answer, and tokenizers that are not the engines'.
+        problems: gets tokenizers that fail or are not the engines'.
     """
 
     def __init__(
@@ -95,14 +92,12 @@ class TokenizedPrompts:
         table: EndpointTable,
         tokenizers: Mapping[str, LocalTokenizer],
         *,
-        ask_engines: bool,
         clock: Callable[[], float],
         problems: Problems,
     ) -> None:
         self._blocks = prefixes.blocks_held
         self._table = table
         self.tokenizers = tokenizers
-        self._ask_engines = ask_engines
         self._clock = clock
         self._problems = problems
         self._open: OrderedDict[str, _Prompt] = OrderedDict()
@@ -122,9 +117,9 @@ class TokenizedPrompts:
         body = request.body
         if not body or chain is None or not len(chain) or request.shadow:
             return
-        if request.api not in _READ or not self._blocks.sizes(model):
+        if request.api not in _READ or model not in self.tokenizers:
             return
-        if model not in self.tokenizers and not self._ask_engines:
+        if not self._blocks.sizes(model):
             return
         size = len(body)
         if (
@@ -134,16 +129,12 @@ class TokenizedPrompts:
         ):
             self.counts["skipped"] += 1
             return
-        name = decision.rewrite or request.model or model
-        adapter = self._table.weights(name)
         prompt = _Prompt(
             id=decision.id,
             api=request.api,
             chain=chain,
             model=model,
-            name=name,
-            adapter=adapter,
-            spec=self._table.spec(decision.slot),
+            adapter=self._table.weights(decision.rewrite or request.model or model),
             body=body,
         )
         self._open[prompt.id] = prompt
@@ -166,48 +157,40 @@ class TokenizedPrompts:
     # -- beside them ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tokenize and checks until cancelled."""
-        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        """Tokenize and check until cancelled."""
         with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as thread:
-            async with visiting_session(
-                timeout, headers={"content-type": "application/json", "user-agent": "laar-tokens"}
-            ) as session:
-                while True:
-                    self._came.clear()
-                    while self._waiting:
-                        prompt = self._waiting.popleft()
-                        self._waiting_bytes -= len(prompt.body)
-                        await self._tokenize(prompt, session, thread)
-                        self._check()
+            while True:
+                self._came.clear()
+                while self._waiting:
+                    prompt = self._waiting.popleft()
+                    self._waiting_bytes -= len(prompt.body)
+                    await self._tokenize(prompt, thread)
                     self._check()
-                    wait_s = CHECK_S if self._answered else None
-                    try:
-                        async with asyncio.timeout(wait_s):
-                            await self._came.wait()
-                    except TimeoutError:
-                        continue
+                self._check()
+                wait_s = CHECK_S if self._answered else None
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._came.wait()
+                except TimeoutError:
+                    continue
 
-    async def _tokenize(
-        self, prompt: _Prompt, session: aiohttp.ClientSession, thread: ThreadPoolExecutor
-    ) -> None:
+    async def _tokenize(self, prompt: _Prompt, thread: ThreadPoolExecutor) -> None:
         source = f"tokens {prompt.model}"
-        sizes, tokenizer = self._blocks.sizes(prompt.model), self.tokenizers.get(prompt.model)
+        sizes, tokenizer = self._blocks.sizes(prompt.model), self.tokenizers[prompt.model]
         run = asyncio.get_running_loop().run_in_executor
         try:
             document = await run(thread, _read, prompt.body)
             ids = await run(thread, ids_given, prompt.api, document)
-            if ids is None and tokenizer is not None:
-                ids = await run(thread, tokenizer.ids, prompt.api, document, prompt.chain)
-            elif ids is None:
-                ids = await ask_engine(session, prompt.spec, prompt.api, document, prompt.name)
+            if ids is None:
+                ids = await run(thread, tokenizer.ids, prompt.api, document)
             if ids is not None:
                 prompt.blocks = await run(thread, _blocks, ids, sizes, prompt.adapter, document)
                 prompt.tokens = len(ids)
             self.counts["failed"] += ids is None
-        except Exception as error:  # noqa: BLE001 - a tokenizer or an engine: the next one may work
+        except Exception as error:  # noqa: BLE001 - another's tokenizer: the next prompt may work
             self.counts["failed"] += 1
             what = str(error) if isinstance(error, ValueError) else type(error).__name__
-            self._problems.report(source, f"{prompt.spec.address}: no token ids: {what}")
+            self._problems.report(source, f"no token ids: {what}")
         else:
             if not self._mistakes[prompt.model]:
                 self._problems.report(source, None)
@@ -279,14 +262,14 @@ class TemplateProbes:
 
     async def _ask(self, spec: EndpointSpec, session: aiohttp.ClientSession) -> None:
         model = spec.models[0]
-        tokenizer, none = self._tokenizers.get(model), Chain(array("Q"), 0)
+        tokenizer = self._tokenizers.get(model)
         found: list[TokenIds | None] = []
         try:
             for probe in PROBES:
                 if tokenizer is not None:
-                    ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe, none)
+                    ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe)
                 else:
-                    ids = await ask_engine(session, spec, Api.CHAT, probe, model)
+                    ids = await ask_engine(session, spec, probe, model)
                 found.append(ids)
         except (aiohttp.ClientError, OSError):  # it may start, or be restarted
             return

@@ -2,10 +2,11 @@
 
 The parent serves no request. It runs the hub that the workers share by, unless they share by a
 store, starts a worker again that ended or hangs, and hands signals on. With Envoy beside them it
-keeps that too: Envoy goes on while no worker runs, and the next has what the hub knows. Envoy
-starts once a worker serves, and is drained before the workers stop. The kernel gives each
-connection of a client to one worker; none outlives the parent by more than its open streams, for
-the next parent's workers would share the port with it.
+keeps that too: Envoy goes on while no worker runs, and the next has what the hub knows. Where
+there is one worker only, the next has its imports behind it and waits. Envoy starts once a worker
+serves, and is drained before the workers stop. The kernel gives each connection of a client to one
+worker; none outlives the parent by more than its open streams, for the next parent's workers would
+share the port with it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,8 +41,9 @@ _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.05
 _AGAIN_S = (0.2, 5.0)  # until a worker is started again, at first and at most
-_SOUND_S = 30.0  # after which an end is no sign of the next one
+_SOUND_S = 2.0  # after which an end is no sign of the next one
 _BEAT_S = 1.0
+_GO = b"go\n"
 _HUNG_BEATS = 10  # missed, after which a worker hangs
 _STUCK_S = 10.0  # beyond its drain and grace, a worker that stops hangs
 
@@ -62,6 +65,11 @@ class Worker:
         """The socket to share by; None where there is none."""
         path = _hub(self.home)
         return path if path.exists() else None
+
+    @staticmethod
+    def stand_by() -> bool:
+        """Wait for the parent's word to begin; return whether it came."""
+        return sys.stdin.buffer.readline() == _GO
 
     async def keep_beating(self) -> None:
         """Show the parent that it has started, and that its loop runs, until cancelled."""
@@ -136,6 +144,7 @@ class _Parent:
         self._home = directory
         self._envoy = envoy
         self._processes: dict[int, asyncio.subprocess.Process] = {}
+        self._next: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
         self._ending: asyncio.TimerHandle | None = None
 
@@ -164,6 +173,9 @@ class _Parent:
             raise faults.exceptions[0] from None
         finally:
             self._pass_on(signal.SIGKILL)  # none is left but after a fault
+            if self._next is not None and self._next.returncode is None:
+                self._next.kill()
+                await self._next.wait()
             if hub is not None:
                 await hub.stop()
 
@@ -223,12 +235,13 @@ class _Parent:
         Raises:
             OSError: there can be no process now.
         """
-        own = ("--worker-index", str(index), "--worker-home", str(self._home))
         _beat(self._home, index).unlink(missing_ok=True)
-        command = dying_with_us([*self._command, *own], ORPHANED)
-        # In a session of its own: Ctrl-C is for the parent, which has an order to stop in.
-        process = await asyncio.create_subprocess_exec(*command, start_new_session=True)
+        process, self._next = self._next, None
+        if process is None or process.returncode is not None:
+            process = await self._start(index)
         self._processes[index] = process
+        assert process.stdin is not None
+        process.stdin.write(_GO)
         watching = asyncio.create_task(self._watch(index, process))
         if self._ending is not None:  # while it was being made, so it missed the signal
             process.terminate()
@@ -242,8 +255,17 @@ class _Parent:
         finally:
             await cancel([watching])
 
+    async def _start(self, index: int) -> asyncio.subprocess.Process:
+        """Start a process that imports what a worker needs, and works once `_GO` comes."""
+        own = ("--worker-index", str(index), "--worker-home", str(self._home))
+        command = dying_with_us([*self._command, *own], ORPHANED)
+        # In a session of its own: Ctrl-C is for the parent, which has an order to stop in.
+        return await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
+        )
+
     async def _watch(self, index: int, process: asyncio.subprocess.Process) -> None:
-        """Kill a worker that hangs.
+        """Kill a worker that hangs, and have the next one ready where it is the only one.
 
         The kernel goes on giving it connections, and an Envoy whose health check is on one of them
         passes the others by as well.
@@ -254,6 +276,10 @@ class _Parent:
             last = beat.stat().st_mtime_ns if beat.exists() else 0  # it is starting
             missed = missed + 1 if last and last == seen else 0
             seen = last
+            lacking = self._next is None or self._next.returncode is not None
+            if last and lacking and self._envoy is not None and self._count == 1:
+                with contextlib.suppress(OSError):  # no room for a process now
+                    self._next = await self._start(index)
             if missed >= _HUNG_BEATS:
                 _LOG.error("worker %d has hung for %g s and is killed", index, missed * _BEAT_S)
                 process.kill()

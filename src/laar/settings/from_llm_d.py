@@ -90,7 +90,7 @@ _BUILT_IN = {
 }
 _PRECISE = (
     "let engines publish at a port of their own (tcp://*:5557) and not to the picker, label "
-    "endpoints laar.dev/kv-events, and set prefix.tokenizers or prefix.ask_engines"
+    "endpoints laar.dev/kv-events; engines other than vLLM 0.32 also need prefix.tokenizers"
 )
 _ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
 _APART = {

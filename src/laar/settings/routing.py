@@ -152,10 +152,6 @@ class Prefix(Section):
     """Tokenizers by model: a directory with tokenizer.json and the chat template, or that file
     alone. Needs the extra `tokenizers`. If the model's endpoints publish KV events, prompts are
     tokenized in parallel to their requests and matched with the blocks that the events report."""
-    ask_engines: bool = False
-    """Whether engines that publish KV events are asked to tokenize their prompts (POST /tokenize),
-    for models that `tokenizers` does not list. Off by default: it costs the engine's front end some
-    milliseconds a prompt."""
 
 
 @declared(TunerSettings)

@@ -224,7 +224,7 @@ class EndpointApp:
             return Useless(answer, reply, prompt_tokens=ask.prompt.tokens, stream=stream)
         if isinstance(body, ResponsesBody) and body.store:
             serving.stored.keep(ask.prompt, answer, reply)
-        job = serving.job(ask.prompt, answer, ask)
+        job = serving.job(ask.prompt, answer, ask, request.headers.get("x-session-id", ""))
         prefiller = request.headers.get(PREFILLER)
         if prefiller is not None and request.url.path in PATHS:
             path, name = request.url.path, _request_id(request)

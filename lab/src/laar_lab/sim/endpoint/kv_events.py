@@ -35,11 +35,12 @@ _COMMON = {"medium": "GPU", "group_idx": 0}
 
 
 class _Tracked(NamedTuple):
-    """A job's blocks: where each stands among its tokens, and the salt of the first."""
+    """A job's blocks: where each stands among its tokens, the salt of the first, its session."""
 
     at: dict[int, int]
     ids: TokenIds
     salt: str
+    session: str
 
 
 class KvEventPublisher:
@@ -83,10 +84,12 @@ class KvEventPublisher:
             "max_queue_size": self._settings.hwm,
         }
 
-    def track(self, job_id: str, hashes: Sequence[int], ids: TokenIds, salt: str) -> None:
-        """Remembers which tokens a job's blocks hold, for the events about them."""
+    def track(
+        self, job_id: str, hashes: Sequence[int], ids: TokenIds, salt: str, session: str
+    ) -> None:
+        """Remember which tokens a job's blocks hold, for the events about them."""
         at = {digest: index for index, digest in enumerate(hashes)}
-        self._tracked[job_id] = _Tracked(at, ids, salt)
+        self._tracked[job_id] = _Tracked(at, ids, salt, session)
 
     def left(self, job_id: str) -> None:
         """Forgets a job, but not at once: events about its last blocks come an iteration later."""
@@ -134,10 +137,12 @@ class KvEventPublisher:
     def _stored(self, event: KvEvent) -> dict[str, object]:
         size, first = self._block_size, event.hashes[0]
         ids: list[int] = []
+        session = None
         extra: list[list[str] | None] = [None] * len(event.hashes)
         for job in self._tracked.values():
             index = job.at.get(first)
             if index is not None:
+                session = job.session or None
                 ids = job.ids[index * size : (index + len(event.hashes)) * size].tolist()
                 if index == 0 and job.salt:
                     extra[0] = [job.salt]
@@ -151,6 +156,7 @@ class KvEventPublisher:
             "lora_id": None,
             "lora_name": None,
             "extra_keys": extra,
+            "session_id": session,
             "kv_cache_spec_kind": "full_attention",
             **_COMMON,
         }

@@ -123,12 +123,12 @@ class Serving:
         scale = self.settings.time_scale * self.faults.slow_factor()
         return missing / self.settings.transfer_tokens_per_s * scale
 
-    def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None) -> Job:
+    def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None, session: str = "") -> Job:
         """The engine's view of a request; hashes the prompt's blocks and the answer's.
 
         Without prefix caching no block has a name that another request could find.
 
-        A deadline is real time, so it is stretched to the engine's.
+        A deadline is real time, so it is stretched to the engine's. KV events name the session.
         """
         salt = ask.salt if ask is not None else ""
         ids, blocks = None, []
@@ -148,7 +148,7 @@ class Serving:
             else deadline_ms / 1000 / self.settings.time_scale,
         )
         if self.publisher is not None and ids is not None:
-            self.publisher.track(job.id, job.blocks, ids, salt)
+            self.publisher.track(job.id, job.blocks, ids, salt, session)
         return job
 
 
