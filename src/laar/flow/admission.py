@@ -129,7 +129,7 @@ class Admission:
             nonlocal for_context
             own = self._own(request, view)
             if own is not None:
-                return own | self.sessions.room(view, now)
+                return own | (self.sessions.prices_s(view, now) <= 0.0)
             item = self._item(request, view, now)
             if not item.is_long:
                 self._short_at = now
@@ -269,7 +269,7 @@ class Admission:
             return {}
         own = self._own(decision.request, view)
         needs = own is None and decision.request.session
-        price_s = min(self.sessions.prices_s(view, now)) if needs else 0.0
+        price_s = self.sessions.prices_s(view, now).min().item() if needs else 0.0
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -352,9 +352,18 @@ class Admission:
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
-        """The candidates that have a place for its context; all for what is no session's turn."""
-        named = request.session
-        return self.sessions.room(view, now) if named else np.ones(len(view.slots), np.bool_)
+        """The candidates that have a place for its context; all for what is no session's turn.
+
+        While there is such a place, another is as good where it saves more than its room costs.
+        """
+        if not request.session:
+            return np.ones(len(view.slots), np.bool_)
+        prices_s = self.sessions.prices_s(view, now)
+        free = prices_s <= 0.0
+        if view.terms is None or not free.any():
+            return free
+        costs_s = view.terms.cost_s + prices_s
+        return free | (costs_s <= costs_s[free].min())
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False

@@ -26,7 +26,7 @@ from itertools import islice
 
 import numpy as np
 
-from laar.core.endpoints import EndpointTable, Mask
+from laar.core.endpoints import EndpointTable, Floats
 from laar.core.interfaces import View
 from laar.prefix import Chain
 
@@ -112,15 +112,11 @@ class Sessions:
         known = (self._places.get(block) for block in reversed(chain.hashes))
         return next((place for place in known if place is not None), None)
 
-    def room(self, view: View, now: float) -> Mask:
-        """Return where a context that has no place yet finds one for nothing."""
-        return np.array([price_s <= 0.0 for price_s in self.prices_s(view, now)], np.bool_)
-
-    def prices_s(self, view: View, now: float) -> list[float]:
+    def prices_s(self, view: View, now: float) -> Floats:
         """Return what room for the prompt costs the others at each candidate, beyond their rent."""
         missing = view.tokens - view.cached_tokens
         candidates = zip(view.slots.tolist(), missing.tolist(), strict=True)
-        return [self._price_s(slot, tokens, now) for slot, tokens in candidates]
+        return np.array([self._price_s(slot, tokens, now) for slot, tokens in candidates])
 
     def begin(
         self,
