@@ -129,14 +129,14 @@ class Admission:
             nonlocal for_context
             own = self._own(request, view)
             if own is not None:
-                return own | (self.sessions.prices_s(view, now) <= 0.0)
+                return own | self._places(request, view, now).any()
             item = self._item(request, view, now)
             if not item.is_long:
                 self._short_at = now
             free, places = self._room(view, item, now), self._places(request, view, now)
             for_context = bool(free.any()) or not places.any() or self.queue.contexts > 0
-            some = free & places
-            return _none(view) if self.queue.waiting else some
+            goes = bool((free & places).any()) and not self.queue.waiting
+            return free if goes else _none(view)
 
         def priority(view: View) -> int:
             return _engine_priority(self._item(request, view, now))
@@ -352,18 +352,13 @@ class Admission:
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
-        """The candidates that have a place for its context; all for what is no session's turn.
-
-        While there is such a place, another is as good where it saves more than its room costs.
-        """
-        if not request.session:
-            return np.ones(len(view.slots), np.bool_)
-        prices_s = self.sessions.prices_s(view, now)
-        free = prices_s <= 0.0
-        if view.terms is None or not free.any():
-            return free
-        costs_s = view.terms.cost_s + prices_s
-        return free | (costs_s <= costs_s[free].min())
+        """The candidates that have a place for its context; all for what is no session's turn."""
+        named = request.session
+        return (
+            self.sessions.prices_s(view, now) <= 0.0
+            if named
+            else np.ones(len(view.slots), np.bool_)
+        )
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
