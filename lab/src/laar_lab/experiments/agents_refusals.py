@@ -1,0 +1,167 @@
+"""More agents than the caches hold, on engines that refuse a prompt for which there is no room.
+
+Real sessions of coding agents as a closed loop, on engines of llm-d's simulator, which answer 500
+where a prompt finds no room in the KV cache. Envoy asks the next endpoint of the picker's list, or
+none. A client that is refused asks again after a second, until it has its answer. Turns count by
+their answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from laar.core.request import Request
+from laar.errors import RequestError
+from laar.health.settings import HealthSettings
+from laar_lab.claims import Claim, paired
+from laar_lab.experiment import Experiment, Scope
+from laar_lab.report import Report, Table, Value
+from laar_lab.sim.fleet import (
+    Arrival,
+    Exchange,
+    FleetSettings,
+    VirtualFleet,
+    generator,
+    hold_sessions,
+)
+from laar_lab.statistics import means
+from laar_lab.suite import fleets
+from laar_lab.suite.real import agents
+from laar_lab.sweep import grid
+
+WAYS = {"moves": 2, "no retries": 0}
+"""Fallbacks that the picker names."""
+
+SESSIONS = (56, 88)
+KV_TOKENS = 250_000
+
+_UNTIL_S = 360.0
+_UNCOUNTED_S = 72.0
+_ASKS_AGAIN_S = 1.0
+
+
+class _Clients:
+    """Clients that ask again, and what they saw."""
+
+    def __init__(self, fleet: VirtualFleet) -> None:
+        self._fleet = fleet
+        self.refused = self.done = 0
+        self.turns: list[tuple[float, float, int, int]] = []
+
+    def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        """Sends a turn until it is answered."""
+
+        def over(exchange: Exchange) -> None:
+            if exchange.status == 200:
+                ended(exchange)
+            else:
+                again()
+
+        def again(_error: RequestError | None = None) -> None:
+            self.refused += 1
+            due_s = self._fleet.clock.now + _ASKS_AGAIN_S
+            one = replace(request, id=f"{request.id}+")
+            self._fleet.clock.at(due_s, self.send, one, arrival, ended)
+
+        self._fleet.enqueue(request, arrival.prompt, over, again)
+
+    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
+        """Counts a turn: among those done by when it ends, in all else by when it began."""
+        self.done += _UNCOUNTED_S <= exchange.end_s < _UNTIL_S
+        if arrival.at_s >= _UNCOUNTED_S:
+            took_s, first_s = exchange.end_s - arrival.at_s, exchange.first_s - arrival.at_s
+            tokens = exchange.prompt.prompt_tokens
+            self.turns.append((took_s, first_s, exchange.cached_tokens, tokens))
+
+
+def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, float]:
+    """One run: `at_once` sessions on eight engines."""
+    sites = [
+        replace(
+            site,
+            engine=replace(site.engine, settings=replace(site.engine.settings, refuses_full=True)),
+        )
+        for site in fleets.parallel(kv_tokens=KV_TOKENS)
+    ]
+    settings = FleetSettings(fallbacks=WAYS[way], health=HealthSettings())
+    fleet = VirtualFleet(sites, settings, seed=seed, assessor=fleets.nothing([]))
+    clients = _Clients(fleet)
+    hold_sessions(
+        fleet,
+        agents(data, 0)(generator(seed, "refusals")),
+        clients.ended,
+        at_once=at_once,
+        ramp_s=60.0,
+        until_s=_UNTIL_S,
+        send=clients.send,
+    )
+    took_s, first_s, cached, tokens = np.array(clients.turns).T
+    return {
+        "turns": float(clients.done),
+        "turn_s": float(took_s.mean()),
+        "ttft_s": float(first_s.mean()),
+        "ttft_p95_s": float(np.percentile(first_s, 95)),
+        "hit_rate": float(cached.sum() / tokens.sum()),
+        "refused": float(clients.refused),
+    }
+
+
+_SHOWN = {
+    "turns": "turns",
+    "turn_s": "mean turn s",
+    "ttft_s": "TTFT s",
+    "ttft_p95_s": "p95",
+    "hit_rate": "hit rate",
+    "refused": "refusals seen",
+}
+
+
+def run(scope: Scope) -> Report:
+    """Every way with 56 and with 88 sessions."""
+    assert scope.data is not None
+    loads = SESSIONS[:1] if scope.quick else SESSIONS
+    cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}
+    runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
+    rows: list[tuple[Value, ...]] = [(*case, *means(runs[case], _SHOWN)) for case in cases]
+    columns = ("sessions", "a refused turn", *_SHOWN.values())
+    table = Table(title="turns on engines that refuse", columns=columns, rows=rows, digits=2)
+    evidence = {
+        "turns-moved": {
+            str(load): paired(runs[load, "moves"], runs[load, "no retries"], "turns")
+            for load in loads
+        }
+    }
+    return Report(tables=[table], evidence=evidence)
+
+
+CLAIMS = (
+    Claim(
+        name="turns-moved",
+        says="Retries at the next endpoint cost no turns",
+        metric="turns, with Envoy's retries / without",
+        effect="ratio",
+        direction="above",
+        bound=0.99,
+        seeds=4,
+    ),
+)
+
+EXPERIMENTS = (
+    Experiment(
+        name="agents-refusals",
+        minutes=2.0,
+        about="More agents than the caches hold, where engines refuse what has no room",
+        source="no paper",
+        run=run,
+        claims=CLAIMS,
+        seeds=4,
+        needs_data=True,
+        first_seed=61_000,
+        takes=frozenset({"data"}),
+    ),
+)
