@@ -12,9 +12,9 @@ from support import Answer, eventually, metric
 
 pytestmark = pytest.mark.envoy
 
-TOKENS = 700
-CACHE = b'vllm:cache_config_info{num_gpu_blocks="64",block_size="16"} 1\n'
-"""1,024 tokens: the context of one of these sessions."""
+TOKENS = 7_000
+CACHE = b'vllm:cache_config_info{num_gpu_blocks="640",block_size="16"} 1\n'
+"""10,240 tokens: the context of one of these sessions."""
 
 WAITING = 'laar_flow_sessions{state="waiting"}'
 PLACED = 'laar_flow_sessions{state="placed"}'
@@ -40,7 +40,7 @@ class Full:
         self.runner = await gateway.picker(flow={"enabled": True})
         self.envoy = await gateway.envoy(self.shape)
         table = self.runner.picker.table
-        await eventually(lambda: table.cache_tokens() == 1024, what="the size of the cache")
+        await eventually(lambda: table.cache_tokens() == 10_240, what="the size of the cache")
 
         async def answer():
             await self.release.wait()
@@ -76,7 +76,7 @@ class Full:
 async def test_a_session_past_the_room_is_held_and_let_in(gateway, http, shape):
     async with Full(gateway, http, shape) as full:
         two = await full.hold("two")
-        assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 1024
+        assert 0 < metric(full.runner, "laar_flow_missing_tokens") <= 10_240
         assert 0 < metric(full.runner, "laar_flow_missing_endpoints") <= 1
         full.release.set()
         assert await full.first == 200
