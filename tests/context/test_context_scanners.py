@@ -148,6 +148,29 @@ class TestResults:
         assert len(found(text)[0]) == 3
 
     @pytest.mark.parametrize(
+        "value",
+        [
+            {"treffer": [{"inhalt": f"Seite {i} davon", "ort": i * 7} for i in (1, 2, 3)]},
+            {"a": {"b": [{"_id": f"{i}", "_source": {"long": f"one {i}"}} for i in "xyz"]}},
+            [[f"text {i}"] for i in "xyz"],
+            [f"text {i}" for i in "xyz"],
+            {"few": [{"t": "longer than all others"}], "many": [f"text {i}" for i in "xyz"]},
+        ],
+    )
+    def test_a_list_of_texts_counts_whatever_it_is_called(self, value):
+        assert [len(items) for items in found(json.dumps(value))] == [3]
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"results": [f"text {i}" for i in "xyz"], "scores": [0.3, 0.2, 0.1]},
+            {"results": [{"text": f"text {i}", "chunk_no": i} for i in (4, 5, 6)]},
+        ],
+    )
+    def test_elements_that_others_name_by_their_place_are_held(self, value):
+        assert held(json.dumps(value)) is Reason.POSITIONAL_LABELS
+
+    @pytest.mark.parametrize(
         "text",
         ['{"results": [1, 2, 3]}', '{"results": "x"}', "[1,2,3]", '{"results": [{}', '{"a": 1}'],
     )

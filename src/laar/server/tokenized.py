@@ -182,7 +182,7 @@ class TokenizedPrompts:
             document = await run(thread, _read, prompt.body)
             ids = await run(thread, ids_given, prompt.api, document)
             if ids is None:
-                ids = await run(thread, tokenizer.ids, prompt.api, document, prompt.chain)
+                ids = await run(thread, tokenizer.ids, prompt.api, document)
             if ids is not None:
                 prompt.blocks = await run(thread, _blocks, ids, sizes, prompt.adapter, document)
                 prompt.tokens = len(ids)
@@ -262,12 +262,12 @@ class TemplateProbes:
 
     async def _ask(self, spec: EndpointSpec, session: aiohttp.ClientSession) -> None:
         model = spec.models[0]
-        tokenizer, none = self._tokenizers.get(model), Chain(array("Q"), 0)
+        tokenizer = self._tokenizers.get(model)
         found: list[TokenIds | None] = []
         try:
             for probe in PROBES:
                 if tokenizer is not None:
-                    ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe, none)
+                    ids = await asyncio.to_thread(tokenizer.ids, Api.CHAT, probe)
                 else:
                     ids = await ask_engine(session, spec, probe, model)
                 found.append(ids)

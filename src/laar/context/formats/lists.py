@@ -1,16 +1,15 @@
 """Documents as the elements of a JSON list, as tools return them and programs paste them.
 
-The text, or the place, must be JSON from end to end. Elements move as they were written; commas and
-white space between them stay. Their own text, for de-duplication, is the longest string among the
-usual fields.
+The text, or the place, must be JSON from end to end. Of several lists the one with most text
+counts, whatever it is called. Elements move as they were written; commas and white space between
+them stay. Their own text, for de-duplication, is the longest string of each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -20,59 +19,15 @@ from laar.context.blocks import Block, Limits, Refused, Span, block_of
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
-LISTS = (
-    "results", "documents", "passages", "memories", "docs", "contexts", "context", "chunks",
-    "sources", "snippets", "search_results", "retrieved_documents", "retrieved", "excerpts",
-    "source_documents", "source_nodes", "references", "facts", "retrievalResults", "organic",
-    "organic_results", "search_hits",
-)  # fmt: skip
-"""Names under which a list is one of documents."""
-
-LOOSE_LISTS = (
-    "hits", "matches", "nodes", "items", "data", "records", "articles", "knowledge", "points",
-    "value", "result", "children", "pages", "entries", "paragraphs",
-)  # fmt: skip
-"""Names that lists of other things have as well."""
-
-AROUND = ("data", "hits", "web", "result", "results", "response", "output", "root", "webPages")
-"""Names of objects that hold such a list, in the answers of search engines and their wrappers."""
-
-INSIDE = (
-    "_source", "payload", "node", "document", "metadata", "entity", "properties", "fields",
-    "content", "chunk", "data",
-)  # fmt: skip
-"""Names of the object that holds an element's text, where it is not beside the score."""
-
-TEXTS = (
-    "content", "text", "body", "snippet", "passage", "page_content", "pageContent", "memory",
-    "chunk", "chunk_text", "document", "excerpt", "fact", "summary", "description", "abstract",
-    "Value",
-)  # fmt: skip
-"""Fields that hold a document's text."""
-
-_TEXT_FIELDS = {name: i for i, name in enumerate(TEXTS)}
-
-RETRIEVED = frozenset(
-    ("page_content", "pageContent", "metadata", "score", "similarity", "distance", "relevance",
-     "relevance_score", "doc_id", "document_id", "chunk_id", "source", "memory", "snippet",
-     "passage", "url", "link", "_score", "_source", "@search.score", "file_id", "uri")
-)  # fmt: skip
-"""Fields that only retrieved elements have."""
-
-TURNS = frozenset(
-    ("role", "speaker", "sender", "from", "step", "turn", "level", "severity", "tool_calls",
-     "timestamp", "function", "parameters", "arguments", "status", "state", "priority", "start",
-     "end", "completed", "assignee", "sha", "commit", "ts", "thread_ts", "exit_code", "prompt",
-     "completion", "user")
-)  # fmt: skip
-"""Fields of elements in sequence, or without text: messages, steps, lines of a log, tools."""
-
 _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "name")
+"""Fields by which elements are told apart, the best first."""
 
 _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
-_LEAST_CHARS = 12
-_MOST_AROUND = 3
+_DEEPEST = 3
+"""Objects around a list, and around an element's text."""
+
+_MOST_LISTS = 64
 
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
@@ -87,15 +42,7 @@ def scan(text: str, limits: Limits) -> list[Block]:
     Raises:
         Refused: the list is too long, or its elements can't be separated.
     """
-    if text.lstrip()[:1] not in {"{", "["}:
-        return []
-    try:
-        value: _Json = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return []
-    if not isinstance(value, dict | list):
-        return []
-    return _blocks(text, value, limits, announced=True)
+    return _blocks(text, limits) if text.lstrip()[:1] in {"{", "["} else []
 
 
 def within(text: str, limits: Limits) -> list[Block]:
@@ -109,151 +56,88 @@ def within(text: str, limits: Limits) -> list[Block]:
         return []
     begin = start.end() - 1
     end = text.rfind("}" if text[begin] == "{" else "]") + 1
-    part = text[begin:end]
+    if text[end : end + 1].strip():
+        return []
+    return [block.shifted(begin) for block in _blocks(text[begin:end], limits)]
+
+
+def _blocks(text: str, limits: Limits) -> list[Block]:
     try:
-        value: _Json = orjson.loads(part)
+        value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
         return []
-    if text[end : end + 1].strip() or not isinstance(value, dict | list):
+    best: tuple[int, Path, list[_Json], list[Path]] = (0, (), [], [])
+    stays = False
+    for count, (path, elements, beside) in enumerate(_lists(value, ())):
+        if count == _MOST_LISTS:
+            break
+        texts = list(map(_text, elements))
+        size = sum(length for length, _ in texts)
+        if len(elements) >= limits.least and all(length for length, _ in texts) and size > best[0]:
+            best = size, path, elements, [own for _, own in texts]
+            stays = len(elements) in beside
+    _, path, elements, own = best
+    if not own:
         return []
-    return [block.shifted(begin) for block in _blocks(part, value, limits, announced=False)]
-
-
-def _blocks(
-    text: str, value: dict[str, _Json] | list[_Json], limits: Limits, *, announced: bool
-) -> list[Block]:
-    path: tuple[str, ...] = ()
-    elements: _Json = value
-    known = paired = False
-    if isinstance(value, dict):
-        path = _path(value)
-        if not path:
-            return []
-        holder = _at(value, path[:-1])
-        elements, known = _at(value, path), path[-1] in LISTS
-        paired = (
-            isinstance(holder, dict) and isinstance(elements, list) and _paired(holder, elements)
-        )
-    if not isinstance(elements, list) or len(elements) < limits.least:
-        return []
-    own: list[Path]
-    if all(isinstance(element, str) for element in elements):
-        if not (announced or known) or not _prose([e for e in elements if isinstance(e, str)]):
-            return []
-        own = [()] * len(elements)
-    else:
-        own = _own_texts(elements, known=known, announced=announced)
-        if not own:
-            return []
     if len(elements) > limits.most:
         raise Refused(Reason.TOO_MANY)
-    spans = _spans(text, value, path, own)
-    shape = "json" if path else "json_list"
-    named = [_names(element) if isinstance(element, dict) else {} for element in elements]
+    objects = [element for element in elements if isinstance(element, dict)]
     block = block_of(
         text,
-        spans,
+        _spans(text, value, path, own),
         len(text.rstrip()),
-        names=named,
+        names=[*map(_names, objects)] if len(objects) == len(own) else [{}] * len(own),
         relabel=limits.relabel,
         quoted=True,
-        shape=shape,
+        shape="json" if path else "json_list",
     )
-    stays = paired or any(map(partial(_count_up, elements), _STAGES))
+    first = objects[0].keys() if objects else ()
+    stays = stays or any(_count_up(objects, name) for name in first if name not in _NAMES)
     return [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
 
 
-_STAGES = (
-    "page", "page_number", "chapter", "part", "section", "chunk_index", "chunk", "seq", "sequence",
-    "line", "slide", "order",
-)  # fmt: skip
-"""Fields that number the parts of one text."""
+def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[int]]]:
+    """All lists, each with the lengths of others beside it that refer to its elements by place."""
+    if isinstance(value, list):
+        yield path, value, []
+    elif isinstance(value, dict) and len(path) < _DEEPEST:
+        lengths = [len(inner) for inner in value.values() if isinstance(inner, list)]
+        for name, inner in value.items():
+            for at, found, beside in _lists(inner, (*path, name)):
+                others = list(lengths) if found is inner else beside
+                if found is inner:
+                    others.remove(len(found))
+                yield at, found, others
 
 
-def _count_up(elements: Sequence[_Json], name: str) -> bool:
-    first = elements[0]
-    if not isinstance(first, dict) or name not in first:
-        return False  # most elements
-    numbers = [element.get(name) for element in elements if isinstance(element, dict)]
-    return len(numbers) == len(elements) and all(
-        isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers)
-    )
-
-
-def _path(value: dict[str, _Json]) -> tuple[str, ...]:
-    """The path of the list in an object; empty if there is none."""
-    path: tuple[str, ...] = ()
-    for _ in range(_MOST_AROUND):
-        for name in (*LISTS, *LOOSE_LISTS):
-            if isinstance(value.get(name), list):
-                return (*path, name)
-        name = next((name for name in AROUND if isinstance(value.get(name), dict)), "")
-        inner = value.get(name)
-        if not isinstance(inner, dict):
-            break
-        path, value = (*path, name), inner
-    return ()
-
-
-def _at(value: _Json, path: Sequence[str]) -> _Json:
-    for name in path:
-        assert isinstance(value, dict)
-        value = value[name]
-    return value
-
-
-def _paired(holder: dict[str, _Json], elements: list[_Json]) -> bool:
-    """Whether another list beside it refers to the same elements by their places."""
-    return any(
-        isinstance(other, list) and other is not elements and len(other) == len(elements)
-        for other in holder.values()
-    )
+def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
+    """The longest string of an element, and its path."""
+    if isinstance(element, str):
+        # One word, path or link is a name, no text; scripts that write without blanks aside.
+        return (len(element), ()) if depth < _DEEPEST or not _is_name(element) else (0, ())
+    if not depth:
+        return 0, ()
+    inner: list[tuple[str | int, _Json]] = []
+    if isinstance(element, dict):
+        inner = [*element.items()]
+    elif isinstance(element, list) and len(element) == 1:
+        inner = [(0, element[0])]
+    best: tuple[int, Path] = (0, ())
+    for step, value in inner:
+        length, path = _text(value, depth - 1)
+        if length > best[0]:
+            best = length, (step, *path)
+    return best
 
 
 def _is_name(text: str) -> bool:
-    """One word, path or link; scripts that write without blanks aside."""
     return " " not in text and text.isascii()
 
 
-def _prose(texts: Sequence[str]) -> bool:
-    """Whether strings are texts rather than names."""
-    return all(len(text) >= _LEAST_CHARS and not _is_name(text) for text in texts)
-
-
-def _own_texts(elements: Sequence[_Json], *, known: bool, announced: bool) -> list[Path]:
-    """Paths of the elements' texts; empty if one has none, or is a turn of a talk or a step."""
-    own: list[Path] = []
-    for element in elements:
-        if not isinstance(element, dict) or not TURNS.isdisjoint(element):
-            return []
-        path = _text_field(element)
-        if not path:
-            return []
-        if not (known or announced) and RETRIEVED.isdisjoint(element):
-            return []
-        own.append(path)
-    return own
-
-
-def _text_field(element: dict[str, _Json]) -> Path:
-    """The path of the longest text among the usual fields; empty if there is none."""
-    sizes = {
-        name: len(own)
-        for name, own in element.items()
-        if name in _TEXT_FIELDS and isinstance(own, str) and own
-    }
-    if sizes:
-        return (min(sizes, key=lambda name: (-sizes[name], _TEXT_FIELDS[name])),)
-    for name in INSIDE:
-        inner = element.get(name)
-        at: Path = (name,)
-        if isinstance(inner, list) and len(inner) == 1:
-            inner, at = inner[0], (name, 0)
-        if isinstance(inner, dict):
-            found = next((field for field in TEXTS if isinstance(inner.get(field), str)), None)
-            if found is not None:
-                return (*at, found)
-    return ()
+def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
+    """Whether a field numbers the parts of one text: a page, a step."""
+    numbers = [element.get(name) for element in elements]
+    return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 
 
 def _names(element: dict[str, _Json]) -> dict[str, str]:
@@ -265,12 +149,7 @@ def _names(element: dict[str, _Json]) -> dict[str, str]:
     }
 
 
-def _spans(
-    text: str,
-    value: dict[str, _Json] | list[_Json],
-    path: tuple[str, ...],
-    own: Sequence[Path],
-) -> list[Span]:
+def _spans(text: str, value: _Json, path: Path, own: Sequence[Path]) -> list[Span]:
     places: list[Path] = [(*path, i) for i in range(len(own))]
     texts = [(*place, *below) for place, below in zip(places, own, strict=True)]
     spans = spans_of(text, value, texts)
