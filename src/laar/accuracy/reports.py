@@ -27,6 +27,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from laar.accuracy.features import Features
+from laar.accuracy.signs import SIGNS, Sign, Signs
 from laar.accuracy.success import SuccessModel
 
 MAX_PENDING = 50_000
@@ -88,6 +89,7 @@ class _Decision:
     correct: bool | None = None
     answered: bool = True
     refused: bool = False
+    sign: Sign | None = None
 
 
 class OutcomeReports:
@@ -100,6 +102,8 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
+        self.signs = Signs()
+        """The reliability of what answers show of themselves."""
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
@@ -165,6 +169,29 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
+
+    def signed(self, decision_id: str, sign: Sign, now: float) -> None:
+        """Record what a complete answer shows of itself: a weak outcome, unless it was reported."""
+        decision = self._decisions.get(decision_id)
+        if decision is None or decision.correct is not None:
+            return
+        decision.sign = sign
+        if self._wrong(decision):
+            return  # it comes from the harder questions, which signs do not know
+        model = decision.adapter or decision.model
+        expected = self._success.probabilities((model,), decision.features, (), now).item()
+        weak = self.signs.weak(model, sign, expected)
+        self._success.observe(
+            model,
+            decision.features,
+            (),
+            weak.correct,
+            now,
+            weight=weak.weight,
+            offset=weak.offset,
+            tenant=decision.tenant,
+            reporter=SIGNS,
+        )
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
         """Record that there was no complete answer: a retry then shows no wrong one.
@@ -246,6 +273,8 @@ class OutcomeReports:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
         self.on_verdict(decision_id, correct)
+        if decision.sign is not None:
+            self.signs.learn(decision.adapter or decision.model, decision.sign, correct=correct)
         taken = self._success.observe(
             decision.adapter or decision.model,
             decision.features,

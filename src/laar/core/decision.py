@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from laar.accuracy.signs import Sign
 from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
@@ -235,6 +236,7 @@ class Completion:
         cached_tokens: prompt tokens the engine found in its cache, where it reports them.
         response_id: id under which the engine keeps the answer (Responses API).
         error: the answer began well and held an error, where it was read.
+        sign: what the answer shows of itself; None where it was not read to its end.
     """
 
     status: int | None
@@ -246,6 +248,7 @@ class Completion:
     cached_tokens: int | None = None
     response_id: str = ""
     error: bool = False
+    sign: Sign | None = None
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and sent no error instead of an answer."""
 

@@ -126,6 +126,8 @@ class Learning:
         self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
+            if end.sign is not None and end.cause == "complete" and self._settings.signs:
+                self.reports.signed(decision.id, end.sign, self._clock())
         if not end.ok or end.cause != "complete":
             unanswered = end.cause == "error" or (end.status is not None and not end.ok)
             self.reports.failed(decision.id, refused=unanswered)

@@ -127,7 +127,6 @@ def _as_json(evaluation: Evaluation) -> bytes:
         "overall": evaluation.overall.model_dump(),
         "models": {name: scores.model_dump() for name, scores in evaluation.models.items()},
         "retries": evaluation.retries._asdict(),
-        "replays": [replay._asdict() for replay in evaluation.replays],
         "reliability": [each._asdict() for each in evaluation.reliability],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

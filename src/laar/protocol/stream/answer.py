@@ -154,6 +154,7 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             response_id="" if reader is None else reader.response_id,
             error=self._error,
+            sign=reader.sign if reader is not None and self.complete else None,
         )
 
     def _cause(self) -> str:
