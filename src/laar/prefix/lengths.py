@@ -38,7 +38,7 @@ DIGEST = "\x1d"
 """Begins the digest of a part that is no text, such as an image."""
 FILLER = "\x1f"
 """Makes a digest as long as a text of as many tokens; has no tokens of its own."""
-_MESSAGE, _DIGEST = MESSAGE.encode(), DIGEST.encode()
+_MESSAGE, _DIGEST = ord(MESSAGE), ord(DIGEST)
 
 MAX_KNOWN = 20_000
 """Prompts with their tokens; about 6 MB. The oldest go."""
@@ -130,7 +130,8 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
     if len(classes) > 1:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
-    found[-3:] = begins, text.count(_MESSAGE), text.count(_DIGEST)
+    signs = np.frombuffer(text, np.uint8)  # bytes.count takes 10 times as long
+    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), np.count_nonzero(signs == _DIGEST)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -52,8 +53,8 @@ class Template(NamedTuple):
     def arranged(self, spans: Sequence[str]) -> Sequence[str]:
         """Return a prompt's texts in the order of the template, without what it leaves out."""
         if TOOLS not in spans and not self.system_last:
-            for text in spans:
-                if _THOUGHT in text:
+            for role, text in pairwise(spans):
+                if role == _ASSISTANT and _THOUGHT in text:
                     break
             else:
                 return spans
