@@ -9,9 +9,9 @@ from collections.abc import Callable
 import numpy as np
 
 from laar.flow.item import Item, Limits
-from laar.flow.prefill_time import PrefillTable
 from laar.flow.queue import Queue
 from laar.flow.slack import Prefill, pack
+from laar_lab.sim.engine.prefill_time import PrefillTable
 
 WAITING = 10_000
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api
-from laar.datalayer import tokenizing
 from laar.datalayer.tokenizing import LocalTokenizer, ask_engine
 from laar.errors import SettingError
-from laar.prefix import Chain, PromptHasher
 
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
@@ -53,21 +50,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-HASHER = PromptHasher(b"k")
-
-
-def chain(text: str) -> Chain:
-    return HASHER.chain([text])
-
-
-def text_of(seed: int, chars: int) -> str:
-    rng = random.Random(seed)
-    words = PROSE.split()
-    return " ".join(rng.choices(words, k=chars // 6)) + rng.choice([" ", "\n", ""])
-
-
 def ids(of: LocalTokenizer, text: str, **more: Any) -> list[int]:
-    found = of.ids(Api.COMPLETIONS, {"prompt": text, **more}, chain(text))
+    found = of.ids(Api.COMPLETIONS, {"prompt": text, **more})
     assert found is not None
     return list(found.tolist())
 
@@ -95,7 +79,7 @@ def test_a_chat_is_filled_in_as_its_template_says(model: Path) -> None:
     )
     plain = Tokenizer.from_file(str(model / "tokenizer.json"))
     document = {"messages": messages, "tools": [{"type": "function"}]}
-    found = LocalTokenizer(model).ids(Api.CHAT, document, chain(text))
+    found = LocalTokenizer(model).ids(Api.CHAT, document)
     assert found is not None
     assert found.tolist() == plain.encode(text, add_special_tokens=False).ids
 
@@ -115,47 +99,9 @@ def test_a_chat_is_filled_in_as_its_template_says(model: Path) -> None:
 def test_what_is_no_plain_chat_is_none_or_some_ids_but_never_an_error(
     model: Path, document: dict[str, Any]
 ) -> None:
-    found = LocalTokenizer(model).ids(Api.CHAT, document, chain("x" * 100))
+    found = LocalTokenizer(model).ids(Api.CHAT, document)
     assert found is None or len(found)
-    assert LocalTokenizer(model).ids(Api.COMPLETIONS, {"prompt": [1, 2]}, chain("x")) is None
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_conversations_are_tokenized_on_from_where_they_are_new(
-    model: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ids are those of the whole text, and only its end was tokenized."""
-    tokenizer, rng = LocalTokenizer(model), random.Random(seed)
-    plain = Tokenizer.from_file(str(model / "tokenizer.json"))
-    encoded = 0
-    whole = LocalTokenizer._whole
-
-    def counted(self: LocalTokenizer, text: str, start: int = 0) -> Any:
-        nonlocal encoded
-        encoded += len(text) - start
-        return whole(self, text, start)
-
-    monkeypatch.setattr(LocalTokenizer, "_whole", counted)
-    text = text_of(seed, 6000)
-    ids(tokenizer, text)
-    for turn in range(8):
-        if turn == 4:  # another branch
-            text = text[: len(text) // 2] + text_of(99 + seed, 50)
-        text += text_of(1000 * seed + turn, rng.randrange(20, 900))
-        encoded = 0
-        assert ids(tokenizer, text) == plain.encode(text).ids
-        if turn != 4:
-            assert encoded < 3500
-
-
-def test_what_is_kept_to_go_on_from_is_bounded(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tokenizing, "MAX_KEPT_CHARS", 20_000)
-    tokenizer = LocalTokenizer(model)
-    for seed in range(30):
-        ids(tokenizer, text_of(seed, 3000))
-    assert sum(len(done.text) for done in tokenizer._done.values()) <= 20_000
+    assert LocalTokenizer(model).ids(Api.COMPLETIONS, {"prompt": [1, 2]}) is None
 
 
 def test_files_that_are_no_tokenizer_are_said_with_their_name(tmp_path: Path) -> None:

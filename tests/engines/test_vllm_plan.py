@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 import laar.engines.vllm
 from laar.engines.vllm import Candidate, StepSettings, plan, require_known_version
 from laar.errors import SettingError
-from laar.flow.prefill_time import PrefillTable
 from support.exploring import examples
 
 SETTINGS = StepSettings(long_tokens=1000, seconds_per_token=1e-5, quadratic_s=0.0, overhead_s=0.0)
-TABLE = PrefillTable.from_rate(1e-5)
 BLOCK = 16
 
 
@@ -30,14 +28,14 @@ def candidate(
     running: bool | None = None,
     deadline_ms: object = None,
 ) -> Candidate:
-    line = SETTINGS.line(TABLE, tokens, arrival_s, deadline_ms)
+    line = SETTINGS.line(tokens, arrival_s, deadline_ms)
     blocks = -(-tokens // BLOCK) - -(-done // BLOCK)
     return Candidate(key, tokens - done, done, line, blocks, bool(done) or bool(running))
 
 
 def decide(*candidates: Candidate, now: float = 0.0, leader: str | None = None, **limits: int):
     wide = {"budget_tokens": 8192, "free_slots": 100, "free_blocks": 10**6}
-    return plan(candidates, now, SETTINGS, TABLE, leader=leader, **(wide | limits))
+    return plan(candidates, now, SETTINGS, leader=leader, **(wide | limits))
 
 
 def test_a_short_prompt_runs_whole_beside_a_long_one_that_has_slack():
@@ -61,11 +59,11 @@ def test_a_clients_deadline_moves_it_ahead():
 
 @pytest.mark.parametrize("sent", [None, "soon", "-5", -5, 0, math.nan, math.inf, [1], {}, 10**400])
 def test_a_deadline_that_makes_no_sense_counts_as_absent(sent):
-    assert SETTINGS.line(TABLE, 500, 0.0, sent) == SETTINGS.line(TABLE, 500, 0.0, None)
+    assert SETTINGS.line(500, 0.0, sent) == SETTINGS.line(500, 0.0, None)
 
 
 def test_an_impossible_deadline_buys_no_more_than_no_slack():
-    line = SETTINGS.line(TABLE, 50_000, 7.0, 0.001)
+    line = SETTINGS.line(50_000, 7.0, 0.001)
     assert line.offset_s == pytest.approx(7.0)
 
 
@@ -91,14 +89,13 @@ def first_tokens(config: StepSettings | None, *, token_s: float = 4e-5, overhead
                 chunks[key] = min(left, prompts[key][1] - done[key])
                 left -= chunks[key]
         else:
-            table = PrefillTable.from_rate(config.seconds_per_token, config.quadratic_s)
             candidates = [
                 Candidate(k, prompts[k][1] - done[k], done[k],
-                          config.line(table, prompts[k][1], prompts[k][0], None), 1, bool(done[k]))
+                          config.line(prompts[k][1], prompts[k][0], None), 1, bool(done[k]))
                 for k in here
             ]  # fmt: skip
             step = plan(
-                candidates, now, config, table,
+                candidates, now, config,
                 leader=leaders[-1], budget_tokens=256, free_slots=9, free_blocks=9999,
             )  # fmt: skip
             chunks = step.chunks
@@ -238,7 +235,7 @@ def test_settings_are_read_from_additional_config():
 @pytest.mark.parametrize(
     "given",
     [{"targets_s": 1}, {"target_s": "fast"}, {"target_s": -1}, {"target_s": True},
-     {"target_s": math.nan}, ["target_s"]],
+     {"target_s": math.nan}, {"quadratic_s": math.inf}, ["target_s"]],
 )  # fmt: skip
 def test_settings_with_faults_are_refused_by_name(given):
     with pytest.raises(SettingError, match="laar"):

@@ -62,7 +62,7 @@ async def test_prompts_are_learned_while_the_tokenizer_never_rests(monkeypatch):
     class Busy:
         """For each prompt that it is given, another one comes."""
 
-        def ids(self, _api, _document, _chain):
+        def ids(self, _api, _document):
             loop.call_soon_threadsafe(ask)
             return IDS
 
@@ -91,7 +91,7 @@ async def test_a_prompt_of_token_ids_needs_no_tokenizer(monkeypatch):
     director = fleet(ids)
 
     class Fails:
-        def ids(self, _api, _document, _chain):
+        def ids(self, _api, _document):
             raise AssertionError("it is not asked")
 
     prompts = TokenizedPrompts(

@@ -178,6 +178,18 @@ def test_a_job_that_can_never_run_is_refused() -> None:
         target.submit(job("z", 0, 100, 1))
 
 
+def test_a_prompt_without_room_is_refused_where_the_engine_refuses() -> None:
+    full = engine(num_blocks=100, refuses_full=True)
+    full.submit(job("first", 0.0, 900))
+    with pytest.raises(RequestError) as refusal:  # before the first has begun, and after it
+        full.submit(job("second", 0.0, 900))
+    assert refusal.value.status == 500
+    full.step(0.0)
+    with pytest.raises(RequestError):
+        full.submit(job("second", 0.0, 900))
+    full.submit(job("small", 0.0, 100))
+
+
 def test_a_restart_loses_jobs_and_cache() -> None:
     target = engine(max_num_seqs=1)
     target.submit(job("a", 0.0, 160, 5, blocks=range(10)))

@@ -37,7 +37,10 @@ def serve(
     ended: list[Exchange] = []
     refused: list[RequestError] = []
     for number, prompt in enumerate(prompts):
-        request = request_of(number, Arrival(at_s=0.0, prompt=prompt, ttft_objective_s=1000.0))
+        session = "same" if prompt is SAME else ""
+        request = request_of(
+            number, Arrival(at_s=0.0, prompt=prompt, ttft_objective_s=1000.0, session=session)
+        )
         fleet.enqueue(request, prompt, ended.append, refused.append)
     fleet.clock.run()
     return fleet, ended, refused
@@ -65,7 +68,7 @@ def test_what_the_queue_does_not_take_is_refused() -> None:
     assert {error.status for error in refused} == {429}
 
 
-def test_a_prompt_that_goes_on_from_one_with_a_place_does_not_wait() -> None:
+def test_a_session_with_a_place_does_not_wait() -> None:
     _, ended, _ = serve([SAME, *(other(number) for number in range(1, 5)), SAME], FlowSettings())
     last = next(exchange for exchange in ended if exchange.request.id == "5")
     assert last.decision.now == 0.0

@@ -21,9 +21,6 @@ from laar_lab.sim.fleet import Arrival, Exchange, VirtualFleet
 
 _TICK_S = 1.0
 
-Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
-"""Sends a turn; as `hold_sessions` takes it."""
-
 
 class KvAware:
     """The formula of Dynamo's router, which Ray's and vLLM router's `kv_aware` share.

@@ -2,8 +2,7 @@
 
 `LocalTokenizer` reads a model's ``tokenizer.json`` with the `tokenizers` library and fills in its
 chat template as ``transformers`` does. It blocks and is meant for a thread; the library lets other
-threads run meanwhile. A conversation is tokenized from a little before its new part on: the new
-tokens are joined to the known ones where both agree for some tokens in a row.
+threads run meanwhile.
 
 `ask_engine` asks an engine for those of a chat, with ``POST /tokenize`` of vLLM and SGLang.
 
@@ -14,11 +13,7 @@ client made) is None. Wrong ids do no harm: they are compared with the engine's 
 from __future__ import annotations
 
 import json
-from array import array
-from bisect import bisect_right
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,31 +26,14 @@ from laar.core.request import Api
 from laar.datalayer.fetching import options_for
 from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError, install
-from laar.prefix.blocks import Chain
 from laar.prefix.tokens import TokenIds
 
 if TYPE_CHECKING:
     from jinja2 import Template
     from tokenizers import Tokenizer
 
-MAX_KEPT_CHARS = 16_000_000
-"""Characters of tokenized prompts that are kept to continue from: 40 conversations of 400 kB;
-about 60 MB with their tokens. The oldest are dropped, and their next turn is then tokenized as
-a whole."""
-
 MAX_ANSWER_BYTES = 32 << 20
 """Longest answer of ``/tokenize``: a million ids take about 7 MB."""
-
-_OVERLAP_CHARS = 512  # tokenized again before the place where a prompt is new,
-_AGREEING = 8  # and tokens in a row that must come out the same
-
-
-@dataclass(slots=True)
-class _Done:
-    text: str
-    ids: array[int]
-    starts: array[int]
-    ends: array[int]
 
 
 class LocalTokenizer:
@@ -81,17 +59,13 @@ class LocalTokenizer:
             raise SettingError(f"{file} can't be used: {error}; give the model's own") from None
         self._specials: dict[str, str] = {}
         self._template = self._chat_template(file.parent)
-        self._head, self._tail = self._added()
-        self._done: OrderedDict[tuple[int, bool], _Done] = OrderedDict()
-        self._kept_chars = 0
 
-    def ids(self, api: Api, document: Mapping[str, Any], chain: Chain) -> TokenIds | None:
-        """Token ids of a request's prompt; None where they can't be known.
+    def ids(self, api: Api, document: Mapping[str, Any]) -> TokenIds | None:
+        """Return the token ids of a request's prompt; None where they can't be known.
 
         Args:
             api: the body's format.
             document: the body.
-            chain: the prompt as the text index has it, by which earlier turns are found.
         """
         if api is Api.COMPLETIONS:
             prompt = document.get("prompt")
@@ -100,78 +74,14 @@ class LocalTokenizer:
             if not isinstance(prompt, str):
                 return None
             special = document.get("add_special_tokens") is not False
-            found = self._encode(prompt, chain, special=special)
-            return np.array([*self._head, *found, *self._tail] if special else found, np.uint32)
+            return self._encode(prompt, special=special)
         if api is not Api.CHAT or self._template is None:
             return None
         text = self._rendered(self._template, document)
-        return None if text is None else np.array(self._encode(text, chain), np.uint32)
+        return None if text is None else self._encode(text, special=False)
 
-    def _encode(self, text: str, chain: Chain, *, special: bool = False) -> array[int]:
-        """Encode as the library does, from where the prompt leaves the one that it continues."""
-        before = next(
-            (
-                self._done[key, special]
-                for key in reversed(chain.hashes)
-                if (key, special) in self._done
-            ),
-            None,
-        )
-        done = (self._joined(before, text) if before is not None else None) or self._whole(text)
-        if len(chain):
-            key = chain.hashes[-1], special
-            old = self._done.pop(key, None)
-            self._kept_chars += len(text) - (len(old.text) if old is not None else 0)
-            self._done[key] = done
-            while self._kept_chars > MAX_KEPT_CHARS:
-                self._kept_chars -= len(self._done.popitem(last=False)[1].text)
-        return done.ids
-
-    def _whole(self, text: str, start: int = 0) -> _Done:
-        encoded = self._tokenizer.encode(text[start:], add_special_tokens=False)
-        places = np.array(encoded.offsets, np.int64).reshape(-1, 2) + start
-        return _Done(
-            text,
-            array("I", encoded.ids),
-            array("I", places[:, 0].tolist()),
-            array("I", places[:, 1].tolist()),
-        )
-
-    def _joined(self, before: _Done, text: str) -> _Done | None:
-        """Return the earlier tokens as far as they hold, then new ones; None if they disagree."""
-        common = _common_chars(before.text, text)
-        at = bisect_right(before.ends, common - 2 * _OVERLAP_CHARS)
-        while at and before.starts[at] < before.ends[at - 1]:  # within a character
-            at -= 1
-        if not at:
-            return None
-        fresh = self._whole(text, before.ends[at - 1])
-        for new in range(len(fresh.ids) - _AGREEING):
-            start = fresh.starts[new]
-            if start < before.ends[at - 1] + _OVERLAP_CHARS:
-                continue
-            old = bisect_right(before.ends, start)
-            stop, until = new + _AGREEING, old + _AGREEING
-            if until >= len(before.ids) or before.ends[until] > common:
-                return None
-            if (
-                fresh.ids[new:stop] == before.ids[old:until]
-                and fresh.ends[new:stop] == before.ends[old:until]
-            ):
-                return _Done(
-                    text,
-                    before.ids[:old] + fresh.ids[new:],
-                    before.starts[:old] + fresh.starts[new:],
-                    before.ends[:old] + fresh.ends[new:],
-                )
-        return None
-
-    def _added(self) -> tuple[Sequence[int], Sequence[int]]:
-        """Special tokens that go before and behind a prompt that is no chat."""
-        plain = self._tokenizer.encode("a", add_special_tokens=False).ids
-        full = self._tokenizer.encode("a", add_special_tokens=True).ids
-        head = next((at for at in range(len(full)) if full[at : at + len(plain)] == plain), 0)
-        return full[:head], full[head + len(plain) :]
+    def _encode(self, text: str, *, special: bool) -> TokenIds:
+        return np.array(self._tokenizer.encode(text, add_special_tokens=special).ids, np.uint32)
 
     # -- chats ---------------------------------------------------------------------------------
 
@@ -293,17 +203,6 @@ def _call(call: Any) -> Any:
         return {**call, "function": {**function, "arguments": json.loads(function["arguments"])}}
     except ValueError:
         return call
-
-
-def _common_chars(one: str, other: str) -> int:
-    least, beyond = 0, min(len(one), len(other)) + 1
-    while beyond - least > 1:
-        middle = (least + beyond) >> 1
-        if one[least:middle] == other[least:middle]:
-            least = middle
-        else:
-            beyond = middle
-    return least
 
 
 def _read_json(path: Path) -> dict[str, Any]:

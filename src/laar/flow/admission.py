@@ -50,8 +50,8 @@ _BAND_STEP = 1 << 40
 """Engine priorities of two bands never mix: 34 years in milliseconds."""
 
 _OWN_READ = 2.0
-"""Weight of reading a context again for its own session, as the default cost weighs first tokens;
-it counts once for each request beside it."""
+"""Weight of reading a context again for its own session, as the default cost weighs first
+tokens."""
 
 _SHOWN = 50
 """Sessions that an explanation lists, at most."""
@@ -133,7 +133,7 @@ class Admission:
             item = self._item(request, view, now)
             if not item.is_long:
                 self._short_at = now
-            free, places = self._room(view, item, now), self.sessions.room(view, now)
+            free, places = self._room(view, item, now), self._places(request, view, now)
             for_context = bool(free.any()) or not places.any() or self.queue.contexts > 0
             some = free & places
             return _none(view) if self.queue.waiting else some
@@ -199,7 +199,7 @@ class Admission:
                 now,
                 lambda view: (
                     self._room(view, item, now, shorts_wait=shorts_wait)
-                    & self.sessions.room(view, now)
+                    & self._places(request, view, now)
                 ),
                 lambda _view: _engine_priority(item),
             )
@@ -268,7 +268,8 @@ class Admission:
         if view is None:
             return {}
         own = self._own(decision.request, view)
-        price_s = 0.0 if own is not None else min(self.sessions.prices_s(view, now))
+        needs = own is None and decision.request.session
+        price_s = min(self.sessions.prices_s(view, now)) if needs else 0.0
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
@@ -347,8 +348,13 @@ class Admission:
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
         """The candidate where its session's context lies; None where it has no place."""
         place = self.sessions.place(request.session, view.chain)
-        own = None if place is None else view.slots == place.slot
+        own = None if place is None or not place.is_session else view.slots == place.slot
         return None if own is None or not own.any() else own
+
+    def _places(self, request: Request, view: View, now: float) -> Mask:
+        """The candidates that have a place for its context; all for what is no session's turn."""
+        named = request.session
+        return self.sessions.room(view, now) if named else np.ones(len(view.slots), np.bool_)
 
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
@@ -425,16 +431,18 @@ class Admission:
         place = self._turns.get(decision.id)
         if place is not None and place.slot != slot:
             self.sessions.end(place, now)
-            self._begin_turn(decision, slot, place.tokens, place.reread_s, now)
+            self._begin_turn(decision, slot, 0.0, place.reread_s, now)
 
     def _count(self, decision: Decision, now: float) -> None:
         view = decision.view
         assert view is not None  # opaque requests are not counted
         at = decision.position
-        slots = view.slots[at : at + 1]
-        read_s = view.seconds_per_token[at] * view.tokens[at] * self._director.engines.reads(slots)
-        reread_s = float(read_s[0] * (_OWN_READ + view.in_flight[at]))
-        self._begin_turn(decision, decision.slot, decision.tokens, reread_s, now)
+        engine = self._director.engines.constants(view.slots, view.base_s, timed=view.timed_answers)
+        read_s = engine.read[at] * view.seconds_per_token[at] * view.tokens[at]
+        # As the policy counts it: others there are slowed, or have to wait for their turn.
+        beside = (engine.slowed[at] * (1.0 + _OWN_READ) + engine.turns[at]) * view.in_flight[at]
+        found, reread_s = view.cached_tokens.item(at), float(read_s * (_OWN_READ + beside))
+        self._begin_turn(decision, decision.slot, found, reread_s, now)
         self.prefills.add(
             decision.id,
             decision.slot,
@@ -449,10 +457,10 @@ class Admission:
         )
 
     def _begin_turn(
-        self, decision: Decision, slot: int, tokens: float, reread_s: float, now: float
+        self, decision: Decision, slot: int, found: float, reread_s: float, now: float
     ) -> None:
         session, chain = decision.request.session, decision.chain
-        place = self.sessions.begin(session, chain, slot, tokens, reread_s, now)
+        place = self.sessions.begin(session, chain, slot, decision.tokens, found, reread_s, now)
         if place is not None:
             self._turns[decision.id] = place
         else:

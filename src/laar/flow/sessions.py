@@ -5,11 +5,12 @@ engines evict what was used least recently. Once the contexts of all sessions ar
 caches hold, each turn evicts one that is about to be asked for again, and all of them are read
 again and again. Then a turn whose context has no place is better held, before it begins.
 
-Room has a price: the seconds that it costs all to read an evicted context again, times the chance
-that its session returns. An idle session keeps its place for as many seconds as that price and
-no longer. That is the rule for renting or buying: as long as its room was kept for nothing, others
-have waited for it, and whatever the pause turns out to be, it costs at most twice the least.
-How long sessions pause is learned, and so is how many never return.
+Room has a price. To keep an idle session's place catches its return, if it comes soon enough; and
+as long as it is kept, others wait for it. So there is a number of seconds of room for each return
+that is caught, by how long such sessions have paused before. A place is kept while that is less
+than what it costs all to read the context again. Where few return, no place is worth keeping, and
+nobody waits. Before anything is learned, chances are such that a place is kept for about as long
+as reading it again takes: the rule for renting or buying.
 
 A session is known by its name, or else by its prompt, which begins with that of the turn before.
 """
@@ -17,6 +18,7 @@ A session is known by its name, or else by its prompt, which begins with that of
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -31,10 +33,23 @@ from laar.prefix import Chain
 _AGES_S = tuple(2.0**power for power in range(9))
 """Classes of pauses; who pauses for longer than four minutes has gone."""
 
+_WIDTHS_S = tuple(
+    age_s - before_s for before_s, age_s in zip((0.0, *_AGES_S), _AGES_S, strict=False)
+)
+
 _FADED = 0.998
 """Weight of the earlier pauses with each new one: some 500 count."""
 
-_DOUBT = 0.1  # pauses that are taken to have been longer, in each class: few prove nothing
+_PRIOR = 0.5
+"""Pauses that are taken to have ended in each class, and to have gone on: half of them return in
+each doubling of their time, whatever the scale."""
+
+_EVICTIONS = 2.0
+"""Contexts to read again for one that leaves: where the caches are full, its own reading pushes
+another one out."""
+
+_LEARNED_FOR_S = 1.0
+"""Seconds after which the places that are idle now are counted again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,18 +59,23 @@ class Place:
     Args:
         key: the session's name, or the last hash of its prompt.
         slot: the endpoint.
-        tokens: its length.
+        tokens: its length, without what others there had before it.
         reread_s: seconds that it costs all to read it again.
+        shared: tokens that others there had before it, as of a common system prompt.
         busy: turns in flight.
         idle_at: when the last of them ended.
+        is_session: it has a name, or went on after an answer; what is asked once, or by many at
+            once, is no session, and never worth its room.
     """
 
     key: Hashable
     slot: int
     tokens: float
     reread_s: float
+    shared: float = 0.0
     busy: int = 0
     idle_at: float = 0.0
+    is_session: bool = False
 
 
 @dataclass(slots=True)
@@ -77,8 +97,10 @@ class Sessions:
         self._table = table
         self._places: dict[Hashable, Place] = {}
         self._caches: dict[int, _Cache] = {}
-        self._returned = [1.0] * len(_AGES_S)
-        self._stayed = [0.0] * len(_AGES_S)
+        self._returned = np.full(len(_AGES_S), _PRIOR)
+        self._stayed = np.full(len(_AGES_S), _PRIOR)
+        self._keeping_s: list[float] = []
+        self._learned_at = -math.inf
 
     def __len__(self) -> int:
         return len(self._places)
@@ -96,7 +118,8 @@ class Sessions:
 
     def prices_s(self, view: View, now: float) -> list[float]:
         """Return what room for the prompt costs the others at each candidate, beyond their rent."""
-        candidates = zip(view.slots.tolist(), view.tokens.tolist(), strict=True)
+        missing = view.tokens - view.cached_tokens
+        candidates = zip(view.slots.tolist(), missing.tolist(), strict=True)
         return [self._price_s(slot, tokens, now) for slot, tokens in candidates]
 
     def begin(
@@ -105,10 +128,13 @@ class Sessions:
         chain: Chain | None,
         slot: int,
         tokens: float,
+        found: float,
         reread_s: float,
         now: float,
     ) -> Place | None:
         """Take a turn that is sent, and its context; return its place for `end`.
+
+        What a newcomer is taken to find there (`found`) is others' as well, and takes no room.
 
         Contexts that have no room beside it leave, the least recent first. None for a turn of
         which nothing is known that would find it again.
@@ -123,12 +149,15 @@ class Sessions:
             return None
         own = self.place(session, chain)
         if own is None:
-            own = Place(key, slot, tokens, reread_s)
+            own = Place(key, slot, tokens, reread_s, shared=found, is_session=bool(session))
         else:
+            own.shared = own.shared if own.slot == slot else found
             self._remove(own)
-            if not own.busy:
+            if not own.busy and own.is_session:
                 self._learn(now - own.idle_at, returned=True)
-            own.key, own.slot, own.tokens, own.reread_s = key, slot, tokens, reread_s
+            own.is_session = bool(session) or (not own.busy and (own.is_session or own.key != key))
+            own.key, own.slot, own.reread_s = key, slot, reread_s
+        own.tokens = tokens = max(0.0, tokens - own.shared)
         own.busy += 1
         cache = self._caches.setdefault(slot, _Cache())
         for place in tuple(cache.places.values()):
@@ -136,7 +165,8 @@ class Sessions:
                 break
             if not place.busy:
                 self._remove(place)
-                self._learn(now - place.idle_at, returned=False)
+                if place.is_session:
+                    self._learn(now - place.idle_at, returned=False)
         self._places[key] = cache.places[key] = own
         cache.tokens += tokens
         return own
@@ -184,22 +214,38 @@ class Sessions:
         for place in cache.places.values():
             if missing <= 0.0:
                 break
-            if not place.busy:
-                price_s += max(0.0, self._worth_s(place, now) - (now - place.idle_at))
-                missing -= place.tokens
+            worth_s = self._worth_s(place, now)
+            if not place.busy or worth_s <= 0.0:
+                price_s, missing = price_s + worth_s, missing - place.tokens
         return price_s if missing <= 0.0 else math.inf
 
     def _worth_s(self, place: Place, now: float) -> float:
-        """The seconds that it costs all if a context leaves now."""
-        return self._returns(0.0 if place.busy else now - place.idle_at) * place.reread_s
+        """The seconds that are saved by each return that is caught if a place is kept."""
+        at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
+        saved_s = _EVICTIONS * place.reread_s - self._keeping(now)[at]
+        return max(0.0, saved_s) if place.is_session else 0.0
 
-    def _returns(self, idle_s: float) -> float:
-        """The chance that a session returns that has been idle for so long."""
-        stays = 1.0
-        for age_s, returned, stayed in zip(_AGES_S, self._returned, self._stayed, strict=True):
-            if age_s > idle_s:
-                stays *= (stayed + _DOUBT) / (returned + stayed + _DOUBT)
-        return 1.0 - stays
+    def _keeping(self, now: float) -> list[float]:
+        """The seconds of room for each return that is caught, by how long a session was idle."""
+        if now < self._learned_at + _LEARNED_FOR_S:
+            return self._keeping_s
+        self._learned_at = now
+        idle = [each for each in self._places.values() if each.is_session and not each.busy]
+        ages_s = np.sort([now - place.idle_at for place in idle])
+        still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
+        chances = self._returned / (self._returned + self._stayed + still)
+        self._keeping_s = []
+        for at in range(len(_AGES_S)):
+            stays, seconds, least_s = 1.0, 0.0, math.inf
+            for chance, width_s in zip(chances[at:].tolist(), _WIDTHS_S[at:], strict=True):
+                seconds, stays = (
+                    seconds + stays * width_s * (1 - 0.5 * chance),
+                    stays * (1 - chance),
+                )
+                least_s = min(least_s, seconds / (1.0 - stays))
+            self._keeping_s.append(least_s)
+        self._keeping_s.append(math.inf)  # gone
+        return self._keeping_s
 
     def _learn(self, pause_s: float, *, returned: bool) -> None:
         """Count a pause that ended, or one that lasted so long and may go on."""

@@ -17,10 +17,9 @@ ever; and a long one yields only while a short one comes after it, or its share 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
-
-from laar.flow.prefill_time import largest_chunk
 
 MIN_WORK_S = 1e-3
 """Least work a request can have: about one iteration of a fast engine; also keeps rho finite."""
@@ -100,6 +99,37 @@ def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
     at 5.2 and the second miss its objective by 0.2 s; they have to start on arrival.
     """
     return is_long and rho > RHO_MAX, rho
+
+
+def largest_chunk(
+    seconds: Callable[[int], float], limit_s: float, cap_tokens: int, step_tokens: int = 1
+) -> int:
+    """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
+
+    `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
+    `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
+    usually need half of a binary search's calls; every third is the middle, for when they do not.
+    """
+    if cap_tokens <= 0:
+        return 0
+    above_s = seconds(cap_tokens)
+    if above_s <= limit_s:
+        return cap_tokens
+    low, high = 0, -(-cap_tokens // step_tokens)  # steps: this many fit, and this many do not
+    below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
+    calls = 0
+    while high - low > 1:
+        calls += 1
+        guess = (low + high) // 2
+        if calls % 3 and below_s < above_s < math.inf:
+            part = (limit_s - below_s) / (above_s - below_s)
+            guess = min(max(int(below + part * (above - below)), low + 1), high - 1)
+        took_s = seconds(guess * step_tokens)
+        if took_s <= limit_s:
+            low, below, below_s = guess, float(guess), took_s
+        else:
+            high, above, above_s = guess, float(guess), took_s
+    return low * step_tokens
 
 
 class BatchCost(Protocol):

@@ -55,13 +55,13 @@ class Ordering:
         return self.rule.mode != "off" or self.rule.opt_in
 
     def is_about(self, path: str, model: str) -> bool:
-        """Whether a request belongs to the route."""
+        """Return whether a request belongs to the route."""
         return path.startswith(self.rule.path) and (
             not self.rule.models or model in self.rule.models
         )
 
     def mode(self, wish: str, *, may_change: bool) -> Mode:
-        """The mode of one request, given the client's header value `wish`."""
+        """Return the mode of one request, given the client's header value `wish`."""
         wish = wish.lower()
         if wish == "off":
             return "off"
@@ -215,13 +215,13 @@ class ContextHooks:
         return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
-        """The tally of each route."""
+        """Return the tally of each route."""
         return [ordering.tally for ordering in self._orderings]
 
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Whether to read an answer of this path, whatever the model."""
+        """Return whether to read an answer of this path, whatever the model."""
         share = max(
             (
                 o.rule.sample_answers
@@ -383,6 +383,6 @@ class ContextHooks:
 
 
 def _ids(name: str) -> set[str]:
-    """The ids under which a request may be known: engines add a prefix and a suffix."""
+    """Return the ids under which a request may be known: engines add a prefix and a suffix."""
     bare = name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("batch-")
     return {name, bare, _SUFFIX.sub("", bare)}

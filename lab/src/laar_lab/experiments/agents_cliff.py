@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -21,19 +20,19 @@ import numpy as np
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
-from laar.core.request import Request
-from laar.errors import RequestError
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar_lab.claims import Claim, Evidence, Runs, Seen, level, paired
 from laar_lab.experiment import Experiment, Scope
-from laar_lab.peers import Gate, KvAware, Send, Sticky
+from laar_lab.peers import Gate, KvAware, Sticky
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
     FleetSettings,
+    Send,
     VirtualFleet,
+    asking_again,
     generator,
     hold_sessions,
 )
@@ -101,23 +100,13 @@ class _Run:
             "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
             "programs": lambda: Gate(self.fleet, room, fades=True).send,
         }
-        self.send = gates[way]() if way in gates else self._enqueue
+        self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
         self.done = self.refused = 0
         self._turns: list[tuple[float, ...]] = []
         self._by_session: dict[str, list[float]] = defaultdict(list)
 
-    def _enqueue(
-        self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]
-    ) -> None:
-        """Sends through flow control, if there is any; what it refuses comes again."""
-
-        def refused(error: RequestError) -> None:
-            self.refused += 1
-            again = replace(request, id=f"{request.id}+")
-            due_s = self.fleet.clock.now + (error.retry_after_s or 1)
-            self.fleet.clock.at(due_s, self._enqueue, again, arrival, ended)
-
-        self.fleet.enqueue(request, arrival.prompt, ended, refused)
+    def _refused(self) -> None:
+        self.refused += 1
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
         """Counts a turn: among those done by when it ends, in all else by when it began."""

@@ -27,13 +27,13 @@ from itertools import product
 
 import numpy as np
 
-from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import RHO_MAX
 from laar_lab.claims import Claim, Evidence, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.medha_runs import percentile, run, with_slack
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, Work
+from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs

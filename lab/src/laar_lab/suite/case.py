@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import xxhash
 
+from laar.flow.settings import FlowSettings
 from laar.policies import parse_policy
 from laar_lab.sim.fleet import (
     Arrival,
@@ -20,6 +21,7 @@ from laar_lab.sim.fleet import (
     Site,
     Turn,
     VirtualFleet,
+    asking_again,
     converse,
     generator,
     hold_sessions,
@@ -164,7 +166,13 @@ class _Seen:
 
 
 def run_case(
-    case: Case, policy: str, seed: int, *, share: float = 1.0, pickers: Pickers | None = None
+    case: Case,
+    policy: str,
+    seed: int,
+    *,
+    share: float = 1.0,
+    pickers: Pickers | None = None,
+    flow: FlowSettings | None = None,
 ) -> Numbers:
     """Runs a workload once.
 
@@ -174,6 +182,8 @@ def run_case(
         seed: seed of the load and of the network; the same for every policy.
         share: share of the minutes to run.
         pickers: number of pickers, and the delay of their sharing; None for one picker.
+        flow: settings of flow control; None for none. A refusal is counted as a failure; those of
+            sessions ask again.
     """
     seen = _Seen()
     load, duration_s = case.load, 60.0 * case.minutes * share
@@ -189,33 +199,42 @@ def run_case(
     def all_counted(arrival: Arrival, exchange: Exchange) -> None:
         seen.add(arrival.at_s, exchange)
 
+    def refused(_arrival: Arrival | None = None) -> None:
+        seen.failed += 1
+
+    def begin(seed: int) -> VirtualFleet:
+        return _fleet(case, policy, seed, pickers, flow)
+
     match load:
         case Together():
             for number in range(max(1, round(load.rounds * share))):
-                converse(
-                    _fleet(case, policy, seed + 7919 * number, pickers), load.draw(rng), all_counted
-                )
+                fleet = begin(seed + 7919 * number)
+                converse(fleet, load.draw(rng), all_counted, asking_again(fleet, refused))
                 seen.end_round()
         case Closed():
+            fleet = begin(seed)
             hold_sessions(
-                _fleet(case, policy, seed, pickers),
+                fleet,
                 load.draw(rng),
                 counted,
                 at_once=load.at_once,
                 ramp_s=load.ramp_s,
                 until_s=duration_s,
+                send=asking_again(fleet, refused),
             )
         case Open():
-            fleet = _fleet(case, policy, seed, pickers)
+            fleet = begin(seed)
             arrivals: Iterator[Arrival] = iter(load.draw(rng, duration_s))
             if load.strangers:
                 arrivals = _ours(fleet, case.fleet(), arrivals, load.strangers)
-            replay_open(fleet, arrivals, counted, max_in_flight=load.cap)
+            replay_open(fleet, arrivals, counted, max_in_flight=load.cap, on_refused=refused)
     seen.end_round()
     return seen.numbers()
 
 
-def _fleet(case: Case, policy: str, seed: int, pickers: Pickers | None) -> VirtualFleet:
+def _fleet(
+    case: Case, policy: str, seed: int, pickers: Pickers | None, flow: FlowSettings | None
+) -> VirtualFleet:
     name, parameters = parse_policy(policy)
     sites = case.fleet()
     many, delay_s = pickers or Pickers()
@@ -226,7 +245,7 @@ def _fleet(case: Case, policy: str, seed: int, pickers: Pickers | None) -> Virtu
         pickers=many,
         share_delay_s=delay_s,
     )
-    return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites))
+    return VirtualFleet(sites, settings, seed=seed, assessor=case.knowledge(sites), flow=flow)
 
 
 def _ours(

@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple, Self
 
 from laar.errors import SettingError, unknown
-from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import ORDERS, Line, Prefill, pack, turn
 
 KNOWN_VERSIONS = ("0.32",)
@@ -31,6 +30,9 @@ LEADER_MARGIN = 1.05
 While one runs from its first token to its last, an equal one that waits gains 1 on it, whatever the
 time of a token: with less, equal ones change places half way and all of them end late.
 """
+
+_MOST = 1e12
+"""The largest value of a setting: sums stay finite."""
 
 LEAST_STEP_TOKENS = 256
 """Tokens that a step has time for whatever its target. Below about so many, GPUs wait for the
@@ -91,10 +93,10 @@ class StepSettings:
         for key, value in given.items():
             if key not in known:
                 raise SettingError(f"additional-config: {unknown('setting', f'laar.{key}', known)}")
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-                raise SettingError(
-                    f"additional-config: laar.{key} must be a number of at least 0, not {value!r}"
-                )
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= _MOST:
+                wanted = f"laar.{key} must be a number from 0 to {_MOST:g}, not {value!r}"
+                raise SettingError(f"additional-config: {wanted}")
         return cls(**given)
 
     @property
@@ -102,13 +104,17 @@ class StepSettings:
         """`target_s`, or the time of `LEAST_STEP_TOKENS` where that is more."""
         return max(self.target_s, self.overhead_s + LEAST_STEP_TOKENS * self.seconds_per_token)
 
-    def line(self, table: PrefillTable, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
+    def prefill_s(self, tokens: int) -> float:
+        """Return the time of a prefill of `tokens`, alone and from an empty cache."""
+        return tokens * (self.seconds_per_token + self.quadratic_s * tokens)
+
+    def line(self, tokens: int, arrival_s: float, deadline_ms: object) -> Line:
         """Return a request's urgency before any of its prompt is computed.
 
         `deadline_ms` is the client's `ttft_deadline_ms`; anything but a positive number counts as
         absent.
         """
-        work_s = table.total_s(tokens)
+        work_s = self.prefill_s(tokens)
         objective_s = self.objective_floor_s + self.objective_factor * work_s
         try:
             sent_s = float(deadline_ms) / 1e3  # type: ignore[arg-type]
@@ -168,7 +174,6 @@ def plan(
     candidates: Sequence[Candidate],
     now: float,
     settings: StepSettings,
-    table: PrefillTable,
     *,
     leader: str | None,
     budget_tokens: int,
@@ -181,7 +186,6 @@ def plan(
         candidates: running and waiting prefills.
         now: seconds, on the clock of the lines.
         settings: target and margins.
-        table: prefill seconds, for the computed part of a prefill.
         leader: the long prefill that ran last.
         budget_tokens: the engine's limit for a step, less its decodes.
         free_slots: requests that may start.
@@ -192,7 +196,7 @@ def plan(
     any_running = False
     first_long, least = None, math.inf  # the one long prefill that may run, as `pack` has it
     for key, remaining, context, (offset_s, rate), blocks, is_running in candidates:
-        rho = (offset_s - now + table.total_s(context)) * rate
+        rho = (offset_s - now + settings.prefill_s(context)) * rate
         is_long = context + remaining > settings.long_tokens
         if is_long:
             late = rho - LEADER_MARGIN if key == leader else rho

@@ -21,7 +21,6 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from laar.engines.vllm.plan import Candidate, StepSettings, plan
 from laar.errors import SettingError
-from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import Line
 
 DEADLINE_ARG = "ttft_deadline_ms"
@@ -38,9 +37,6 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         super().__init__(*args, **kwargs)
         self._check_seams()
         self._settings = StepSettings.from_config(self.vllm_config.additional_config)
-        self._table = PrefillTable.from_rate(
-            self._settings.seconds_per_token, self._settings.quadratic_s
-        )
         self._lines: dict[str, Line] = {}
         self._chunks: dict[str, int] = {}
         self._leader: str | None = None
@@ -74,7 +70,6 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
             candidates,
             time.time(),  # arrival_time is wall-clock time
             self._settings,
-            self._table,
             leader=self._leader,
             budget_tokens=self.max_num_scheduled_tokens - decodes,
             free_slots=self.max_num_active_reqs - len(self.running),
@@ -97,7 +92,7 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
                 self._lines = {k: v for k, v in self._lines.items() if k in self.requests}
             extra = getattr(request.sampling_params, "extra_args", None) or {}
             line = self._lines[key] = self._settings.line(
-                self._table, total, request.arrival_time, extra.get(DEADLINE_ARG)
+                total, request.arrival_time, extra.get(DEADLINE_ARG)
             )
         blocks = -(-total // self.block_size) - -(-done // self.block_size)
         return Candidate(key, max(1, total - done), done, line, blocks, is_running)

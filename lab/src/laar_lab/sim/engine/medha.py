@@ -22,9 +22,9 @@ from functools import lru_cache
 from heapq import merge
 
 from laar.errors import SettingError, unknown
-from laar.flow.prefill_time import PrefillTable
 from laar.flow.slack import ORDERS, Line, Prefill, height, pack, relative_slack
 from laar_lab.sim.engine.cost import CostModel, Work
+from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
 from laar_lab.sim.engine.sequence import Seq
 from laar_lab.sim.engine.settings import EngineSettings

@@ -15,8 +15,9 @@ each of them has done since the engine began. A request's first and last token s
 of that scale, and only the rate changes when a request comes or goes.
 
 Two differences. The simulator draws a prefill's factor once, when it begins; here the factor
-follows those that run. A prompt that finds no room in the KV cache waits here, where the simulator
-answers 500. As there, the blocks of a prompt can be found by others from the moment it begins.
+follows those that run. A prompt that finds no room in the KV cache waits here, unless
+`refuses_full` is set: then it gets a 500 as there, when it comes and not when its turn comes. As
+there, the blocks of a prompt can be found by others from the moment it begins.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
+from collections.abc import Iterable
 
-from laar.errors import SettingError
+from laar.errors import RequestError, SettingError
 from laar_lab.sim.engine.blocks import BlockPool
 from laar_lab.sim.engine.cost import LinearCost
 from laar_lab.sim.engine.interface import Job, Load, Progress, Step, check_job
@@ -87,6 +89,9 @@ class ParallelEngine:
             is_known=job.id in self._running or job.id in self._queued,
             is_full=len(self._waiting) >= self._settings.max_num_queued,
         )
+        slots = self._settings.max_num_seqs - len(self._running) - len(self._waiting)
+        if self._settings.refuses_full and slots > 0 and not self._fits((*self._waiting, job)):
+            raise RequestError(500, "kv_cache_full", "the KV cache has no room for this prompt")
         self._waiting.append(job)
         self._queued.add(job.id)
 
@@ -185,14 +190,23 @@ class ParallelEngine:
             self._pool.release(run.held, run.blocks - len(run.held))
             del self._running[run.job.id]
 
+    def _needs(self, job: Job) -> tuple[int, int, int]:
+        """The blocks of a job, those that are found, and those that it takes from the pool."""
+        size = self._settings.block_size
+        # The last token is always computed: its output is the answer's first token.
+        found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
+        blocks = -(-(job.prompt_tokens + job.output_tokens) // size)
+        return blocks, found, blocks - found + idle
+
+    def _fits(self, jobs: Iterable[Job]) -> bool:
+        return sum(self._needs(job)[2] for job in jobs) <= self._pool.free
+
     def _admit(self) -> None:
         size = self._settings.block_size
         while self._waiting and len(self._running) < self._settings.max_num_seqs:
             job = self._waiting[0]
-            # The last token is always computed: its output is the answer's first token.
-            found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)
-            blocks = -(-(job.prompt_tokens + job.output_tokens) // size)
-            if blocks - found + idle > self._pool.free:
+            blocks, found, taken = self._needs(job)
+            if taken > self._pool.free:
                 return
             self._waiting.popleft()
             self._queued.discard(job.id)

@@ -67,6 +67,8 @@ class EngineSettings:
         kv_events: report prefix-cache changes in each `Step`.
         load_factor: for `parallel`: how much longer everything takes with `max_num_seqs` running
             than with one.
+        refuses_full: for `parallel`: whether a prompt that finds no room in the KV cache gets a
+            500, as llm-d-inference-sim has it, and does not wait.
         slack: for the scheduler `slack`.
     """
 
@@ -84,6 +86,7 @@ class EngineSettings:
     intake_s_per_token: Annotated[float, Field(ge=0.0)] = 0.0
     kv_events: bool = False
     load_factor: Annotated[float, Field(ge=1.0)] = 1.0
+    refuses_full: bool = False
     slack: SlackSettings = field(default_factory=SlackSettings)
 
     def intake_of(self, prompt_tokens: int) -> float:

@@ -32,6 +32,24 @@ MAX_IN_FLIGHT = 64
 MAX_ATTEMPTS = 10
 """LAAR's R."""
 
+Send = Callable[[Request, Arrival, Callable[[Exchange], None]], object]
+"""Sends a request of a session, in the fleet's place; the last is called as it ends."""
+
+
+def asking_again(fleet: VirtualFleet, on_refused: Callable[[], None]) -> Send:
+    """Return a way to send through flow control: what it refuses comes again when it says."""
+
+    def send(request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
+        def refused(error: RequestError) -> None:
+            on_refused()
+            again = replace(request, id=f"{request.id}+")
+            due_s = fleet.clock.now + (error.retry_after_s or 1)
+            fleet.clock.at(due_s, send, again, arrival, ended)
+
+        fleet.enqueue(request, arrival.prompt, ended, refused)
+
+    return send
+
 
 def replay_open(
     fleet: VirtualFleet,
@@ -126,8 +144,9 @@ def converse(
     fleet: VirtualFleet,
     conversations: Iterable[Conversation],
     on_end: Callable[[Arrival, Exchange], None],
+    send: Send | None = None,
 ) -> None:
-    """Runs all conversations side by side to their end."""
+    """Runs all conversations side by side to their end; `send` sends in the fleet's place."""
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
@@ -141,7 +160,7 @@ def converse(
             on_end(arrival, exchange)
             begin(conversation, index + 1)
 
-        fleet.send(request_of(next(numbers), arrival), arrival.prompt, ended)
+        _sent(fleet, send, request_of(next(numbers), arrival), arrival, ended)
 
     def begin(conversation: Conversation, index: int) -> None:
         if index < len(conversation.turns):  # the clock makes a call of the past at once
@@ -178,7 +197,7 @@ def hold_sessions(
     at_once: int,
     ramp_s: float = 0.0,
     until_s: float = math.inf,
-    send: Callable[[Request, Arrival, Callable[[Exchange], None]], object] | None = None,
+    send: Send | None = None,
 ) -> None:
     """Runs sessions as a closed loop, `at_once` of them at a time, to their end.
 
@@ -219,15 +238,24 @@ def hold_sessions(
             if not goes_on(name, turns, clock.now, arrival.at_s):
                 begin()
 
-        request = request_of(next(numbers), arrival)
-        if send is None:
-            fleet.send(request, arrival.prompt, ended)
-        else:
-            send(request, arrival, ended)
+        _sent(fleet, send, request_of(next(numbers), arrival), arrival, ended)
 
     for place in range(at_once):
         clock.at(ramp_s * place / at_once, begin)
     clock.run()
+
+
+def _sent(
+    fleet: VirtualFleet,
+    send: Send | None,
+    request: Request,
+    arrival: Arrival,
+    ended: Callable[[Exchange], None],
+) -> None:
+    if send is None:
+        fleet.send(request, arrival.prompt, ended)
+    else:
+        send(request, arrival, ended)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

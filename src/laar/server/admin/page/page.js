@@ -85,7 +85,7 @@ function bar(candidate, most) {
   return svg;
 }
 
-// A tried model's penalty dwarfs everything: bars end at five times the winner's cost.
+// The penalty of a tried model dwarfs everything: bars end at five times the winner's cost.
 function longest(shown) {
   const costs = shown.map((c) => c.cost_s).filter(known);
   return Math.min(5 * costs[0], Math.max(...costs)) || 1;
@@ -107,7 +107,7 @@ const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
   ["Slow", (c) => seconds(c.slow_s), (c) => c.slow_s >= 1e-5],
   ["P(answers)", (c) => probability(c.answers), (c) => c.answers < 0.995],
   ["Risk", (c) => seconds(c.cost_s - c.latency_s)],
-  ["Tried", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
+  ["Penalty", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
   ["Cost", (c) => seconds(c.cost_s)]];
 const SCORED = [...WHO, ["Score", (c) => known(c.score) ? c.score.toPrecision(3) : "-"]];
 

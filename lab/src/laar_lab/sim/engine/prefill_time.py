@@ -14,7 +14,6 @@ short and reports too little time; this one takes the longer iteration.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Self
 
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laar.errors import SettingError
+from laar.flow.slack import largest_chunk
 
 ChunkSeconds = Callable[[int, int], float]
 """(chunk_tokens, context_tokens) -> seconds of an iteration that runs only this chunk."""
@@ -36,37 +36,6 @@ MAX_CHUNK_TOKENS = 8192
 """Common engines' largest token budget for a step (vLLM's default on a large GPU)."""
 
 MIN_CHUNK_TOKENS = 32
-
-
-def largest_chunk(
-    seconds: Callable[[int], float], limit_s: float, cap_tokens: int, step_tokens: int = 1
-) -> int:
-    """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
-
-    `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
-    `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
-    usually need half of a binary search's calls; every third is the middle, for when they do not.
-    """
-    if cap_tokens <= 0:
-        return 0
-    above_s = seconds(cap_tokens)
-    if above_s <= limit_s:
-        return cap_tokens
-    low, high = 0, -(-cap_tokens // step_tokens)  # steps: this many fit, and this many do not
-    below, below_s, above = 0.0, 0.0, cap_tokens / step_tokens
-    calls = 0
-    while high - low > 1:
-        calls += 1
-        guess = (low + high) // 2
-        if calls % 3 and below_s < above_s < math.inf:
-            part = (limit_s - below_s) / (above_s - below_s)
-            guess = min(max(int(below + part * (above - below)), low + 1), high - 1)
-        took_s = seconds(guess * step_tokens)
-        if took_s <= limit_s:
-            low, below, below_s = guess, float(guess), took_s
-        else:
-            high, above, above_s = guess, float(guess), took_s
-    return low * step_tokens
 
 
 class PrefillTable:
@@ -86,8 +55,8 @@ class PrefillTable:
         fits = len(seconds) >= 2 and bool(np.all(np.isfinite(seconds)))
         if not fits or seconds[0] != 0.0 or bool(np.any(np.diff(seconds) < 0.0)):
             raise SettingError(
-                "prefill time: the measured constants give a time that is not finite or falls as "
-                "the prompt grows; measure again with `laar measure` or correct them by hand"
+                "prefill time: the engine's constants give a time that is not finite or falls as "
+                "the prompt grows"
             )
         self._array = np.ascontiguousarray(seconds, dtype=np.float64)
         self._totals: list[float] = self._array.tolist()  # floats of a list: 4x faster than numpy's
@@ -128,14 +97,6 @@ class PrefillTable:
             totals.append(spent + (chunk_seconds(rest, done) if rest else 0.0))
         # A last chunk cut short can cost a hair more than the next grid point's whole one.
         return cls(np.maximum.accumulate(np.array(totals)))
-
-    @classmethod
-    def from_rate(cls, seconds_per_token: float, quadratic_s: float = 0.0) -> Self:
-        """Takes T(n) = seconds_per_token * n + quadratic_s * n^2, for where chunks are unknown."""
-        tokens = np.arange(0, MAX_TOKENS + DELTA_TOKENS, DELTA_TOKENS, dtype=np.float64)
-        with np.errstate(invalid="ignore", over="ignore"):  # the constructor has a better message
-            seconds = tokens * (seconds_per_token + quadratic_s * tokens)
-        return cls(seconds)
 
     def total_s(self, tokens: float) -> float:
         """Returns the seconds of a prefill of `tokens` from an empty cache; 0 for none."""

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.flow.prefill_time import PrefillTable, largest_chunk
+from laar.flow.slack import largest_chunk
+from laar_lab.sim.engine.prefill_time import PrefillTable
 from support.exploring import examples
 
 
@@ -74,20 +75,6 @@ def test_a_target_that_nothing_fits_still_prices_the_whole_prompt():
     assert table.total_s(4096) == pytest.approx(4096 / 32)
 
 
-def test_a_plain_rate_is_exact_everywhere():
-    table = PrefillTable.from_rate(2e-5)
-    assert table.total_s(0) == 0.0
-    assert table.total_s(-5) == 0.0
-    assert table.total_s(777) == pytest.approx(777 * 2e-5)
-    assert table.total_s(3_000_000) == pytest.approx(60.0)
-
-
-def test_a_quadratic_rate_matches_at_the_grid_and_is_near_between():
-    table = PrefillTable.from_rate(2e-5, 1e-10)
-    assert table.total_s(102_400) == pytest.approx(102_400 * 2e-5 + 1e-10 * 102_400**2)
-    assert table.total_s(100_100) == pytest.approx(100_100 * 2e-5 + 1e-10 * 100_100**2, rel=1e-4)
-
-
 def test_the_vector_look_up_equals_the_single_one():
     tokens = np.array([-3.0, 0.0, 1.0, 1023.0, 1024.0, 70_001.5, 131_072.0, 500_000.0])
     assert TABLE.totals_s(tokens).tolist() == pytest.approx([TABLE.total_s(one) for one in tokens])
@@ -135,7 +122,7 @@ def test_the_largest_chunk_of_any_rising_curve_in_few_calls(rises, limit_s, step
     assert len(calls) <= 3 * (cap // step).bit_length() + 2
 
 
-@pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1e-5])
-def test_constants_that_make_no_sense_are_refused(rate):
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf")])
+def test_constants_that_make_no_sense_are_refused(seconds):
     with pytest.raises(SettingError, match="prefill time"):
-        PrefillTable.from_rate(rate)
+        PrefillTable.build(lambda c, k: seconds, max_tokens=4096)
