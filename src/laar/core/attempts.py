@@ -166,7 +166,7 @@ class Attempts:
 
 
 def traits(request: Request, chain: Chain | None) -> tuple[int, ...]:
-    """The traits that requests which fail may share: see `laar.health.blame`.
+    """Return the traits that requests which fail may share: see `laar.health.blame`.
 
     Its tenant, its session, the beginning of its prompt, and all of it. Requests that name neither
     a tenant nor a session have that in common.

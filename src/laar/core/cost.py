@@ -51,7 +51,7 @@ class CostWeights:
     only when no other model is left."""
 
     def tunable(self) -> dict[str, float]:
-        """The weights that the tuner may set, by name."""
+        """Return the weights that the tuner may set, by name."""
         return {name: getattr(self, name) for name in TUNABLE}
 
 
@@ -68,7 +68,7 @@ class TunedWeights:
         self._live = weights
 
     def under(self, tuned: Mapping[str, float] | None) -> CostWeights:
-        """The own ones with the tuner's in them, if there are any; made again when they change."""
+        """Return the own ones with the tuner's in them; made again when they change."""
         if tuned is None:
             return self._own
         if tuned is not self._tuned:
@@ -137,7 +137,7 @@ def until_correct(
     answers: Floats | None,
     strict_retries: bool,
 ) -> tuple[Floats, Floats]:
-    """Seconds of an attempt as seconds until a correct answer, and the penalty in them."""
+    """Return seconds of an attempt as seconds until a correct answer, and the penalty in them."""
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
@@ -151,7 +151,7 @@ def until_correct(
 
 
 def scores_of_costs(cost_s: Floats) -> Floats:
-    """Turns costs (seconds, lower is better) into scores in (0, 1] that keep their ratios.
+    """Turn costs (seconds, lower is better) into scores in (0, 1] that keep their ratios.
 
     The cheapest scores 1; one that costs twice as much scores 0.5. All-zero costs score 1.
     """

@@ -10,7 +10,7 @@ for each sequence of a batch are about 100."""
 
 
 def usual_s(decision: Decision) -> float:
-    """The seconds that an endpoint of the usual pace would take, for health to compare with.
+    """Return the seconds that an endpoint of the usual pace would take, for health to compare with.
 
     The learned paces of endpoints are left out: they must not excuse one that became slow. For a
     policy that prices another way, the result is its own latency without `slow_s`; for one that

@@ -16,7 +16,7 @@ from laar.core.endpoints import Floats, Mask
 
 
 def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
-    """The candidates whose model was tried least often, of those that can take the request."""
+    """Return the candidates whose model was tried least, of those that can take the request."""
     least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
     return least
 

@@ -38,7 +38,7 @@ STALE_AFTER_S = 300.0
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:
-    """The mean after one more probe.
+    """Return the mean after one more probe.
 
     Args:
         previous_s: the mean so far; NaN when there is none, or none that is `fresh_rtt`.
@@ -59,7 +59,7 @@ def fresh_rtt(
     now: float,
     stale_after_s: float = STALE_AFTER_S,
 ) -> npt.NDArray[np.float64]:
-    """The means that are still fresh, NaN in place of the others.
+    """Return the means that are still fresh, NaN in place of the others.
 
     Args:
         rtt_s: means, shape ``(n,)``.

@@ -21,7 +21,7 @@ class SessionAffinity:
     """
 
     def score(self, view: View) -> Floats:
-        """One for the endpoint that the session hashes to, less for the rest in a fixed order."""
+        """Return one for the endpoint that the session hashes to, less for the rest in order."""
         request = view.request
         key = request.session or "".join(request.spans)[:PREFIX_CHARS]
         seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))

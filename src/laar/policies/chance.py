@@ -12,7 +12,7 @@ class Random:
     """Any candidate, each as likely."""
 
     def score(self, view: View) -> Floats:
-        """One for a candidate drawn by chance, zero for the rest."""
+        """Return one for a candidate drawn by chance, zero for the rest."""
         scores = np.zeros(len(view.slots))
         scores[view.rng.randrange(len(scores))] = 1.0
         return scores
@@ -29,7 +29,7 @@ class RoundRobin:
         self._last = -1
 
     def score(self, view: View) -> Floats:
-        """One for the first candidate after the last one served, zero for the rest."""
+        """Return one for the first candidate after the last one served, zero for the rest."""
         position = int(np.searchsorted(view.slots, self._last, side="right")) % len(view.slots)
         self._last = int(view.slots[position])
         scores = np.zeros(len(view.slots))

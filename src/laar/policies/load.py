@@ -13,7 +13,7 @@ class LeastLoaded:
     """The fewest requests in flight, by the picker's own count."""
 
     def score(self, view: View) -> Floats:
-        """Falls with every request in flight."""
+        """Score lower with every request in flight."""
         return 1.0 / (1.0 + view.in_flight)
 
 

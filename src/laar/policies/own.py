@@ -31,7 +31,7 @@ from laar.policies.registry import Factory, Kind
 
 
 def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
-    """The factories by kind and name.
+    """Return the factories by kind and name.
 
     Args:
         weights: weights of the cost, unless its parameters set others.
@@ -74,7 +74,7 @@ def _alone(
     picker: Callable[[], Picker] | None = None,
     knows_retries: bool = False,
 ) -> Factory:
-    """A policy of one scorer; its parameters are the scorer's."""
+    """Return a policy of one scorer; its parameters are the scorer's."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

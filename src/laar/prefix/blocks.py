@@ -69,7 +69,7 @@ class Grid:
         object.__setattr__(self, "slices", tuple(slice(a, b) for a, b in pairwise(ends)))
 
     def blocks(self, total_bytes: int) -> int:
-        """How many blocks a prompt of this many bytes has."""
+        """Return the number of blocks in a prompt of this many bytes."""
         whole = bisect_right(self.ends, total_bytes) - 1
         partial = self.partial_tail and whole < len(self.slices) and self.ends[whole] < total_bytes
         return whole + partial
@@ -106,11 +106,11 @@ class Chain:
         return len(self.hashes)
 
     def bytes_of(self, blocks: int) -> int:
-        """Bytes in the first `blocks` blocks."""
+        """Return the bytes in the first `blocks` blocks."""
         return min(self.grid.ends[blocks], self.total_bytes)
 
     def fraction(self, blocks: int) -> float:
-        """The share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
+        """Return the share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
         return self.bytes_of(blocks) / max(self.total_bytes, 1)
 
 

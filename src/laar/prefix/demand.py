@@ -48,7 +48,7 @@ class PrefixDemand:
         return len(self._seen)
 
     def note(self, chain: Chain, now: float) -> None:
-        """A request with this prompt was sent somewhere."""
+        """Note that a request with this prompt was sent somewhere."""
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         if not hashes:
             return
@@ -66,7 +66,7 @@ class PrefixDemand:
     def expected(
         self, chain: Chain, now: float
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
-        """Places in the prompt, as shares of it, and requests of the horizon that share each.
+        """Return places in the prompt, as shares of it, and the requests that share each.
 
         Deeper than the last place, no request is known to share. None where none shares any of it.
         """

@@ -66,7 +66,7 @@ class Evictions:
         return len(self._age_of)
 
     def note(self, chain: Chain, now: float) -> None:
-        """A prompt is sent somewhere."""
+        """Note that a prompt is sent somewhere."""
         known = bisect_right(self._places, len(chain.hashes))
         if not known or not math.isfinite(now):
             return
@@ -89,7 +89,7 @@ class Evictions:
             del oldest[key], self._age_of[key]
 
     def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The share, 0 to `MAX_SHARE`, of text that leaves at these ages and is asked for again."""
+        """Return the share, 0 to `MAX_SHARE`, of text of these ages that is requested again."""
         if self._survival is None:
             self._survival = np.cumsum([0.0, *self._stay])
         # The larger and the smaller of two, of which NaN is neither.
@@ -100,7 +100,7 @@ class Evictions:
         return found
 
     def _grow_older(self, now: float) -> None:
-        """Moves text that has not returned to the next class of age."""
+        """Move text that has not returned to the next class of age."""
         self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:

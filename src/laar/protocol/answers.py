@@ -61,7 +61,7 @@ _TAIL_BYTES = 1024
 
 
 def error_body(error: RequestError) -> bytes:
-    """A refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
+    """Return a refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
     return orjson.dumps(
         {
             "error": {
@@ -137,7 +137,7 @@ class AnswerReader:
         """The id under which the engine stores this answer; empty until it is read."""
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Takes the next piece of the body; in time that goes with the piece alone.
+        """Take the next piece of the body; in time that goes with the piece alone.
 
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """
@@ -169,7 +169,7 @@ class AnswerReader:
         return error or self._judged()
 
     def end(self) -> Reply | None:
-        """Ends the body; returns what it shows of its endpoint, unless that was known before."""
+        """End the body; return what it shows of its endpoint, unless that was known before."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -184,7 +184,7 @@ class AnswerReader:
         return self._judged()
 
     def _has_reason(self) -> bool:
-        """Whether a stream that ends without its last event had said that it ends."""
+        """Return whether a stream that ends without its last event had said that it ends."""
         return _REASON.search(self._tail) is not None
 
     @property
@@ -192,7 +192,7 @@ class AnswerReader:
         return self._stored and not self.response_id
 
     def _judged(self) -> Reply | None:
-        """The finding, once."""
+        """Return the finding, once."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
@@ -243,7 +243,7 @@ class AnswerReader:
             self.usage = _merged(self.usage, found)
 
     def _read_id(self, document: dict[str, Any]) -> None:
-        """The first event of a stream holds the answer that is begun; a whole one is the answer."""
+        """Read the id: the first event of a stream has the answer begun, a body is the answer."""
         answer = document.get("response", document)
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
@@ -252,7 +252,7 @@ class AnswerReader:
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Merges later events into earlier ones, field by field."""
+    """Merge later events into earlier ones, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -305,7 +305,7 @@ class NameRestorer:
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """The piece with names restored, without the bytes held back."""
+        """Return the piece with names restored, without the bytes held back."""
         data = self._held + piece
         if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
             self._held = b"" if end else data

@@ -123,7 +123,7 @@ class Collectors:
             tasks.spawn(cluster.source, cluster.run)
 
     def have_listed(self) -> bool:
-        """Whether every cluster has said what it knows."""
+        """Return whether every cluster has said what it knows."""
         return self._fleet.has_all_of(self._listed_by)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
@@ -154,7 +154,7 @@ class Collectors:
         tasks.spawn("probe", prober.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Seconds until the next visit of an endpoint: readings are for decisions, so more at rest.
+        """Return seconds until the next visit of an endpoint; more while no decisions are made.
 
         Never so many that the reading counts as stale.
 
@@ -167,7 +167,7 @@ class Collectors:
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """One endpoint for each address: data-parallel ranks share their pages and connections."""
+        """Return one endpoint for each address: ranks share their pages and connections."""
         specs = self._picker.table.specs()
         if specs is not self._known:
             self._known = specs
@@ -181,7 +181,7 @@ class Collectors:
             if slot in table.active:
                 specs.append(table.spec(slot))
             else:  # it left with requests in flight, and may return
-                questions.told(slot, None, now, None)
+                questions.answered(slot, None, now, None)
         return specs
 
     def _asked(self, address: str, asked: Asked) -> None:
@@ -194,7 +194,8 @@ class Collectors:
             # Out of reach for the picker alone, perhaps. But a prefiller's trial costs the client
             # its answer: Envoy repeats the request elsewhere, with the same prefiller.
             failed = Kind.STATUS
-        self._picker.health.questions.told(slot, asked.reply, now, failed, refused=asked.refused)
+        questions = self._picker.health.questions
+        questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
 
 
 def _no_kv_events(labelled: Sequence[str]) -> str:

@@ -306,7 +306,7 @@ class Runner:
             clock=self.picker.clock,
             tokens=self.admin.outcomes_tokens,
             listen=self.picker.settings.listen.health,
-            told=self.picker.context.reported,
+            on_judged=self.picker.context.reported,
         )
 
     def _follow_tls(self) -> ServerTls | None:
