@@ -200,7 +200,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """What room for its context costs, in a sentence, and who has room and who waits for it."""
+    """Return in a sentence what room for its context costs, who has some and who waits."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"

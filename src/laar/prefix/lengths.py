@@ -90,7 +90,7 @@ _CLASS_OF = bytes(map(_class_of, range(256)))
 
 
 def _features() -> Floats:
-    """Turns counts of pairs of classes into counts of classes and of runs; the rest stays."""
+    """Turn counts of pairs of classes into counts of classes and of runs; the rest stays."""
     pairs = _COUNT * _COUNT
     matrix = np.zeros((2 * _COUNT + 3, pairs + 3))
     for before in range(_COUNT):
@@ -143,7 +143,7 @@ class _Weights:
         self.of_counts: Floats = self._weights @ _FEATURES
 
     def learn(self, counts: Floats, tokens: float) -> None:
-        """A prompt of these counts has so many tokens."""
+        """Learn that a prompt of these counts has so many tokens."""
         given = _FEATURES @ counts / tokens  # so that all prompts count alike
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)
@@ -244,7 +244,7 @@ class PromptLengths:
             weights.learn(counts, reported - before)
 
     def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
-        """The longest part of a prompt whose tokens are known."""
+        """Return the longest part of a prompt whose tokens are known."""
         hashes, known = chain.hashes, self._known
         for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
             found = known.get(hashes[at])

@@ -65,7 +65,7 @@ _SHORT_TOKENS = 256
 
 
 def error_body(error: RequestError) -> bytes:
-    """A refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
+    """Return a refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
     return orjson.dumps(
         {
             "error": {
@@ -124,7 +124,7 @@ class AnswerReader:
         max_tokens: int | None = None,
     ) -> None:
         self._events = events
-        self._stored = stored
+        self._wants_id = stored
         self._status = status
         self._use = Usefulness(api, max_tokens)
         self._is_bounded = max_tokens is not None and max_tokens < _SHORT_TOKENS
@@ -144,7 +144,7 @@ class AnswerReader:
         """What it shows of itself, once it was read to its end; None where that says nothing."""
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Takes the next piece of the body; in time that goes with the piece alone.
+        """Take the next piece of the body; in time that goes with the piece alone.
 
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """
@@ -167,16 +167,16 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.response_id = first[1].decode()
+                self.response_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # so long an answer says something, if it is one
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
             self._kept.clear()
-        return error or self._judged()
+        return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """Ends the body; returns what it shows of its endpoint, unless that was known before."""
+        """End the body; return what it shows of its endpoint, unless that was known before."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -194,15 +194,11 @@ class AnswerReader:
         return self._judged()
 
     def _has_reason(self) -> bool:
-        """Whether a stream that ends without its last event had said that it ends."""
+        """Return whether a stream that ends without its last event had said that it ends."""
         return _REASON.search(self._tail) is not None
 
-    @property
-    def _wants_id(self) -> bool:
-        return self._stored and not self.response_id
-
     def _judged(self) -> Reply | None:
-        """The finding, once."""
+        """Return the finding, once."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
@@ -217,13 +213,15 @@ class AnswerReader:
         return Reply(status=self._status, text=text, event=True)
 
     def _lines(self, lines: bytes) -> Reply | None:
-        error = self._error(_ERROR_EVENT, lines)
+        error = self._error(_ERROR_EVENT, lines) if b"error" in lines else None
         # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 self._line(line)
         if not self._has_ended:
-            self._has_ended = any(end in lines for end in self._ends)
+            for end in self._ends:
+                if end in lines:
+                    self._has_ended = True
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
 
@@ -274,16 +272,16 @@ class AnswerReader:
         )
 
     def _read_id(self, document: dict[str, Any]) -> None:
-        """The first event of a stream holds the answer that is begun; a whole one is the answer."""
+        """Read the id: the first event of a stream has the answer begun, a body is the answer."""
         answer = document.get("response", document)
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
             if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
-                self.response_id = name
+                self.response_id, self._wants_id = name, not name
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Merges later events into earlier ones, field by field."""
+    """Merge later events into earlier ones, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -353,7 +351,7 @@ class NameRestorer:
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """The piece with names restored, without the bytes held back."""
+        """Return the piece with names restored, without the bytes held back."""
         data = self._held + piece
         if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
             self._held = b"" if end else data
