@@ -19,7 +19,7 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy.reports import Answered
-from laar.accuracy.signs import CUT, Sign
+from laar.accuracy.signs import CUT, Sign, Signs
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples
@@ -258,6 +258,7 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
 def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on():
     online = OnlineOutcomes()
     reports = OutcomeReports(SuccessModel(CapabilityModel(), online))
+    reports.signs = Signs()
     features = Features("en", 512, "qa")
     for name in ("a", "b"):
         reports.decided(name, "m", features, (), now=0.0)
@@ -272,4 +273,4 @@ def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on(
     before = online.by_model(3.0)["m"].outcomes
     reports.signed("b", Sign(CUT, False), 3.0)
     assert online.by_model(3.0)["m"].outcomes == before
-    assert reports.signs.weak("m", Sign(CUT, False), 0.5).correct
+    assert reports.signs.weak("m", Sign(CUT, False), 0.5)[0]

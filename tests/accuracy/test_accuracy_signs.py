@@ -7,7 +7,8 @@ import pytest
 
 from laar.accuracy.features import Features
 from laar.accuracy.online import CAP_PER_HOUR, OnlineOutcomes
-from laar.accuracy.signs import BROKEN_CALL, CUT, PLAIN, SIGNS, Sign, Signs, sign_of
+from laar.accuracy.reporters import SIGNS
+from laar.accuracy.signs import BROKEN_CALL, CUT, PLAIN, Sign, Signs, sign_of
 
 CELL = Features("en", 512, "qa")
 RIGHT = {"good": 0.8, "fair": 0.6, "poor": 0.4}
@@ -40,15 +41,17 @@ def lived(kind, *, seed=0, requests=2_000, prior=0.5, reports=False, hours=24.0)
         if reports:
             online.observe(MODELS[at], CELL, right, now, prior=prior)
             continue
-        weak = signs.weak(MODELS[at], shown(right, rng, kind), float(expected[at]))
+        correct, weight, offset = signs.weak(
+            MODELS[at], shown(right, rng, kind), float(expected[at])
+        )
         online.observe(
             MODELS[at],
             CELL,
-            weak.correct,
+            correct,
             now,
-            weak.weight,
+            weight,
             prior=prior,
-            offset=weak.offset,
+            offset=offset,
             reporter=SIGNS,
         )
     return online.posterior(priors, MODELS, CELL, 3600.0 * hours)
@@ -79,29 +82,27 @@ def test_signs_that_never_err_are_worth_reports_and_empty_ones_nothing():
         signs.learn("exact", Sign(PLAIN if right else CUT, False), correct=right)
         signs.learn("empty", Sign(CUT if number % 4 < 2 else PLAIN, False), correct=right)
     exact = [signs.weak("exact", Sign(number, False), 0.5) for number in (PLAIN, CUT)]
-    assert [weak.correct for weak in exact] == [True, False]
-    assert all(weak.weight > 0.9 for weak in exact)
-    assert signs.weak("empty", Sign(CUT, False), 0.5).weight < 0.02
+    assert [weak[0] for weak in exact] == [True, False]
+    assert all(weak[1] > 0.9 for weak in exact)
+    assert signs.weak("empty", Sign(CUT, False), 0.5)[1] < 0.02
 
 
 def test_what_reports_show_of_a_sign_turns_its_meaning():
     signs = Signs()
-    assert not signs.weak("long", Sign(CUT, False), 0.5).correct
+    assert not signs.weak("long", Sign(CUT, False), 0.5)[0]
     for _ in range(300):
         signs.learn("long", Sign(CUT, False), correct=True)
         signs.learn("long", Sign(PLAIN, False), correct=False)
-    assert signs.weak("long", Sign(CUT, False), 0.5).correct
+    assert signs.weak("long", Sign(CUT, False), 0.5)[0]
 
 
 def test_an_hour_of_bad_signs_moves_a_model_by_no_more_than_their_cap():
     online, signs = OnlineOutcomes(), Signs()
     before = np.array([0.8])
     for second in range(0, 3600, 5):
-        weak = signs.weak("m", Sign(CUT, False), 0.8)
+        correct, weight, offset = signs.weak("m", Sign(CUT, False), 0.8)
         signs.weak("other", Sign(PLAIN, False), 0.8)
-        online.observe(
-            "m", CELL, weak.correct, second, weak.weight, offset=weak.offset, reporter=SIGNS
-        )
+        online.observe("m", CELL, correct, second, weight, offset=offset, reporter=SIGNS)
     (after,) = online.posterior(before, ("m",), CELL, 3600.0)
     taken = online.cells["m", CELL._replace(bucket=4096)].total.outcomes
     assert taken <= CAP_PER_HOUR / 4 * 2 + 1
@@ -117,19 +118,18 @@ def test_a_weak_outcome_is_always_one_that_counts_may_take(number, expected):
     online, signs = OnlineOutcomes(), Signs()
     for sure in (False, True):
         if number <= BROKEN_CALL or sure:
-            weak = signs.weak("m", Sign(number, sure), expected)
-            assert online.observe(
-                "m", CELL, weak.correct, 0.0, weak.weight, offset=weak.offset, reporter=SIGNS
-            )
+            correct, weight, offset = signs.weak("m", Sign(number, sure), expected)
+            assert online.observe("m", CELL, correct, 0.0, weight, offset=offset, reporter=SIGNS)
+
+
+def choice(*logprobs, **more):
+    return {"logprobs": {"content": [{"logprob": each} for each in logprobs]}, **more}
 
 
 def test_the_sign_of_an_answer_is_its_worst():
-    assert sign_of(cut=False, broken_call=False, logprobs=()) == Sign(PLAIN, False)
-    assert sign_of(cut=True, broken_call=True, logprobs=()).number == BROKEN_CALL
-    assert sign_of(cut=True, broken_call=False, logprobs=(-0.1,)) == Sign(CUT, True)
-    unsure, sure = (
-        sign_of(cut=False, broken_call=False, logprobs=(each,) * 9) for each in (-2.0, -0.01)
-    )
+    assert sign_of({}, None) == Sign(PLAIN, False)
+    assert sign_of(choice(-0.1, finish_reason="length"), None) == Sign(CUT, True)
+    unsure, sure = (sign_of(choice(each, each), None) for each in (-2.0, -0.01))
     assert (unsure.number, sure.number) == (BROKEN_CALL + 1, BROKEN_CALL + SURE)
-    hostile = sign_of(cut=False, broken_call=False, logprobs=(float("nan"), 1e308, -1e308))
+    hostile = sign_of(choice(float("nan"), 1e308, -1e308), None)
     assert 0 <= hostile.number <= BROKEN_CALL + SURE

@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved, written
 from laar.accuracy.features import FEATURES_SCHEMA, Features
-from laar.accuracy.reporters import UNNAMED, ReporterTrust
-from laar.accuracy.signs import SIGNS
+from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
 STATE_SCHEMA = 1

@@ -8,25 +8,24 @@ the signs that it might have shown: 1 if they never err, 0 if they say nothing.
 
 What all models show alike says nothing of one: the recent mean of p r / q - p is taken off.
 
-Clients choose requests, and so signs. These count as one reporter's (`SIGNS`): a quarter of a
-cell's cap, and less where two named reporters disagree with it.
+Clients choose requests, and so signs. These count as one reporter's: a quarter of a cell's cap, and
+less where two named reporters disagree with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from math import exp
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
-
-SIGNS = "(signs)"
-"""The reporter that weak outcomes count as."""
 
 PLAIN, CUT, BROKEN_CALL = 0, 1, 2
 """Signs of an answer: nothing, cut at its limit, a call of a tool by what is no JSON."""
 
+_SHORT_TOKENS = 256  # a client's limit below it is meant to cut
 _SURENESS = (0.75, 0.85, 0.93)  # mean probabilities of tokens that part answers that show them
 _MAX_MODELS = 256  # whose signs are counted; those of others count among all models'
 
@@ -37,8 +36,8 @@ _GUESSES = (
     ),
 )
 """P(sign) of wrong and of right answers, without log-probabilities and with them."""
-_GUESS_OUTCOMES = 30.0
-_ALL_OUTCOMES = 30.0  # that all models' counts weigh in one model's
+_PRIOR_OUTCOMES = 30.0  # that the guess weighs in the counts of all, and these in those of one
+_ALL = ""
 _RECENT = 300.0  # answers over which the mean of all fades
 
 _Floats = NDArray[np.float64]
@@ -51,43 +50,56 @@ class Sign(NamedTuple):
     sure: bool
 
 
-class Weak(NamedTuple):
-    """A weak outcome, as `OnlineOutcomes.observe` takes it."""
-
-    correct: bool
-    weight: float
-    offset: float
-
-
-def sign_of(*, cut: bool, broken_call: bool, logprobs: Sequence[float]) -> Sign:
-    """Return the sign of an answer that was read to its end."""
-    if broken_call or cut:
-        return Sign(BROKEN_CALL if broken_call else CUT, bool(logprobs))
-    if not logprobs:
-        return Sign(PLAIN, False)
+def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
+    """Return the sign of an answer with this choice; None where its client's limit cut it short."""
+    cut = choice.get("finish_reason") == "length"
+    if cut and max_tokens is not None and max_tokens < _SHORT_TOKENS:
+        return None
+    seen = [each.get("logprob") for each in _objects(choice.get("logprobs"), "content")]
+    logprobs = [float(each) for each in seen if isinstance(each, int | float)]
+    if any(map(_is_broken, _objects(choice.get("message"), "tool_calls"))):
+        return Sign(BROKEN_CALL, bool(logprobs))
+    if cut or not logprobs:
+        return Sign(CUT if cut else PLAIN, bool(logprobs))
     mean = exp(min(0.0, sum(logprobs) / len(logprobs)))
     return Sign(BROKEN_CALL + 1 + sum(mean >= edge for edge in _SURENESS), True)
+
+
+def _objects(parent: object, name: str) -> list[dict[str, Any]]:
+    found = parent.get(name) if isinstance(parent, dict) else None
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def _is_broken(call: dict[str, Any]) -> bool:
+    """Return whether a call of a tool has arguments that are no JSON."""
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    try:
+        orjson.loads(arguments if isinstance(arguments, str) and arguments else "{}")
+    except orjson.JSONDecodeError:
+        return True
+    return False
 
 
 class Signs:
     """The reliability of signs, learned from reported outcomes."""
 
     def __init__(self) -> None:
-        self._all = [np.zeros_like(guess) for guess in _GUESSES]
-        self._models: dict[str, list[_Floats]] = {}
+        self._counts: dict[str, list[_Floats]] = {}  # by model; those of all have no name
         self._seen, self._mean = 0.1 * _RECENT, 0.0
 
     def learn(self, model: str, sign: Sign, *, correct: bool) -> None:
         """Count the sign of an answer that was reported."""
-        counts = self._models.get(model)
-        if counts is None and len(self._models) < _MAX_MODELS:
-            counts = self._models[model] = [np.zeros_like(guess) for guess in _GUESSES]
-        for each in (self._all, counts):
-            if each is not None:
-                each[sign.sure][int(correct), sign.number] += 1.0
+        is_counted = model in self._counts or len(self._counts) < _MAX_MODELS
+        for name in {_ALL, model if is_counted else _ALL}:
+            counts = self._counts.setdefault(name, [np.zeros_like(guess) for guess in _GUESSES])
+            counts[sign.sure][int(correct), sign.number] += 1.0
 
-    def weak(self, model: str, sign: Sign, expected: float) -> Weak:
-        """Return the weak outcome of an answer that was right with P = `expected`."""
+    def weak(self, model: str, sign: Sign, expected: float) -> tuple[bool, float, float]:
+        """Return the weak outcome of an answer that was right with P = `expected`.
+
+        It is whether it was correct, its weight and its offset, for `OnlineOutcomes.observe`.
+        """
         wrong, right = self._rates(model, sign.sure)
         q = expected * right + (1.0 - expected) * wrong
         variance = expected * (1.0 - expected)
@@ -98,16 +110,14 @@ class Signs:
         moved -= self._mean
         weight = min(max(worth, abs(moved), 1e-6), 1.0)
         shown = expected + max(-1.0, min(moved / weight, 1.0))
-        return Weak(moved > 0.0, weight, shown - (moved > 0.0))
+        return moved > 0.0, weight, shown - (moved > 0.0)
 
     def _rates(self, model: str, sure: bool) -> _Floats:
         """Return P(sign) of wrong and of right answers of a model."""
         rates = _GUESSES[sure]
-        counts = self._models.get(model)
-        for seen, weight in (
-            (self._all[sure], _GUESS_OUTCOMES),
-            (None if counts is None else counts[sure], _ALL_OUTCOMES),
-        ):
-            if seen is not None:
-                rates = (seen + weight * rates) / (seen.sum(axis=1, keepdims=True) + weight)
+        for name in (_ALL, model):
+            if name in self._counts:
+                seen = self._counts[name][sure]
+                total = seen.sum(axis=1, keepdims=True) + _PRIOR_OUTCOMES
+                rates = (seen + _PRIOR_OUTCOMES * rates) / total
         return rates

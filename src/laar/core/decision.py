@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-from laar.accuracy.signs import Sign
 from laar.core.apart import ApartRule, Prefiller
 from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
@@ -22,6 +21,9 @@ from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix import Chain, Receipt
+
+if TYPE_CHECKING:
+    from laar.accuracy.signs import Sign
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"

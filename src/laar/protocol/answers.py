@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from laar.accuracy.signs import Sign, sign_of
 from laar.core.request import Api
 from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.usefulness import Usefulness
+
+if TYPE_CHECKING:
+    from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
@@ -60,8 +62,6 @@ _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
 _TAIL_BYTES = 1024
 _LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
-_SHORT_TOKENS = 256
-"""A limit of the client's below it is meant to cut: that an answer ends there says nothing."""
 
 
 def error_body(error: RequestError) -> bytes:
@@ -127,7 +127,7 @@ class AnswerReader:
         self._wants_id = stored
         self._status = status
         self._use = Usefulness(api, max_tokens)
-        self._is_bounded = max_tokens is not None and max_tokens < _SHORT_TOKENS
+        self._max_tokens = max_tokens
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
         self._is_begun = self._too_long = False
@@ -188,9 +188,8 @@ class AnswerReader:
         if self._events and self._use.is_begun and not self._has_ended and not self._has_reason():
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(self.usage.completion_tokens, begun=self._is_begun)
-        cut = _LIMITED.search(self._tail) is not None
-        if self._events and self._use.found is GOOD and not (cut and self._is_bounded):
-            self.sign = sign_of(cut=cut, broken_call=False, logprobs=())
+        if self._events and self._use.found is GOOD:
+            self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
 
     def _has_reason(self) -> bool:
@@ -242,8 +241,9 @@ class AnswerReader:
             self._read_id(document)
         if self._use.found is None:
             self._use.look(document)
-        if not self._events:
-            self._look_at_choice(document)
+        choices = None if self._events else document.get("choices")
+        if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+            self._show(choices[0])
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -252,24 +252,10 @@ class AnswerReader:
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
 
-    def _look_at_choice(self, document: dict[str, Any]) -> None:
-        """Look for the sign of a whole answer; of several choices at none, since one is used."""
-        choices = document.get("choices")
-        if not (isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict)):
-            return
-        choice = choices[0]
-        message, logprobs = choice.get("message"), choice.get("logprobs")
-        cut = choice.get("finish_reason") == "length"
-        if cut and self._is_bounded:
-            return
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
-        seen = [each.get("logprob") for each in _objects(tokens)]
-        self.sign = sign_of(
-            cut=cut,
-            broken_call=any(map(_is_broken, _objects(calls))),
-            logprobs=[float(each) for each in seen if isinstance(each, int | float)],
-        )
+    def _show(self, choice: dict[str, Any]) -> None:
+        from laar.accuracy.signs import sign_of
+
+        self.sign = sign_of(choice, self._max_tokens)
 
     def _read_id(self, document: dict[str, Any]) -> None:
         """Read the id: the first event of a stream has the answer begun, a body is the answer."""
@@ -301,23 +287,6 @@ def _merged(old: Usage, found: dict[str, Any]) -> Usage:
         old.completion_tokens if completion is None else completion,
         old.cached_tokens if cached is None else cached,
     )
-
-
-def _objects(found: object) -> list[dict[str, Any]]:
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _is_broken(call: dict[str, Any]) -> bool:
-    """Whether a call of a tool has arguments that are no JSON."""
-    function = call.get("function")
-    arguments = function.get("arguments") if isinstance(function, dict) else None
-    if not isinstance(arguments, str) or not arguments:
-        return False
-    try:
-        orjson.loads(arguments)
-    except orjson.JSONDecodeError:
-        return True
-    return False
 
 
 def _is_count(value: object) -> bool:

@@ -89,6 +89,10 @@ class Learning:
         )
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(self.assessor.success)
+        if settings.signs:
+            from laar.accuracy.signs import Signs
+
+            self.reports.signs = Signs()
         self.seen: Callable[[], Mapping[str, Seen]] = dict
         """c(m) of models as serving has it; from any thread."""
 
@@ -126,7 +130,7 @@ class Learning:
         self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
-            if end.sign is not None and end.cause == "complete" and self._settings.signs:
+            if end.sign is not None and end.cause == "complete":
                 self.reports.signed(decision.id, end.sign, self._clock())
         if not end.ok or end.cause != "complete":
             unanswered = end.cause == "error" or (end.status is not None and not end.ok)
