@@ -18,8 +18,9 @@ from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
+from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
-from laar.core.eligible import Eligible, able_to_take, prefer
+from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
@@ -29,7 +30,6 @@ from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.retrying import least_tried, next_cost_s
 from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError

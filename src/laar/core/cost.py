@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Le
 
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Mask
 from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
@@ -158,3 +158,23 @@ def scores_of_costs(cost_s: Floats) -> Floats:
     floored = np.maximum(cost_s, 1e-12)
     scores: Floats = np.minimum.reduce(floored) / floored
     return scores
+
+
+def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
+    """Return the expected seconds to a correct answer once this attempt has failed too.
+
+    Attempts in ascending order of L / P(correct | failures) take all but the least expected time to
+    the first correct answer, also where failures are not independent (a test compares every order
+    of five models). So the stop compares this cost with the answer's value: no plan of the whole
+    sequence is needed.
+
+    Args:
+        terms: terms of this attempt's candidates: their latencies stand for those of the next one.
+        probability: P(correct) of each candidate, given that this attempt failed as well.
+        left: candidates whose models are untried then. With none the result is 0: an endpoint to
+            ask is missing just now, which is no reason to stop.
+    """
+    if not left.any():
+        return 0.0
+    chance = np.maximum(probability[left], MIN_PROBABILITY)
+    return float((terms.latency_s[left] / chance).min())

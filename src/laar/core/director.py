@@ -207,9 +207,9 @@ class Director:
         take(self._on_counted, self.degraded, decision)
         return decision
 
-    def preview(self, request: Request, now: float, room: Fits | None = None) -> Decision:
+    def preview(self, request: Request, now: float) -> Decision:
         """Return the decision as it would fall now, without an id; nothing is reserved or noted."""
-        return self._chooser.choose(request, now, room)
+        return self._chooser.choose(request, now)
 
     def prefill_weight(self, view: View) -> Floats:
         """Return the weight of prefilling at each candidate, in tokens of a short prompt."""

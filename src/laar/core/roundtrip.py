@@ -54,10 +54,7 @@ def smooth_rtt(previous_s: float, sample_s: float) -> float:
 
 
 def fresh_rtt(
-    rtt_s: npt.NDArray[np.float64],
-    measured_s: npt.NDArray[np.float64],
-    now: float,
-    stale_after_s: float = STALE_AFTER_S,
+    rtt_s: npt.NDArray[np.float64], measured_s: npt.NDArray[np.float64], now: float
 ) -> npt.NDArray[np.float64]:
     """Return the means that are still fresh, NaN in place of the others.
 
@@ -65,6 +62,5 @@ def fresh_rtt(
         rtt_s: means, shape ``(n,)``.
         measured_s: when each was last updated, on the clock of ``now``; NaN is never fresh.
         now: seconds, monotonic.
-        stale_after_s: age from which a mean is unknown.
     """
-    return np.where(now - measured_s < stale_after_s, rtt_s, UNKNOWN)
+    return np.where(now - measured_s < STALE_AFTER_S, rtt_s, UNKNOWN)

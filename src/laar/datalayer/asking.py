@@ -145,7 +145,6 @@ class Asker:
         due: endpoints to ask now; none is returned again before `answered` was called for it.
         answered: takes the result.
         clock: monotonic seconds.
-        timeout_s: timeout of one question.
     """
 
     def __init__(
@@ -154,16 +153,14 @@ class Asker:
         answered: Callable[[str, Asked], None],
         *,
         clock: Clock,
-        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._due = due
         self._answered = answered
         self._clock = clock
-        self._timeout_s = timeout_s
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
+        async with new_session() as session, asyncio.TaskGroup() as tasks:
             under_way: set[asyncio.Task[None]] = set()
             while True:
                 for spec in self._due(_MAX_UNDER_WAY - len(under_way)):

@@ -21,6 +21,13 @@ _TRUST_AFTER = 4
 """Answers read and found good until unread ones count again, after an error inside an answer."""
 _CONTESTED_S = 5.0
 _FAULTS = {
+    Kind.STATUS: "answers 502, 503 or 504",
+    Kind.ERROR: "answers 500",
+    Kind.EVENT: "answers end in an error",
+    Kind.DENIED: "denies what its siblings accept (401, 403, 404)",
+    Kind.CUT: "answers are broken off",
+    Kind.HANG: "does not answer in time",
+    Kind.RETRIED: "fails before it answers",
     Kind.EMPTY: "answers are empty",
     Kind.TYPE: "answers are no JSON or events: {}",
     Kind.UNREADABLE: "answers can't be read",

@@ -52,11 +52,9 @@ class Grid:
     Args:
         tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` a multiple of its block
             counted from the tier's start.
-        partial_tail: whether a last, shorter block is hashed too (llm-router's chunks do).
     """
 
     tiers: tuple[tuple[int, int], ...]
-    partial_tail: bool = False
     ends: list[int] = field(init=False, repr=False, compare=False)
     slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
 
@@ -70,17 +68,11 @@ class Grid:
 
     def blocks(self, total_bytes: int) -> int:
         """Return the number of blocks in a prompt of this many bytes."""
-        whole = bisect_right(self.ends, total_bytes) - 1
-        partial = self.partial_tail and whole < len(self.slices) and self.ends[whole] < total_bytes
-        return whole + partial
+        return bisect_right(self.ends, total_bytes) - 1
 
 
 GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
 """The product's grid; see the module's docstring for the reasons."""
-
-CHUNKS_32 = Grid(((256 << 10, 32),), partial_tail=True)
-"""llm-router's: 32-byte chunks, the last one short. Only for its policy: it costs up to 15 times
-the hash calls."""
 
 
 @dataclass(slots=True, eq=False)

@@ -17,7 +17,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.blocks import GROWING, Chain
 
 HORIZON_S = 60.0
 """How far back requests count, and so how far ahead they are expected: about as long as a popular
@@ -33,15 +33,11 @@ PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale i
 
 
 class PrefixDemand:
-    """Counts requests by prefix.
+    """Counts requests by prefix."""
 
-    Args:
-        grid: the grid of the chains that come in.
-    """
-
-    def __init__(self, grid: Grid = GROWING) -> None:
-        self._blocks = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
-        self._ends = np.array([grid.ends[block] for block in self._blocks], np.float64)
+    def __init__(self) -> None:
+        self._blocks = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
+        self._ends = np.array([GROWING.ends[block] for block in self._blocks], np.float64)
         self._seen: dict[int, tuple[float, float]] = {}
 
     def __len__(self) -> int:

@@ -21,7 +21,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PLACES_BYTES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
@@ -44,14 +44,10 @@ _DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts returning text.
+    """Counts returning text."""
 
-    Args:
-        grid: the grid of the chains that it takes.
-    """
-
-    def __init__(self, grid: Grid = GROWING) -> None:
-        self._places = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
+    def __init__(self) -> None:
+        self._places = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
         # Prompts by their age: when each was used last, and its size.
         self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
         self._age_of: dict[int, int] = {}

@@ -120,7 +120,7 @@ class AnswerReader:
         max_tokens: int | None = None,
     ) -> None:
         self._events = events
-        self._stored = stored
+        self._wants_id = stored
         self._status = status
         self._use = Usefulness(api, max_tokens)
         self._is_judged = self._use.found is not None
@@ -160,13 +160,13 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.response_id = first[1].decode()
+                self.response_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # so long an answer says something, if it is one
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
             self._kept.clear()
-        return error or self._judged()
+        return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
         """End the body; return what it shows of its endpoint, unless that was known before."""
@@ -187,10 +187,6 @@ class AnswerReader:
         """Return whether a stream that ends without its last event had said that it ends."""
         return _REASON.search(self._tail) is not None
 
-    @property
-    def _wants_id(self) -> bool:
-        return self._stored and not self.response_id
-
     def _judged(self) -> Reply | None:
         """Return the finding, once."""
         if self._is_judged or self._use.found is None or self._is_error:
@@ -207,13 +203,15 @@ class AnswerReader:
         return Reply(status=self._status, text=text, event=True)
 
     def _lines(self, lines: bytes) -> Reply | None:
-        error = self._error(_ERROR_EVENT, lines)
+        error = self._error(_ERROR_EVENT, lines) if b"error" in lines else None
         # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 self._line(line)
         if not self._has_ended:
-            self._has_ended = any(end in lines for end in self._ends)
+            for end in self._ends:
+                if end in lines:
+                    self._has_ended = True
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
 
@@ -248,7 +246,7 @@ class AnswerReader:
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
             if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
-                self.response_id = name
+                self.response_id, self._wants_id = name, not name
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:

@@ -50,6 +50,7 @@ class Collectors:
         self._listed_by: set[str] = set()
         self._known: Sequence[EndpointSpec] = ()
         self._visited: Sequence[EndpointSpec] = ()
+        self._out: dict[str, str] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
@@ -174,8 +175,23 @@ class Collectors:
             self._visited = tuple(spec for spec in specs if not spec.rank)
         return self._visited
 
+    def _report_out(self, now: float) -> None:
+        """Report the endpoints that are out, and those that are back."""
+        table, health = self._picker.table, self._picker.health
+        out = {}
+        for slot in health.records.outliers.intersection(table.active.tolist()):
+            key, state = table.spec(slot).key, health.state(slot, now)
+            if state == "failing" or (state == "on trial" and key in self._out):
+                out[key] = f"takes no requests: {health.fault(slot)}"
+        for key in self._out.keys() | out.keys():
+            gone = None if table.slot(key) >= 0 else ""
+            if out.get(key) != self._out.get(key):
+                self._picker.problems.report(f"endpoint {key}", out.get(key, gone))
+        self._out = out
+
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
+        self._report_out(now)
         specs = []
         for slot in questions.due(now, most):
             if slot in table.active:

@@ -230,7 +230,7 @@ class Runner:
             await self.picker.tuner.state_file.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
-        self.picker.observability.feed.close()
+        self.picker.observability.close()
         admin.stop()
         if serving is not None:
             await asyncio.wait([serving], timeout=_ADMIN_STOP_S)

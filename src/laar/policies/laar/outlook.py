@@ -177,7 +177,7 @@ def _moving(view: View) -> Floats | None:
 
     A retry is free, and so is a model that holds as much of the prompt.
     """
-    if len(view.table.models) < 2 or np.count_nonzero(view.times_tried):
+    if np.count_nonzero(view.times_tried):
         return None
     share = view.cached_tokens / np.maximum(view.tokens, 1.0)
     warm = int(share.argmax())
@@ -205,7 +205,7 @@ def _terms(
         answers=view.answers,
         strict_retries=True,
     )
-    moving = _moving(view)
+    moving = _moving(view) if len(view.table.models) > 1 else None
     if moving is not None:
         cost, penalty = cost * moving, penalty * moving
     return Terms(

@@ -41,7 +41,7 @@ class AnswerHalf(StreamState):
     answer_phase = ResponsePhase.HEADERS
     _headers: ResponseHeaders | None = None
     """While the reservation moves."""
-    _held_pieces = 0
+    held_pieces = 0
     """Pieces that came and are not passed yet, for a name may be cut in two."""
     _held = b""
     """What they are passed as."""
@@ -146,7 +146,7 @@ class AnswerHalf(StreamState):
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
             return phase
         self._restore(data, end=event.end)
-        self._held_pieces += 1
+        self.held_pieces += 1
         if event.end or not any(one.holds_back for one in answer.restorers):
             self._pass_held(data, out, end=event.end)
         return phase
@@ -158,7 +158,7 @@ class AnswerHalf(StreamState):
 
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
         """Pass all pieces that were waiting for the rest of a name, `last` the last of them."""
-        held, pieces, self._held, self._held_pieces = self._held, self._held_pieces, b"", 0
+        held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
         same = pieces == 1 and held == last
         self.dialect.pass_answer(pieces, held, out, end=end, same=same)
 
@@ -168,7 +168,7 @@ class AnswerHalf(StreamState):
         if self.decision is not None:
             out += self.answer.read(self.decision, b"", end=True)
         phase = self._complete(now, out)
-        if self._held_pieces:
+        if self.held_pieces:
             self._restore(b"", end=True)
             self._pass_held(b"", out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))
@@ -178,11 +178,6 @@ class AnswerHalf(StreamState):
         self.answer.complete = True
         self._end(now, out)
         return ResponsePhase.OVER
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether pieces wait for the next one, since a name may be cut in two."""
-        return self._held_pieces > 0
 
     def let_go(self) -> None:
         """Take the end of this stream, which is near, for no end of the answer."""
