@@ -8,6 +8,7 @@ is sent: it scans the result and compares the documents themselves, not the plan
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -127,10 +128,11 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
 def _gap(text: str, change: Change, start: int, end: int) -> str:
     """The text between two documents, with ids of those beside it where numbers were."""
     parts: list[str] = []
-    for first, stop, place in change.block.numbers if change.ids else ():
-        if start <= first < end:
-            parts += text[start:first], change.ids[change.order[place]]
-            start = stop
+    numbers = change.block.numbers if change.ids else ()
+    begin, stop = bisect_left(numbers, (start,)), bisect_left(numbers, (end,))
+    for first, behind, place in numbers[begin:stop]:
+        parts += text[start:first], change.ids[change.order[place]]
+        start = behind
     return "".join(parts) + text[start:end]
 
 
