@@ -90,8 +90,8 @@ class Signs:
 
     def learn(self, model: str, sign: Sign, *, correct: bool) -> None:
         """Count the sign of an answer that was reported."""
-        is_counted = model in self._counts or len(self._counts) < _MAX_MODELS
-        for name in {_ALL, model if is_counted else _ALL}:
+        known = model in self._counts or len(self._counts) < _MAX_MODELS
+        for name in (_ALL, model) if known else (_ALL,):
             counts = self._counts.setdefault(name, [np.zeros_like(guess) for guess in _GUESSES])
             counts[sign.sure][int(correct), sign.number] += 1.0
 
@@ -103,11 +103,11 @@ class Signs:
         wrong, right = self._rates(model, sign.sure)
         q = expected * right + (1.0 - expected) * wrong
         variance = expected * (1.0 - expected)
-        worth = float(variance * np.sum((right - wrong) ** 2 / q))
         moved = float(variance * (right - wrong)[sign.number] / q[sign.number])
         self._seen = min(self._seen + 1.0, _RECENT)
         self._mean += (moved - self._mean) / self._seen
         moved -= self._mean
+        worth = float(variance * np.sum((right - wrong) ** 2 / q))
         weight = min(max(worth, abs(moved), 1e-6), 1.0)
         shown = expected + max(-1.0, min(moved / weight, 1.0))
         return moved > 0.0, weight, shown - (moved > 0.0)
@@ -118,6 +118,6 @@ class Signs:
         for name in (_ALL, model):
             if name in self._counts:
                 seen = self._counts[name][sure]
-                total = seen.sum(axis=1, keepdims=True) + _PRIOR_OUTCOMES
-                rates = (seen + _PRIOR_OUTCOMES * rates) / total
+                rates = seen + _PRIOR_OUTCOMES * rates
+                rates = rates / rates.sum(axis=1, keepdims=True)
         return rates
