@@ -263,7 +263,7 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     shown = explained(record_of(d.decide(request(), now), d.table, 1000.0))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
-    assert left["why"].startswith("failing (status): the next trial is due in ")
+    assert left["why"].startswith("failing (answers 502, 503 or 504): the next trial is due in ")
     rows = {row["endpoint"]: row for row in shown["candidates"]}
     assert rows[decision.address]["answers"] < 0.95
     for row in rows.values():
