@@ -2,8 +2,9 @@
 
 Real messages go through the real processor; only the wire is left out. Every body has a prompt of
 its own behind a shared system prompt, and every request is settled, so the counters and the prefix
-index work as they do in service. Times are the process's CPU time: what else runs does not count,
-and a thread that reads a long body does. The p10 is for ratios on a busy machine.
+index work as they do in service; so do the collection of garbage and the keeping of memory. Times
+are the process's CPU time: what else runs does not count, and a thread that reads a long body does.
+The p10 is for ratios on a busy machine.
 
 The cold row is a small fleet with long prompts, two requests a second: between any two requests the
 process sleeps, and then reads as much memory as the caches of a processor hold, as engines beside a
@@ -40,7 +41,9 @@ from laar.protocol.sampling import Sampler
 from laar.protocol.stream import StreamSettings
 from laar.server.extproc import ExternalProcessor
 from laar.server.extproc.exchange import Exchange
+from laar.server.garbage import keep_young
 from laar.server.h2 import Code
+from laar.server.memory import keep_freed
 from laar.telemetry.metrics import Metrics
 from laar.wire import ext_proc_pb2 as pb
 
@@ -205,6 +208,8 @@ async def measure_cold() -> list[float]:
 
 
 def main() -> None:
+    keep_freed()  # as a process that serves
+    keep_young()
     table = Table("endpoints", "body", "p10, us", "p50, us", "p99, us")
     met = True
     for endpoints in FLEETS:

@@ -1,7 +1,8 @@
 """The context hook on prompts as frameworks send them, over chunks of real text.
 
-For each template and corpus: the share of bodies whose documents are all seen once `LEARNT`
-requests came, how many documents were cut (a chunk that was one piece in the received body and is
+For each template and corpus: the share of documents that are seen once `LEARNT` requests came (of
+a body in which more are seen than it has, none counts), and of bodies all of whose documents are;
+how many documents were cut (a chunk that was one piece in the received body and is
 none in the sent one), and the share of the prompt that a block cache holds with the hook off and
 on. Then the bodies whose order matters. Seeds are fixed; the salt of hashes is not, so that shares
 differ by some hundredths between two runs.
@@ -72,7 +73,7 @@ def sent(hook: ContextHook, body: Body, now: float) -> tuple[bytes, HookResult]:
     raw = orjson.dumps(body)
     api = api_of(body)
     assert api is not None
-    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on")
+    made = hook.apply(raw, api=api, tenant="", route="r", now=now, mode="on", restores=True)
     hook.commit(made.receipt, now, endpoint="e")
     return raw, made
 
@@ -87,15 +88,15 @@ def cut(chunks: list[str], before: str, after: str) -> int:
     return lost
 
 
-def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, int, int, float, float]:
-    """One template over one corpus: seen, documents moved, cut, cached share off and on."""
+def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, float, int, int, float, float]:
+    """One template over one corpus: documents seen, bodies seen, moved, cut, cached off and on."""
     rng = random.Random(f"{corpus}/{seed}")
     pool = corpora.chunks(corpus, CHUNKS, rng)
     weights = [(i + 1) ** -0.8 for i in range(len(pool))]
     rng.shuffle(weights)
     hook = ContextHook(ContextSettings(holdout_share=0.0))
     off, on = Blocks(), Blocks()
-    seen = moved = lost = 0
+    seen = whole = moved = lost = 0
     for n in range(LEARNT + SCORED):
         drawn: dict[int, None] = {}
         while len(drawn) < DRAWN:
@@ -107,11 +108,12 @@ def cell(name: str, corpus: str, seed: int = 7) -> tuple[float, int, int, float,
         off.put(before)
         on.put(after)
         if n >= LEARNT:
-            seen += made.documents == DRAWN
+            seen += made.documents if made.documents <= DRAWN else 0
+            whole += made.documents == DRAWN
         if before != after:
             moved += DRAWN
             lost += cut([text for _, text in docs], before, after)
-    return seen / SCORED, moved, lost, off.share, on.share
+    return seen / SCORED / DRAWN, whole / SCORED, moved, lost, off.share, on.share
 
 
 def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
@@ -137,17 +139,20 @@ def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
 def main(argv: list[str]) -> int:
     """Prints the table of the templates named in `argv`, all without; 1 where any is cut."""
     wanted = argv or list(TEMPLATES)
-    print(f"  {'template':26}{'seen, by corpus':^32}{'moved':>7}{'cut':>5}{'off':>7}{'on':>7}")
+    print(
+        f"  {'template':26}{'seen, by corpus':^32}{'bodies':>7}{'moved':>7}{'cut':>5}"
+        f"{'off':>7}{'on':>7}"
+    )
     moved = lost = 0
     for name in wanted:
         cells = [cell(name, corpus) for corpus in corpora.corpora()]
         seen = "".join(f"{each[0]:8.0%}" for each in cells)
-        off, on = (statistics.fmean(each[i] for each in cells) for i in (3, 4))
-        moved += sum(each[1] for each in cells)
-        lost += sum(each[2] for each in cells)
+        bodies, off, on = (statistics.fmean(each[i] for each in cells) for i in (1, 4, 5))
+        moved += sum(each[2] for each in cells)
+        lost += sum(each[3] for each in cells)
         print(
-            f"  {name:26}{seen}{sum(each[1] for each in cells):7}"
-            f"{sum(each[2] for each in cells):5}{off:7.2f}{on:7.2f}",
+            f"  {name:26}{seen}{bodies:7.0%}{sum(each[2] for each in cells):7}"
+            f"{sum(each[3] for each in cells):5}{off:7.2f}{on:7.2f}",
             flush=True,
         )
     print(f"  documents moved or passed {moved:,}, cut {lost:,}")

@@ -228,7 +228,7 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
     beliefs.make_room(table.capacity)
     if told:
         probes = [read_in_engine(TokenizeBody, orjson.dumps(each)) for each in PROBES]
-        beliefs.templates.told["m"] = template_of([each.ids(template) for each in probes])
+        beliefs.templates.known["m"] = template_of([each.ids(template) for each in probes])
     director = Director(
         table,
         build_policies(CostWeights()),

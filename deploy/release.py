@@ -1,4 +1,4 @@
-"""The steps of a release that need no registry: `python deploy/release.py version|build|install`.
+"""The steps of a release that need no registry: `python deploy/release.py all dist`.
 
 `.github/workflows/release.yml` runs these and then publishes; they run on any machine as well.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import subprocess
 import sys
@@ -18,6 +19,8 @@ ROOT = Path(__file__).parents[1]
 
 MAX_BASE_MB = 120
 """Size of a base install without pip and byte code. numpy takes 60 of them, uvloop 14."""
+
+_SUMS = "SHA256SUMS"
 
 _SIZE = """
 from importlib.metadata import distributions
@@ -36,18 +39,26 @@ def main(arguments: list[str] | None = None) -> None:
     steps = parser.add_subparsers(dest="step", required=True)
     version = steps.add_parser("version", help="does a tag name this version?")
     version.add_argument("tag")
-    build = steps.add_parser("build", help="wheels and source distributions, laar's and laar-lab's")
+    build = steps.add_parser("build", help="wheels, source distributions and the Helm chart")
     build.add_argument("dist", type=Path)
-    install = steps.add_parser("install", help="laar's wheel into a clean environment")
+    install = steps.add_parser("install", help="laar's wheel into a clean environment; its SBOM")
     install.add_argument("dist", type=Path)
     install.add_argument("environment", type=Path)
+    every = steps.add_parser("all", help="all of it, for the version of pyproject.toml")
+    every.add_argument("dist", type=Path)
     given = parser.parse_args(arguments)
     if given.step == "version":
         check_version(given.tag)
     elif given.step == "build":
         make(given.dist)
-    else:
+    elif given.step == "install":
         try_out(given.dist, given.environment)
+    else:
+        version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+        check_version(f"v{version}")
+        make(given.dist)
+        try_out(given.dist, given.dist.parent / "clean")
+        write_sums(given.dist)
 
 
 def check_version(tag: str, root: Path = ROOT) -> None:
@@ -70,18 +81,18 @@ def check_version(tag: str, root: Path = ROOT) -> None:
 
 
 def make(dist: Path) -> None:
-    """Builds both distributions into `dist`, and checks their archives."""
-    tools = dist.parent / "build-tools"
-    venv.create(tools, with_pip=True)
-    _run(tools / "bin" / "pip", "install", "--quiet", "build>=1.2", "twine>=6")
+    """Build both distributions into `dist/packages`, what an index takes, and the chart."""
+    packages = dist / "packages"
+    tools = _tools(dist, "build>=1.2", "twine>=6", "pyyaml>=6")
     for project in (ROOT, ROOT / "lab"):
-        _run(tools / "bin" / "python", "-m", "build", "--outdir", dist, project)
-    _run(tools / "bin" / "twine", "check", "--strict", *sorted(dist.iterdir()))
+        _run(tools / "python", "-m", "build", "--outdir", packages, project)
+    _run(tools / "twine", "check", "--strict", *sorted(packages.iterdir()))
+    _run(tools / "python", "-m", "deploy.chart", dist.absolute(), cwd=ROOT)
 
 
 def try_out(dist: Path, environment: Path) -> None:
-    """Installs laar's wheel alone, and runs what a newcomer runs first."""
-    [wheel] = dist.glob("laar-*.whl")
+    """Install laar's wheel alone, run what a newcomer runs first, and list its parts (SBOM)."""
+    [wheel] = (dist / "packages").glob("laar-*.whl")
     venv.create(environment, with_pip=True)
     _run(environment / "bin" / "pip", "install", "--quiet", wheel)
     size = subprocess.run(
@@ -98,11 +109,30 @@ def try_out(dist: Path, environment: Path) -> None:
     print(f"laar --help, warm: {time.monotonic() - began:.2f} s")
     _run(laar, "--version")
     _run(laar, "check", "--schema", quiet=True)
+    tools = _tools(dist, "cyclonedx-bom>=5")
+    python = environment / "bin" / "python"
+    _run(tools / "cyclonedx-py", "environment", "-o", dist / "laar.cdx.json", python)
 
 
-def _run(*command: object, quiet: bool = False) -> None:
+def write_sums(dist: Path) -> None:
+    """Write the checksums of all that was made, for `sha256sum --check`."""
+    files = sorted(path for path in dist.rglob("*") if path.is_file() and path.name != _SUMS)
+    sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.relative_to(dist)}\n" for p in files]
+    (dist / _SUMS).write_text("".join(sums))
+
+
+def _tools(dist: Path, *needs: str) -> Path:
+    """Return the commands of an environment beside `dist` that has these packages."""
+    tools = dist.parent / "build-tools"
+    if not tools.exists():
+        venv.create(tools, with_pip=True)
+    _run(tools / "bin" / "pip", "install", "--quiet", *needs)
+    return tools / "bin"
+
+
+def _run(*command: object, quiet: bool = False, cwd: Path | None = None) -> None:
     output = subprocess.DEVNULL if quiet else None
-    done = subprocess.run([str(part) for part in command], check=False, stdout=output)
+    done = subprocess.run([str(part) for part in command], check=False, stdout=output, cwd=cwd)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} exits {done.returncode}")
 

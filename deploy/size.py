@@ -15,9 +15,9 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 57_560,
+    "lines": 57_552,
     "statements": 34_000,
-    "modules": 244,
+    "modules": 240,
     "lines loaded": 35_250,
     "settings": 148,
 }

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -266,6 +266,9 @@ class Stand:
             eds_path=str(self.eds_directory / "endpoints.json"),
             body_mode=self.plan.body_mode,
         )
+        bodies = (self.plan.settings or {}).get("bodies", {})
+        if (limit := bodies.get("max_body_bytes")) is not None:
+            options = replace(options, max_body_bytes=int(str(limit)))
         bootstrap = render(self.plan.shape, options)
         _spread_over(bootstrap, _PICKER_HOSTS[: self.plan.pickers])
         if self.plan.change is not None:

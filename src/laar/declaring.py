@@ -63,7 +63,7 @@ _LIMITS = {
 
 
 def hints_of(declared: Any) -> dict[str, Any]:
-    """The annotation of each field, marks included."""
+    """Return the annotation of each field, marks included."""
     hints = get_type_hints(declared, include_extras=True)
     return {field.name: hints[field.name] for field in fields(declared) if field.init}
 
@@ -109,7 +109,7 @@ def _own_texts(declared: type[Any]) -> dict[str, str]:
 
 
 def check(settings: Any) -> None:
-    """Compares every field with its numeric bounds and its choices.
+    """Compare every field with its numeric bounds and its choices.
 
     Raises:
         SettingError: names the first one that does not fit, and what would.

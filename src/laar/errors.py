@@ -55,7 +55,7 @@ class RequestError(LaarError):
 
 
 def install(extra: str) -> str:
-    """The remedy for a package that is missing; laar is on no package index, so from its clone.
+    """Return the remedy for a missing package; laar is on no package index, so from its clone.
 
     `lab` is the distribution laar-lab.
     """
@@ -64,7 +64,7 @@ def install(extra: str) -> str:
 
 
 def unknown(kind: str, name: object, known: Iterable[str]) -> str:
-    """The text for a name that does not exist, the same wherever a name is looked up.
+    """Return the text for a name that does not exist, the same wherever a name is looked up.
 
     Args:
         kind: kind of thing, such as ``policy``.

@@ -60,7 +60,7 @@ def make_view(
     now: float = 0.0,
     seed: int = 0,
 ) -> View:
-    """A view of some endpoints, as a scorer gets it.
+    """Return a view of some endpoints, as a scorer gets it.
 
     The endpoints are `10.0.0.0:8000`, `10.0.0.1:8000` and so on. Quantities are as in `laar.View`,
     one number for all candidates or one for each.
@@ -144,7 +144,7 @@ def _each(value: Numbers, n: int) -> Any:
 
 
 def _mixed(n: int, seed: int, **changed: Any) -> View:
-    """A fleet in use, no two endpoints alike."""
+    """Return a fleet in use, no two endpoints alike."""
     draw = np.random.default_rng(seed)
     tokens = 2000.0
     model = np.arange(n) % 2
@@ -167,7 +167,7 @@ def _mixed(n: int, seed: int, **changed: Any) -> View:
 
 
 def _part_of_a_fleet(seed: int) -> View:
-    """Candidates whose slots are neither the first ones nor next to each other."""
+    """Return candidates whose slots are neither the first ones nor next to each other."""
     return _mixed(9, seed).at(np.array([1, 4, 5, 8]))
 
 
@@ -218,7 +218,7 @@ class Check:
 
 
 def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Check]:
-    """The promises of a filter, scorer, picker or policy, each as a check of its own.
+    """Return the promises of a filter, scorer, picker or policy, each as a check of its own.
 
     Args:
         make: makes a fresh one.
@@ -237,7 +237,7 @@ def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Che
 
 
 def check_all(make: Callable[[], Extension], *, symmetric: bool = True) -> None:
-    """Runs every check; raises one `AssertionError` that names all broken promises."""
+    """Run every check; raise one `AssertionError` that names all broken promises."""
     broken = []
     for check in checks(make, symmetric=symmetric):
         try:
@@ -248,7 +248,7 @@ def check_all(make: Callable[[], Extension], *, symmetric: bool = True) -> None:
 
 
 def _run(extension: Extension, view: View) -> Any:
-    """The part's result for a view: scores, a mask or an order."""
+    """Return the part's result for a view: scores, a mask or an order."""
     if isinstance(extension, Policy):
         kept, scores = extension.keep(view), extension.score(view)
         order = extension.order(scores, view, () if kept is None else (kept,))
@@ -264,7 +264,7 @@ def _run(extension: Extension, view: View) -> Any:
 
 
 def _scores_for(view: View) -> Floats:
-    """Scores to order by: as different as the endpoints are."""
+    """Return scores to order by: as different as the endpoints are."""
     scores: Floats = 1.0 / (1.0 + view.in_flight)
     return scores
 
@@ -320,7 +320,7 @@ def _check_input(make: Callable[[], Extension]) -> None:
 
 
 def _values(view: View) -> dict[str, Any]:
-    """Copies of what an extension may look at."""
+    """Return copies of what an extension may look at."""
     kept = ("terms", "reason", "faults", "rng", "table", "weights", "engines")
     found = {f.name: getattr(view, f.name) for f in fields(view) if f.name not in kept}
     columns = {f"table.{name}": value for name, value in vars(view.table).items()}

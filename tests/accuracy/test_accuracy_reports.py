@@ -19,6 +19,7 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy.reports import Answered
+from laar.accuracy.signs import CUT, Sign, Signs
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples
@@ -252,3 +253,24 @@ def test_an_answer_behind_refusals_counts_as_if_nothing_had_been_refused(
             told.report(f"{number}.b", number % 5 < 3, 0.0)
         learned.append(float(success.probabilities(("b",), QA, (), 0.0)[0]))
     assert learned[1] == pytest.approx(learned[0])
+
+
+def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on():
+    online = OnlineOutcomes()
+    reports = OutcomeReports(SuccessModel(CapabilityModel(), online))
+    reports.signs = Signs()
+    features = Features("en", 512, "qa")
+    for name in ("a", "b"):
+        reports.decided(name, "m", features, (), now=0.0)
+    reports.signed("a", Sign(CUT, False), 1.0)
+    weak = online.by_model(1.0)["m"].outcomes
+    assert 0.0 < weak < 0.5
+    for _ in range(40):
+        reports.report("a", True, 2.0)
+        reports.decided("a", "m", features, (), now=2.0)
+        reports.signed("a", Sign(CUT, False), 2.0)
+    reports.report("b", True, 3.0)
+    before = online.by_model(3.0)["m"].outcomes
+    reports.signed("b", Sign(CUT, False), 3.0)
+    assert online.by_model(3.0)["m"].outcomes == before
+    assert reports.signs.weak("m", Sign(CUT, False), 0.5)[0]

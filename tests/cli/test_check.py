@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -419,3 +420,25 @@ def test_settings_for_a_cluster_can_be_checked_outside_of_it(shipped: Path, tmp_
     assert got.exit_code == 2
     assert "did you mean `kubernetes`?" in got.output
     assert text != wrong_one.read_text()
+
+
+def test_faults_and_warnings_as_json(tmp_path: Path) -> None:
+    path = tmp_path / "laar.yaml"
+    endpoints = "endpoints: [{address: '127.0.0.1:1', models: [m]}]\n"
+
+    def check() -> tuple[int, dict[str, list[str]]]:
+        done = CliRunner().invoke(app, ["check", "--json", "--no-ports", "-c", str(path)])
+        return done.exit_code, json.loads(done.stdout)
+
+    path.write_text(endpoints)
+    assert check() == (0, {"faults": [], "warnings": []})
+    path.write_text(endpoints + "routing: {polcy: laar}\nflow: {enabld: true}\n")
+    status, found = check()
+    assert status == 2
+    assert len(found["faults"]) == 2
+    assert "polcy" in found["faults"][0]
+    assert "laar.yaml:2" in found["faults"][0]
+    path.write_text(endpoints + f"decisions: {{log: {tmp_path}/none/log}}\n")
+    status, found = check()
+    assert status == 2
+    assert "decisions.log" in found["faults"][0]

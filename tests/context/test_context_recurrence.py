@@ -159,3 +159,16 @@ class TestOrder:
         known.observe(SCOPE, [1, 2, 3])
         known.observe(SCOPE, [1, 2, 3])
         assert known.movable(SCOPE, [1, 2, 3]) == (0, 0, False)
+
+
+def test_documents_that_came_in_hundreds_of_texts_are_still_apart():
+    known, rng = Recurrences(), random.Random(5)
+    docs = [prose(i, lines=1) for i in range(6)]
+    whole = 0
+    for n in range(600):
+        text = "\n\n".join(["Answer from this.", *rng.sample(docs, 5), f"Question {n}?"])
+        block, seen = known.find(SCOPE, text)
+        if seen is not None:
+            known.learn(seen)
+        whole += n >= 500 and block is not None and len(block.items) == 5
+    assert whole > 60

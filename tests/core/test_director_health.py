@@ -95,7 +95,7 @@ def test_a_model_that_stays_down_is_not_waited_for():
         d.health.passed_over(slot, 10.5)
     assert chosen(10.6) == ("m", False)  # it may be back in a second
     assert d.health.questions.due(13.0, 9) == [slot]
-    d.health.questions.told(slot, None, 13.0, Kind.STATUS)
+    d.health.questions.answered(slot, None, 13.0, Kind.STATUS)
     assert chosen(13.1) == ("m", True)
     d.health.heard(slot, "other", Word("back", Kind.STATUS, 0.0), 14.0)
     assert not chosen(14.1)[1]
@@ -263,7 +263,7 @@ def test_records_say_why_it_was_left_out_and_what_it_costs():
     shown = explained(record_of(d.decide(request(), now), d.table, 1000.0))
     (left,) = shown["filtered"]
     assert left["endpoint"] == A
-    assert left["why"].startswith("failing (status): the next trial is due in ")
+    assert left["why"].startswith("failing (answers 502, 503 or 504): the next trial is due in ")
     rows = {row["endpoint"]: row for row in shown["candidates"]}
     assert rows[decision.address]["answers"] < 0.95
     for row in rows.values():
@@ -332,7 +332,7 @@ def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
     assert d.health.state(slot, 1.1) == "on trial"
     assert d.health.questions.due(1.1, 16) == [slot]
     assert d.health.questions.due(1.1, 16) == []
-    d.health.questions.told(slot, Reply(status=200), 1.2, None)
+    d.health.questions.answered(slot, Reply(status=200), 1.2, None)
     assert d.health.state(slot, 1.2) == ""  # no slow start
     assert d.health.of(slot).breaker.openings == 0
     assert A in addresses_of(d, 40.0, 60)
@@ -342,7 +342,7 @@ def test_what_fails_a_client_and_a_question_is_out():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
-    d.health.questions.told(slot, Reply(status=503), 1.2, None)
+    d.health.questions.answered(slot, Reply(status=503), 1.2, None)
     assert d.health.of(slot).breaker.openings == 1
     assert addresses_of(d, 1.3) == {B, C}
 
@@ -351,10 +351,10 @@ def test_nobody_listens_where_a_client_met_nobody_either():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
-    d.health.questions.told(slot, None, 1.2, None, refused=True)
+    d.health.questions.answered(slot, None, 1.2, None, refused=True)
     assert d.health.of(slot).breaker.openings == 1
     d.health.questions.due(3.0, 16)
-    d.health.questions.told(slot, None, 3.1, None, refused=True)  # maybe the picker's alone
+    d.health.questions.answered(slot, None, 3.1, None, refused=True)  # maybe the picker's alone
     assert d.preview(request(), 3.2).reason == "trial"
 
 
@@ -382,7 +382,7 @@ def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
     slot = d.table.slot(A)
     d.health.passed_over(slot, 1.0)
     assert d.health.questions.due(1.1, 16) == [slot]
-    d.health.questions.told(slot, Reply(status=429, retry_after_s=5.0), 1.2, None)
+    d.health.questions.answered(slot, Reply(status=429, retry_after_s=5.0), 1.2, None)
     assert d.health.state(slot, 1.3) == "full"
     assert A not in addresses_of(d, 5.0)
     assert d.health.answers(slot, 6.5) == 1.0
@@ -400,8 +400,8 @@ def test_a_denial_is_told_apart_by_asking_a_sibling_without_a_key(sibling, is_ou
     assert slot in asked
     assert len(asked) == 2
     (other,) = set(asked) - {slot}
-    d.health.questions.told(slot, Reply(status=401), 1.4, None)
-    d.health.questions.told(other, Reply(status=sibling), 1.5, None)
+    d.health.questions.answered(slot, Reply(status=401), 1.4, None)
+    d.health.questions.answered(other, Reply(status=sibling), 1.5, None)
     assert d.health.of(slot).breaker.is_out is is_out
     assert not d.health.of(other).breaker.is_out
 
@@ -421,7 +421,7 @@ def test_two_errors_in_answers_are_enough_where_a_question_tells_nothing():
     d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
-    d.health.questions.told(slot, Reply(status=401), 1.2, None)  # it wants a key
+    d.health.questions.answered(slot, Reply(status=401), 1.2, None)  # it wants a key
     assert not d.health.of(slot).breaker.is_out
     attempt = d.health.sent(slot, "m", stream=True, predicted_s=0.1, tokens=10.0, now=1.3)
     event = Reply(status=200, text=b'{"error": {"code": 500}}', event=True)
@@ -493,12 +493,12 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     assert slot in asked
     assert len(asked) == 2  # and a sibling, to compare with
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
-    d.health.questions.told(slot, html, 1.2, None)
+    d.health.questions.answered(slot, html, 1.2, None)
     (other,) = set(asked) - {slot}
-    d.health.questions.told(other, Reply(status=200, found=GOOD), 1.3, None)
+    d.health.questions.answered(other, Reply(status=200, found=GOOD), 1.3, None)
     assert d.health.of(slot).breaker.openings == 1
     d.health.questions.due(3.0, 16)
-    d.health.questions.told(slot, html, 3.1, None)
+    d.health.questions.answered(slot, html, 3.1, None)
     assert d.health.of(slot).breaker.trial_at > 4.0
     assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
@@ -507,7 +507,7 @@ def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     for slot in d.health.questions.due(1.1, 16):
-        d.health.questions.told(slot, html, 1.2, None)
+        d.health.questions.answered(slot, html, 1.2, None)
     assert not d.health.of(d.table.slot(A)).breaker.is_out
 
 

@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Prober
+from laar.datalayer import Prober, probe
 
 
 def spec(address: str) -> EndpointSpec:
@@ -88,14 +88,15 @@ async def test_any_answer_is_a_round_trip_but_a_dead_engines(
 
 
 async def test_silence_and_refusal_are_failures_with_a_reason(
-    recorder: Any, start: Any, until: Any, serve: Any
+    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(_: web.Request) -> web.Response:
         await asyncio.sleep(60)
         return web.Response()
 
     address = await serve(hang)
-    start(prober(recorder, address, time.monotonic, timeout_s=0.05).run())
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.05)
+    start(prober(recorder, address, time.monotonic).run())
     start(prober(recorder, "127.0.0.1:1", time.monotonic).run())
     await until(lambda: len(recorder.problems) == 2)
     assert {rtt_s for _, rtt_s, _ in recorder.round_trips} == {None}

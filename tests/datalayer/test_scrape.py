@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from laar.core.membership import EndpointSpec
-from laar.datalayer import Scraper
+from laar.datalayer import Scraper, scrape
 from laar.datalayer.discovery import look_at
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.visits import Visits
@@ -71,7 +71,7 @@ async def test_a_restart_is_told_once(recorder: Any, start: Any, until: Any, ser
 
 
 async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
-    recorder: Any, start: Any, until: Any, serve: Any
+    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def bad(request: web.Request) -> web.StreamResponse:
         match request.path:
@@ -95,7 +95,8 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
         for i, path in enumerate(paths)
     ]
     specs.append(spec("127.0.0.1:1"))
-    start(scraper(recorder, specs, timeout_s=0.5).run())
+    monkeypatch.setattr(scrape, "TIMEOUT_S", 0.5)
+    start(scraper(recorder, specs).run())
     failing = {f"scrape {one.address}" for one in specs}
     words = ["answered 500, not 200", "answered 302, not 200", "has no vllm numbers", "Timeout"]
 
@@ -109,7 +110,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
 
 
 async def test_a_huge_page_is_cut_off_and_said_and_what_came_counts(
-    recorder: Any, start: Any, until: Any, serve: Any
+    recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0
 
@@ -124,7 +125,8 @@ async def test_a_huge_page_is_cut_off_and_said_and_what_came_counts(
         return answer
 
     address = await serve(huge)
-    start(scraper(recorder, [spec(address)], max_page_bytes=100_000, interval_s=60).run())
+    monkeypatch.setattr(scrape, "MAX_PAGE_BYTES", 100_000)
+    start(scraper(recorder, [spec(address)], interval_s=60).run())
     await until(lambda: recorder.readings)
     assert recorder.readings[0][1].waiting == 2.0
     assert "longer than 100000 bytes: cut off" in recorder.problems[f"scrape {address}"]

@@ -29,7 +29,7 @@ from support.commands import run, run_beside
 Endpoints = Callable[..., Awaitable[list[str]]]
 
 
-async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
+async def test_engines_are_measured_to_what_they_are(
     sim_endpoints: Endpoints, tmp_path: Path
 ) -> None:
     urls = await sim_endpoints(time_scale=0.005)
@@ -48,8 +48,7 @@ async def test_engines_are_measured_to_what_they_are_and_the_worth_is_printed(
         longest = max(model.cells, key=lambda cell: cell.bucket)
         expected = surface.accuracy(name, "en", 8192)
         assert abs(longest.correct / longest.outcomes - expected) < 0.3
-    for text in ("laar with this artifact", "any model, by chance", "right first answers by"):
-        assert text in ran.text
+    assert "Held out" in ran.text
     done = [parse_outcome(line) for line in outcomes.read_bytes().splitlines()]
     assert all(outcome.ttft_s is not None for outcome in done if outcome.status == 200)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+from deploy.kustomized import render
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from kustomized import render
 
 from support import free_port
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kustomized import documents, render
+from deploy.kustomized import documents, render
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kustomized import render
+from deploy.kustomized import render
 from manifest_schemas import VERSIONS, faults
 
 from laar.datalayer.kubernetes.objects import Pool, parse, pod_endpoints

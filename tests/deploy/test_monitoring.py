@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from kustomized import documents, render
+from deploy.kustomized import documents, render
 
 from laar.server.admin.metrics import metrics_page
 from laar.server.runner import Runner

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -37,12 +39,12 @@ def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
     assert WORKFLOW["permissions"] == {"contents": "read"}
     for text in (step["run"] for step in steps() if "run" in step):
         for step in re.findall(r"deploy/release\.py (\w+)", text):
-            assert step in {"version", "build", "install"}
+            assert step in {"version", "all"}
     [build] = [step for step in steps() if "build-push" in step.get("uses", "")]
     assert (ROOT / build["with"]["file"]).is_file()
     assert build["with"]["sbom"] is True
     assert build["with"]["provenance"] == "mode=max"
-    for name in ("packages", "image"):
+    for name in ("packages", "image", "chart"):
         assert set(WORKFLOW["jobs"][name]["needs"]) == {"build", "test"}
     for step in steps():
         assert "uses" not in step or re.search(r"@(v\d+|release/v\d+)$", step["uses"])
@@ -85,13 +87,14 @@ def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_
         return done.stdout
 
     dist = tmp_path / "dist"
-    run("build", dist)
-    [wheel], [source] = dist.glob("laar-*.whl"), dist.glob("laar-*.tar.gz")
+    said = run("all", dist)
+    packages = dist / "packages"
+    [wheel], [source] = packages.glob("laar-*.whl"), packages.glob("laar-*.tar.gz")
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert "laar/server/admin/page/parts.js" in names
     assert all(name.startswith(("laar/", "laar-")) for name in names)
-    [of_lab] = dist.glob("laar_lab-*.whl")
+    [of_lab] = packages.glob("laar_lab-*.whl")
     with zipfile.ZipFile(of_lab) as packed:
         names = packed.namelist()
     assert "laar_lab/sim/data/laar-fleet.yaml" in names
@@ -100,4 +103,10 @@ def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"pyproject.toml", "LICENSE", "README.md", "src/laar/cli/app.py"} <= inside
     assert not any(name.startswith("lab/") for name in inside)
-    assert "base install: " in run("install", dist, tmp_path / "clean")
+    assert "base install: " in said
+    [chart] = dist.glob("laar-*.tgz")
+    parts = json.loads((dist / "laar.cdx.json").read_text())["components"]
+    assert {"numpy", "pydantic"} <= {part["name"] for part in parts}
+    sums = dict(reversed(line.split()) for line in (dist / "SHA256SUMS").read_text().splitlines())
+    assert {f"packages/{wheel.name}", chart.name, "laar.cdx.json"} <= set(sums)
+    assert sums[chart.name] == hashlib.sha256(chart.read_bytes()).hexdigest()

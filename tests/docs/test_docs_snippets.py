@@ -40,7 +40,7 @@ def example_installed(tmp_path_factory):
 
 COMMANDS = typer.main.get_command(app)
 SOMEWHERE = {"endpoints": [{"address": "127.0.0.1:8000", "model": "m"}]}
-OF_OTHERS = {"prometheus.yml", "kustomization.yaml"}
+OF_OTHERS = {"prometheus.yml", "kustomization.yaml", "values.yaml"}
 """Files of other programs, by the title of their block."""
 
 

@@ -78,7 +78,7 @@ class Fleet:
     def _answer_questions(self):
         for slot in self.health.questions.due(self.now, 16):
             dead = self.table.spec(slot).address in self.dead
-            self.health.questions.told(slot, Reply(status=500 if dead else 200), self.now, None)
+            self.health.questions.answered(slot, Reply(status=500 if dead else 200), self.now, None)
 
     def states(self):
         return {

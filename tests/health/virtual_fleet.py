@@ -210,7 +210,7 @@ class VirtualFleet:
             self._at(now + 0.25, self._probe)
 
     def _probed(self, now, slot, reply):
-        self.health.questions.told(slot, reply, now, None if reply else Kind.HANG)
+        self.health.questions.answered(slot, reply, now, None if reply else Kind.HANG)
 
     def _answer(self, index, job, now):
         busy = 1.0 + 0.1 * (self.running[index] - 1)

@@ -17,10 +17,10 @@ from laar.core.picker import pick
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies, parse_policy
 from laar.policies.llm_d import FewestTokens, StickyUntilSaturated, llm_d
-from laar.policies.load import PowerOfTwo
 from laar.policies.own import own
 from laar.policies.pickers import ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Kind, Registry
+from laar.policies.simple import PowerOfTwo
 from support.exploring import examples
 from support.views import chosen, view_of
 

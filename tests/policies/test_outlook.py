@@ -1,9 +1,11 @@
 """The default cost, seen from outside: where requests go."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
+from laar.accuracy.assessor import PlainAssessor
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, DirectorSettings
 from laar.core.director import Director
@@ -117,3 +119,47 @@ def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
         d.table.replace("test", [EndpointSpec(address=a, models=("m",)) for a in (NEAR, FAR)])
         d.table.round_trip(FAR, 0.5, 120.0)
         assert told(f"new {DOCUMENT}", 121.0) == where
+
+
+class Alternating:
+    """Finds each of two models right a little more often, turn by turn."""
+
+    def __init__(self, lead):
+        self.lead, self.turn = lead, 0
+        self._plain = PlainAssessor()
+
+    def assess(self, request, models, tried, now):
+        known = self._plain.assess(request, models, tried, now)
+        self.turn += 1
+        known.base_s[:] = 1.0
+        known.probability[:] = [0.6, 0.6 + self.lead * (-1) ** self.turn]
+        return known
+
+    def usage(self, request, model, prompt_tokens):
+        """Learn nothing."""
+
+
+@pytest.mark.parametrize(("lead", "moved"), [(0.02, False), (0.35, True)])
+def test_a_conversation_changes_its_model_for_a_clear_gain_alone(lead, moved):
+    table = EndpointTable()
+    table.replace("test", [EndpointSpec(address=f"{m}:1", models=(m,)) for m in "ab"])
+    beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 24)
+    d = Director(
+        table,
+        build_policies(CostWeights()),
+        DirectorSettings(),
+        rng=random.Random(1),
+        prefixes=beliefs,
+        assessor=Alternating(lead),
+    )
+    chosen, penalties = [], set()
+    for turn in range(20):
+        text = DOCUMENT[:400] + "".join(f" turn {n}" for n in range(turn))
+        request = Request(id="r", api=Api.CHAT, model="auto", spans=(text,), chars=len(text))
+        decision = d.decide(request, 9.0 * turn)
+        chosen.append(decision.model)
+        penalties |= set(decision.view.terms.penalty.round(3).tolist())
+        finish(d, decision)
+    moves = sum(a != b for a, b in pairwise(chosen))
+    assert (moves > 0) is moved
+    assert penalties == {1.0, 1.1}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PromptHasher
+from laar.prefix import GROWING, Chain, Grid, PromptHasher
 from laar.prefix import blocks as module
 
 HASHER = PromptHasher(b"secret")
@@ -47,20 +47,6 @@ def test_chains_share_exactly_the_whole_blocks_of_the_common_text(
     assert shared_blocks(HASHER.chain([a]), HASHER.chain([b])) == blocks_by_counting(
         shared_bytes(a, b)
     )
-
-
-@given(st.binary(max_size=2000), st.binary(max_size=200), st.binary(max_size=200))
-def test_llm_router_chunks_are_ceil_of_bytes_over_32_and_share_at_least_the_floor(
-    head: bytes, one: bytes, two: bytes
-) -> None:
-    a, b = (part.hex() for part in (head + one, head + two))
-    hasher = PromptHasher(b"", CHUNKS_32)
-    chains = hasher.chain([a]), hasher.chain([b])
-    assert [len(chain) for chain in chains] == [-(-len(text) // 32) for text in (a, b)]
-    common = shared_bytes(a, b)
-    assert shared_blocks(*chains) >= common // 32
-    if a != b:
-        assert shared_blocks(*chains) == common // 32
 
 
 @pytest.mark.parametrize("total", [0, 63, 64, 4095, 4096, 4351, 4352, 32768, 33792, 400_000])
@@ -114,13 +100,7 @@ def test_fractions_are_of_the_whole_prompt() -> None:
     assert HASHER.chain([]).fraction(0) == 0
 
 
-def test_a_hashed_short_tail_completes_the_prompt() -> None:
-    chain = PromptHasher(b"", CHUNKS_32).chain(["a" * 33])
-    assert len(chain) == 2
-    assert chain.fraction(2) == 1
-
-
 def test_text_beyond_the_grid_is_counted_but_not_hashed() -> None:
-    chain = PromptHasher(b"", Grid(((128, 64),), partial_tail=True)).chain(["a" * 256])
+    chain = PromptHasher(b"", Grid(((128, 64),))).chain(["a" * 256])
     assert len(chain) == 2
     assert chain.fraction(2) == 0.5

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laar.errors import SettingError
-from laar.prefix import CHUNKS_32, GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
+from laar.prefix import GROWING, Chain, Grid, PrefixIndex, PromptHasher, Receipt
 from support.exploring import examples
 
 HASHER = PromptHasher(b"test")
@@ -336,17 +336,6 @@ def test_one_prompt_larger_than_the_cache_keeps_its_beginning() -> None:
     index.set_capacity(0, 1000)
     index.insert(0, chain)
     assert index.match(chain).tolist() == [1000 // 64]
-
-
-def test_llm_router_chunks_stay_within_their_budget_after_every_insert() -> None:
-    hasher, index = PromptHasher(b"", CHUNKS_32), PrefixIndex(1, grid=CHUNKS_32)
-    budget = 64 * 32
-    index.set_capacity(0, budget)
-    rng = random.Random(5)
-    for _ in range(300):
-        index.insert(0, hasher.chain([text(rng.randrange(8), rng.randrange(1500))]))
-        assert int(index.held_bytes[0]) <= budget
-        assert index.stats().blocks * 32 == index.held_bytes[0]
 
 
 @pytest.mark.parametrize("slots", [1, 7, 64, 65, 1000])

@@ -89,7 +89,7 @@ def test_a_tokenizer_tells_where_its_template_puts_what(template):
 @pytest.mark.parametrize("template", TOLD)
 def test_shared_prefixes_are_those_of_the_rendered_prompts(template, pair):
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 22)
-    beliefs.templates.told["m"] = told(template)
+    beliefs.templates.known["m"] = told(template)
     one, other = PAIRS[pair]
     beliefs.settle(beliefs.insert(0, believed(beliefs, one).chain, 0.0), None)
     shares = believed(beliefs, other).shares
@@ -139,5 +139,5 @@ async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again():
         for runner in runners:
             await runner.cleanup()
     assert [body["model"] for body in asked] == ["m"] * len(PROBES)
-    assert set(beliefs.templates.told) == {"m", "adapter"}
-    assert beliefs.templates.told["m"].tools_last
+    assert set(beliefs.templates.known) == {"m", "adapter"}
+    assert beliefs.templates.known["m"].tools_last

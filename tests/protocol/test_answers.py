@@ -7,6 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from laar.accuracy.signs import BROKEN_CALL, CUT, PLAIN, Sign
+from laar.core.request import Api
 from laar.errors import RequestError
 from laar.protocol.answers import (
     MAX_ANSWER_BYTES,
@@ -216,3 +218,49 @@ def test_an_answer_in_tiny_pieces_costs_no_more_than_its_pieces():
     for _ in range(MAX_ANSWER_BYTES // 2):
         reader.feed(b"xx")
     assert time.process_time() - began < 5.0
+
+
+def whole(**choice):
+    document = {"choices": [{"message": {"content": "a"}, **choice}], "usage": {}}
+    return [orjson.dumps(document)]
+
+
+def call(arguments):
+    function = {"name": "f", "arguments": arguments}
+    return whole(message={"tool_calls": [{"function": function}]}, finish_reason="tool_calls")
+
+
+def stream(reason):
+    return [
+        b'data: {"choices":[{"delta":{"content":"\\"finish_reason\\":\\"length\\""}}]}\n\n',
+        b'data: {"choices":[{"delta":{},"finish_reason":"%s"}]}\n\ndata: [DONE]\n\n' % reason,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "limit", "sign"),
+    [
+        (whole(finish_reason="stop"), None, Sign(PLAIN, False)),
+        (whole(finish_reason="length"), None, Sign(CUT, False)),
+        (whole(finish_reason="length"), 4096, Sign(CUT, False)),
+        (whole(finish_reason="length"), 16, None),
+        (call('{"a": 1}'), None, Sign(PLAIN, False)),
+        (call('{"a": '), None, Sign(BROKEN_CALL, False)),
+        (whole(logprobs={"content": [{"logprob": -0.01}] * 4}), None, Sign(BROKEN_CALL + 4, True)),
+        (whole(logprobs={"content": [7, {"logprob": "x"}]}), None, Sign(PLAIN, False)),
+        ([orjson.dumps({"choices": [{}, {}]})], None, None),
+        ([b'{"choices": 3}'], None, None),
+        (stream(b"stop"), None, Sign(PLAIN, False)),
+        (stream(b"length"), None, Sign(CUT, False)),
+        (stream(b"length"), 16, None),
+        (stream(b"length")[:1], None, None),
+    ],
+)
+def test_an_answer_shows_a_sign_of_itself_once_it_is_whole(pieces, limit, sign):
+    is_stream = pieces[0].startswith(b"data")
+    reader = AnswerReader(events=is_stream, api=Api.CHAT, max_tokens=limit)
+    for piece in pieces:
+        reader.feed(piece)
+        assert reader.sign is None
+    reader.end()
+    assert reader.sign == sign

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tracemalloc
 from collections import Counter
 from functools import partial
@@ -165,6 +166,70 @@ async def test_texts_without_tags_arrive_in_the_order_sent_before(place, shape):
         moved += sent != given
     assert moved > 5
     assert (await there.shown())[1]["routes"][0]["shapes"]["recurring"] > 0
+
+
+def sources(ids):
+    """Open WebUI's, numbered by place."""
+    listed = "\n".join(
+        f'<source id="{n}" name="{i}.pdf">{prose(i)}</source>' for n, i in enumerate(ids, 1)
+    )
+    return f"Cite as [id].\n\n<context>\n{listed}\n</context>\n\nWhy?"
+
+
+SOURCE = re.compile(r'<source id="(\d+)" name="(\d+)\.pdf">')
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, "gateway"])
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_numbered_documents_move_and_answers_cite_the_clients_numbers(place, shape, stream):
+    there = await place(shape, {**ON, "sample_answers": 1.0})
+    rng = random.Random(5)
+    answers: list[str] = []
+
+    def event(text, reason=None):
+        choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+        return b"data: %s\n\n" % orjson.dumps({"choices": [choice]})
+
+    async def pieces(said):
+        """Cut within words, ids and events."""
+        wire = b""
+        while said:
+            size = rng.randint(1, 7)
+            wire, said = wire + event(said[:size]), said[size:]
+        wire += event("", "stop") + b"data: [DONE]\n\n"
+        while wire:
+            size = rng.randint(1, 300)
+            yield wire[:size]
+            wire = wire[size:]
+
+    def answer():
+        """Names each document by what the prompt calls it, in the prompt's order."""
+        prompt = orjson.loads(there.upstream.asked[-1].body)["messages"][0]["content"]
+        named = SOURCE.findall(prompt)
+        said = "".join(f"{name} is in [{own}], source {own}. " for own, name in named)
+        answers.append(said)
+        if stream:
+            return Answer.sse(pieces(said))
+        message = {"role": "assistant", "content": said}
+        made = orjson.dumps({"choices": [{"message": message, "finish_reason": "stop"}]})
+        return Answer(body=made, headers={"content-type": "application/json"})
+
+    there.upstream.chat_answer = answer
+    moved = 0
+    for _ in range(12):
+        ids = rng.sample(range(7), 4)
+        message = {"role": "user", "content": sources(ids)}
+        given = orjson.dumps({"model": "m", "stream": stream, "messages": [message]})
+        status, got = await post(there.http, there.envoy, given)
+        assert status == 200
+        events = [line[5:].strip() for line in got.split(b"\n") if line.startswith(b"data: {")]
+        choices = [orjson.loads(e)["choices"][0] for e in (events if stream else [got])]
+        said = "".join((c.get("delta") or c["message"])["content"] for c in choices)
+        cited = re.findall(r"(\d+) is in \[(\d+)\], source (\d+)\.", said)
+        assert sorted(cited) == sorted((str(i), str(n), str(n)) for n, i in enumerate(ids, 1))
+        moved += said != answers[-1]
+    assert moved > 5
+    assert reasons(there.runner, "reordered") > 5
 
 
 WISH = {"x-laar-context": "on"}
@@ -457,7 +522,13 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
         for number in range(60):
             body = raw(text(range(100 * number, 100 * number + 100)))
             made = hooks.apply(
-                body, api=Api.CHAT, model="m", head=head, may_change=True, now=float(number)
+                body,
+                api=Api.CHAT,
+                model="m",
+                head=head,
+                may_change=True,
+                shows_answer=True,
+                now=float(number),
             )
             made.accepted("a:1", str(number), float(number), decision=f"d{number}")
             del made

@@ -46,6 +46,7 @@ async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):
                 model="m",
                 head=read_head({":path": "/v1/chat/completions"}),
                 may_change=True,
+                shows_answer=True,
                 now=runner.picker.clock(),
             )
             rework.accepted("", "", runner.picker.clock())

@@ -94,10 +94,15 @@ async def test_no_client_sees_the_one_endpoint_that_resets(gateway, http, shape)
     good = await gateway.upstream()
     bad = await gateway.enter(Resetting())
     gateway.members((bad.address, "m"), (good.address, "m"))
-    await gateway.picker()
+    runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
     answers = await asyncio.gather(*(post(http, envoy, chat()) for _ in range(40)))
     assert bad.requests, "the test would show nothing otherwise"
+    problems = runner.picker.problems
+    await eventually(
+        lambda: "takes no requests" in problems.get(f"endpoint {bad.address}", ""),
+        what="the endpoint among the problems",
+    )
     assert Counter(answer.status for answer, _ in answers) == {200: 40}
 
 

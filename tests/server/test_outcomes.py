@@ -11,6 +11,7 @@ import pytest
 from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.accuracy.fitting.records import read_records
+from laar.accuracy.signs import CUT, PLAIN, Sign
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
@@ -700,3 +701,18 @@ async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
     told = {"decision_id": ask(runner).id, "correct": True}
     assert (await post(gateway, http, told))[1]["accepted"] == 1
     assert runner.picker.observability._calibrated()
+
+
+# Weak outcomes.
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_signs_of_answers_move_a_model_where_they_count(gateway, counts):
+    runner = await picker(gateway, accuracy={"signs": counts})
+    for _ in range(150):
+        ask(runner, model="a", sign=Sign(CUT, False))
+        ask(runner, model="b", sign=Sign(PLAIN, False))
+    if counts:
+        assert believed(ask(runner), "a") < 0.8 < believed(ask(runner), "b")
+    else:
+        assert believed(ask(runner), "a") == pytest.approx(0.9)

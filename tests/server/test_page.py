@@ -1,5 +1,6 @@
 """The live page in a real Chromium; skipped, with what to install, where there is none."""
 
+import logging
 import os
 from pathlib import Path
 
@@ -73,6 +74,29 @@ async def test_the_page_follows_the_picker_and_every_part_says_something(page):
         lambda: page.run("return document.querySelector('#problems').hidden"), what="no problem"
     )
     await keep(page, "page")
+    assert await page.errors() == []
+
+
+async def test_the_first_line_names_what_is_wrong_since_when_and_for_whom(page, caplog):
+    caplog.set_level(logging.INFO, "laar")
+    picker = page.runner.picker
+    await page.open(page.url)
+    await shows(page, "#headline", "All 3 endpoints take requests")
+    settle(page.runner, ask(page.runner, model="large"), status=500)
+    await shows(page, "#headline", "1 of the last 1 requests failed, 1 of them 500 of large")
+    picker.problems.report("endpoint 10.9.0.2:8000", "takes no requests: refuses connections")
+    await shows(page, "#events", "endpoint 10.9.0.2:8000: takes no requests")
+    slot = picker.table.slot("10.9.0.2:8000")
+    picker.table.failures[slot] = 99
+    await shows(
+        page, "#headline", "large: its only endpoint is out: 10.9.0.2:8000 unreachable since"
+    )
+    await shows(page, "#headline", "1 of the last 1 requests failed for it")
+    picker.table.failures[slot] = 0
+    picker.problems.report("endpoint 10.9.0.2:8000", None)
+    await shows(page, "#events", "endpoint 10.9.0.2:8000: works again")
+    await shows(page, "#headline", "All 3 endpoints take requests")
+    await keep(page, "headline")
     assert await page.errors() == []
 
 

@@ -3,7 +3,6 @@
 import base64
 import random
 import struct
-from functools import partial
 
 import numpy as np
 import orjson
@@ -16,7 +15,6 @@ from laar.core.endpoints import COUNTED
 from laar.core.request import Api, Request
 from laar.health import Reply
 from laar.health.breaker import State
-from laar.sharing.outbox import Outbox
 from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
 from laar.tuning.settings import TunerSettings
@@ -354,8 +352,7 @@ def test_a_tuner_that_is_frozen_freezes_the_others_with_its_weights():
 
 
 def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
-    small = partial(Outbox, max_waiting_bytes=1 << 16)
-    monkeypatch.setattr("laar.sharing.sharing.Outbox", small)
+    monkeypatch.setattr("laar.sharing.outbox.MAX_WAITING_BYTES", 1 << 16)
     p, q, net = pair()
     decisions = [p.director.decide(request(f"{n} " * 300), 1.0 + n / 1e3) for n in range(600)]
     assert p.outbox.dropped > 0

@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "routing.quadratic_tokens": 60_000,
     "accuracy.capability": "capability.json",
     "accuracy.online": False,
+    "accuracy.signs": True,
     "accuracy.half_life_s": 77,
     "accuracy.cap_per_hour": 7,
     "accuracy.outcomes_token_file": "token",

@@ -52,6 +52,10 @@ The lab is deterministic, so `laar lab results --check` runs each stored run's f
 at" names the commit at which all its numbers came out as stored, **stale** says how many did not.
 {checked}
 
+P(correct) tells tasks, languages and lengths apart, not hard questions of a task from its easy
+ones: nothing that was tried sees that. So routing by accuracy is by task only
+([decision 11](../decisions/0011-accuracy-that-nobody-has-to-tell.md)).
+
 Figures of the papers that no experiment tests are in [missing](missing.md).
 """
 

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from laar.accuracy.capability import MAX_PROBABILITY, MIN_PROBABILITY
 from laar.accuracy.cells import Cell, Saved, Share, learned, read_saved, written
 from laar.accuracy.features import FEATURES_SCHEMA, Features
-from laar.accuracy.reporters import UNNAMED, ReporterTrust
+from laar.accuracy.reporters import SIGNS, UNNAMED, ReporterTrust
 from laar.accuracy.trust import SHARES, PriorTrust
 
 STATE_SCHEMA = 1
@@ -217,7 +217,7 @@ class OnlineOutcomes:
         if cell.total.level + weight > self._burst or (
             not alone and share.level + weight > self._burst_of_one
         ):
-            self.limited += 1
+            self.limited += reporter != SIGNS  # of which most answers have one
             return False
         self.restored_at_s = float("inf")
         for counts in (cell.total,) if alone else (cell.total, share):

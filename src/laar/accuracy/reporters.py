@@ -25,6 +25,9 @@ MAX_REPORTERS = 16
 """Reporters that are distinguished; a service that checks answers is one. Those beyond it count as
 unnamed, until the outcomes of an earlier one are forgotten."""
 
+SIGNS = "(signs)"
+"""The reporter that weak outcomes count as (`laar.accuracy.signs`)."""
+
 UNNAMED = ""
 """All reports without a name, together."""
 

@@ -24,10 +24,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from laar.accuracy.features import Features
+from laar.accuracy.reporters import SIGNS
 from laar.accuracy.success import SuccessModel
+
+if TYPE_CHECKING:
+    from laar.accuracy.signs import Sign, Signs
 
 MAX_PENDING = 50_000
 """Decisions remembered, oldest dropped first: minutes at 100 a second, some 30 MB."""
@@ -88,6 +92,7 @@ class _Decision:
     correct: bool | None = None
     answered: bool = True
     refused: bool = False
+    sign: Sign | None = None
 
 
 class OutcomeReports:
@@ -100,6 +105,8 @@ class OutcomeReports:
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
         """Gives a report of an unknown decision to other pickers; False where none decided it."""
         self._success = success
+        self.signs: Signs | None = None
+        """The reliability of what answers show of themselves; None where that does not count."""
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
@@ -165,6 +172,29 @@ class OutcomeReports:
         decision = self._decisions.get(decision_id)
         if decision is not None:
             decision.latency_s = latency_s
+
+    def signed(self, decision_id: str, sign: Sign, now: float) -> None:
+        """Record what a complete answer shows of itself: a weak outcome, unless it was reported."""
+        decision = self._decisions.get(decision_id)
+        if self.signs is None or decision is None or decision.correct is not None:
+            return
+        decision.sign = sign
+        if self._wrong(decision):
+            return  # it comes from the harder questions, which signs do not know
+        model = decision.adapter or decision.model
+        expected = self._success.probabilities((model,), decision.features, (), now).item()
+        correct, weight, offset = self.signs.weak(model, sign, expected)
+        self._success.observe(
+            model,
+            decision.features,
+            (),
+            correct,
+            now,
+            weight=weight,
+            offset=offset,
+            tenant=decision.tenant,
+            reporter=SIGNS,
+        )
 
     def failed(self, decision_id: str, *, refused: bool) -> None:
         """Record that there was no complete answer: a retry then shows no wrong one.
@@ -246,6 +276,8 @@ class OutcomeReports:
             return Verdict.REPEATED if decision.correct == correct else Verdict.CONTRADICTORY
         decision.correct = correct
         self.on_verdict(decision_id, correct)
+        if self.signs is not None and decision.sign is not None:
+            self.signs.learn(decision.adapter or decision.model, decision.sign, correct=correct)
         taken = self._success.observe(
             decision.adapter or decision.model,
             decision.features,

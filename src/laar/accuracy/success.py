@@ -68,6 +68,8 @@ class SuccessModel:
         correct: bool,
         now: float,
         *,
+        weight: float = 1.0,
+        offset: float = 0.0,
         tenant: str = "",
         reporter: str = "",
     ) -> bool:
@@ -78,7 +80,6 @@ class SuccessModel:
         """
         if self.online is None:
             return False
-        offset = 0.0
         if tried:
             everyone = (model, *(other for other in dict.fromkeys(tried) if other != model))
             row = self.probabilities(everyone, features, (), now)
@@ -88,6 +89,7 @@ class SuccessModel:
             features,
             correct,
             now,
+            weight,
             prior=self._prior(model, features),
             offset=offset,
             tenant=tenant,

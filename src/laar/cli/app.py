@@ -15,7 +15,6 @@ app = typer.Typer(
     help="Sends each LLM request to the endpoint where a correct answer is expected soonest.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
 
 

@@ -35,6 +35,9 @@ def check(
     with_envoy: Annotated[
         bool, typer.Option("--with-envoy", help="Check what `laar serve --with-envoy` needs, too.")
     ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print faults and warnings as JSON, on stdout.")
+    ] = False,
 ) -> None:
     """Find what `laar serve` would refuse: settings, the files they name, packages and ports.
 
@@ -42,22 +45,31 @@ def check(
     line, or `default`). Settings that serving would ignore are printed as warnings.
     """
     with report_errors():
+        from laar.errors import LaarError
         from laar.server.checking import faults, warnings
         from laar.settings import Settings, as_yaml, load, remarks
 
         if schema:
             typer.echo(json.dumps(Settings.model_json_schema(), indent=2))
             return
-        loaded = load(config)
-        found = [] if elsewhere else faults(loaded, ports=ports)
-        if with_envoy and not elsewhere:
-            from laar.cli.beside import envoy_faults
+        try:
+            loaded = load(config)
+            found = [] if elsewhere else faults(loaded, ports=ports)
+            if with_envoy and not elsewhere:
+                from laar.cli.beside import envoy_faults
 
-            found += envoy_faults(loaded, config, ports=ports)
-        for fault in found:
-            typer.echo(f"laar: {fault}", err=True)
-        for warning in remarks(loaded) if elsewhere else warnings(loaded):
-            typer.echo(f"laar: warning: {warning}", err=True)
+                found += envoy_faults(loaded, config, ports=ports)
+            noted = list(remarks(loaded) if elsewhere else warnings(loaded))
+        except LaarError as fault:
+            if not as_json:
+                raise
+            found, noted = str(fault).splitlines(), []
+        if as_json:
+            typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
+        else:
+            for text in (*found, *(f"warning: {each}" for each in noted)):
+                typer.echo(f"laar: {text}", err=True)
         if found:
             raise typer.Exit(FAULT)
-        typer.echo(as_yaml(loaded), nl=False)
+        if not as_json:
+            typer.echo(as_yaml(loaded), nl=False)

@@ -69,20 +69,20 @@ def doctor(
     # Bodies on a line each, or one on any number of lines.
     lines = raw.splitlines() if raw.startswith(b"{") else []
     *earlier, last = lines if all(line.endswith(b"}") for line in lines) and lines else [raw]
-    told = diagnose(last, settings, earlier=earlier)
+    diagnosis = diagnose(last, settings, earlier=earlier)
     if as_json:
-        typer.echo(orjson.dumps(asdict(told)).decode())
+        typer.echo(orjson.dumps(asdict(diagnosis)).decode())
         return
-    if told.shape is None:
-        typer.echo(f"no documents: {told.reason}")
-    for seen in told.lists:
+    if diagnosis.shape is None:
+        typer.echo(f"no documents: {diagnosis.reason}")
+    for seen in diagnosis.lists:
         typer.echo(
             f"{seen.documents} documents ({seen.bytes:,} bytes), shape {seen.shape}, "
             f"in {seen.path} ({seen.role}); {seen.movable} may be moved"
             + (f": {seen.reason}" if seen.reason else "")
         )
-    if told.why:
-        typer.echo(told.why)
+    if diagnosis.why:
+        typer.echo(diagnosis.why)
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:

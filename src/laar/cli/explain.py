@@ -156,7 +156,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
     table = Table(box=None, header_style="dim")
     names = ["#", "endpoint", "model", "P", "n", "tokens", "cached"]
     names += (
-        ["rtt s", "answer s", "read s", "queue s", "tried", "risk s", "cost s"]
+        ["rtt s", "answer s", "read s", "queue s", "penalty", "risk s", "cost s"]
         if priced
         else ["score"]
     )
@@ -200,7 +200,7 @@ def show_explanation(console: Console, shown: Mapping[str, Any]) -> None:
 
 
 def _room(sessions: Mapping[str, Any]) -> str:
-    """What room for its context costs, in a sentence, and who has room and who waits for it."""
+    """Return in a sentence what room for its context costs, who has some and who waits."""
     inside, waiting, price_s = sessions["inside"], sessions["waiting"], sessions["price_s"]
     if sessions["has_place"]:
         said = "its session's context has a place"
@@ -231,6 +231,6 @@ def _cells(row: Mapping[str, Any], *, priced: bool) -> list[str]:
         return [*cells, f"{row['score']:.3g}"]
     terms = ("rtt_s", "base_s", "prefill_s", "queue_s")
     cells += [f"{row[term]:.3f}" for term in terms]
-    again = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
+    penalty = f"x{row['penalty']:.3g}" if row["penalty"] > 1.0 else "-"
     risk_s = row["cost_s"] - sum(row[term] for term in (*terms, "slow_s"))
-    return [*cells, again, f"{risk_s:.3f}", f"{row['cost_s']:.3f}"]
+    return [*cells, penalty, f"{risk_s:.3f}", f"{row['cost_s']:.3f}"]

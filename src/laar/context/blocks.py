@@ -27,20 +27,6 @@ Span = tuple[int, int, int, int]
 """An item without its label: `start`, `end`, `text_start`, `text_end`."""
 
 
-class Limits(NamedTuple):
-    """The limits of a list of documents.
-
-    Args:
-        least: fewer are no block.
-        most: more are refused.
-        relabel: numbers that count the documents may stay in place while the text moves.
-    """
-
-    least: int
-    most: int
-    relabel: bool
-
-
 class Item(NamedTuple):
     """One document; a tuple, because a scan makes dozens and has microseconds.
 
@@ -68,7 +54,8 @@ class Block:
         quoted: the documents' own text is inside a JSON string.
         shape: how it was found.
         held: why the items must not be moved, where they must not.
-        start: beginning of all that belongs to them, labels included; -1: with the first item.
+        numbers: where the labels' numbers are, each with the place that it is the number of, if
+            ids may take their place.
     """
 
     items: tuple[Item, ...]
@@ -77,12 +64,7 @@ class Block:
     quoted: bool = False
     shape: str = ""
     held: Reason | None = None
-    start: int = -1
-
-    @property
-    def begin(self) -> int:
-        """The beginning of all that belongs to the documents."""
-        return self.items[0].start if self.start < 0 else self.start
+    numbers: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def documents(self) -> int:
@@ -91,17 +73,18 @@ class Block:
 
     def part(self, first: int, stop: int) -> Block:
         """The block of some of its documents, which follow each other."""
-        items = self.items[first:stop]
-        whole = stop == len(self.items)
-        return replace(self, items=items, end=self.end if whole else items[-1].end, start=-1)
+        items, end = self.items[first:stop], self.end
+        numbers = tuple([(a, b, at - first) for a, b, at in self.numbers if first <= at < stop])
+        if stop < len(self.items):
+            end = max(items[-1].end, *(b for _, b, _ in numbers), 0)
+        return replace(self, items=items, end=end, numbers=numbers)
 
     def shifted(self, by: int) -> Block:
         """The same block in a text that has `by` more characters before it."""
         items = tuple(
             Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
         )
-        start = self.start + by if self.start >= 0 else -1
-        return replace(self, items=items, end=self.end + by, start=start)
+        return replace(self, items=items, end=self.end + by)
 
 
 DOCUMENT_BLOCKS = ("document", "search_result")
@@ -120,7 +103,6 @@ def block_of(
     end: int,
     *,
     names: Sequence[dict[str, str]],
-    relabel: bool = False,
     quoted: bool = False,
     shape: str = "",
 ) -> Block:
@@ -131,7 +113,6 @@ def block_of(
         spans: spans of the documents.
         end: see `Block`.
         names: for each item its names for itself (attributes, short fields), in order of worth.
-        relabel: numbers that count the documents may stay in place while the text moves.
         quoted: see `Block`.
         shape: see `Block`.
 
@@ -150,8 +131,7 @@ def block_of(
                 stays = Reason.POSITIONAL_LABELS
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)
             block = _counted(text, spans, end, name, values)
-            held = None if relabel and block.held is None else Reason.POSITIONAL_LABELS
-            return replace(block, held=held, quoted=quoted, shape=shape)
+            return replace(block, quoted=quoted, shape=shape)
         told = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
         if labels is None and told and len(set(values)) == len(values):
             labels = values
@@ -180,7 +160,7 @@ def _counted(
         heads.add(text[start:behind].replace(number, ""))
         items.append(Item(behind, stop, first, last, number))
     held = None if len(heads) == 1 and heads != {""} else Reason.POSITIONAL_LABELS
-    return Block(tuple(items), end, labels_stay=True, held=held, start=spans[0][0])
+    return Block(tuple(items), end, labels_stay=True, held=held)
 
 
 MAX_HEAD = 40

@@ -14,8 +14,9 @@ import orjson
 
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, api_of, prompt_texts
-from laar.context.formats import MAX_DOCS, scan
-from laar.context.formats.jsonspans import TooComplexError, raw_of
+from laar.context.citations import can_restore, numbered
+from laar.context.formats import MAX_DOCS, held, scan
+from laar.context.formats.jsonspans import raw_of
 from laar.context.recurrence import Recurrences
 from laar.context.rewrite import is_too_small
 from laar.context.settings import ContextSettings, Reason
@@ -25,8 +26,9 @@ _LEAST = 2
 WHY = {
     "no_documents": "No text of the prompt has documents in tags or JSON, or documents that came "
     "before between others. Give it several bodies of the route, one a line, to learn from.",
-    "positional_labels": "The labels number places, and an answer may name them. `relabel: true` "
-    "says that nobody uses the numbers.",
+    "positional_labels": "The labels number places, and an answer may name them. Ids take their "
+    "place where numbers are plain to see and the answer is text alone (chat or completions, "
+    "without tools or a grammar). `relabel: true` says that nobody uses the numbers.",
     "too_few_documents": "A list this short has little to gain.",
     "too_small": "The text is too short for a saving.",
     "repeated_documents": "Two documents are equal.",
@@ -131,7 +133,9 @@ def diagnose(
             refused = stop.reason.value
         if not blocks and not text.parts and "recurring" in settings.formats:
             block = learned.find(0, text.value)[0]
-            blocks = [] if block is None else [block]
+            blocks = [] if block is None else [held(block, settings)]
+        if prompt.restores:
+            blocks = [numbered(text.value, block) for block in blocks]
         lists += [_seen(text, block, settings) for block in blocks]
     if not lists:
         return _nothing(refused or Reason.NO_DOCUMENTS.value, api)
@@ -150,6 +154,7 @@ def diagnose(
 class _Prompt(NamedTuple):
     api: str
     texts: list[Text]
+    restores: bool = False
 
 
 def _read(body: bytes, api: str | None) -> _Prompt | Reason:
@@ -167,8 +172,9 @@ def _read(body: bytes, api: str | None) -> _Prompt | Reason:
     if api is None or not isinstance(value, dict):
         return Reason.UNSUPPORTED_API
     try:
-        return _Prompt(api, prompt_texts(value, api, raw_of(body, value)))
-    except TooComplexError:  # without contents as a whole
+        texts = prompt_texts(value, api, raw_of(body))
+        return _Prompt(api, texts, can_restore(value, api))
+    except Refused:  # without contents as a whole
         return _Prompt(api, prompt_texts(value, api))
 
 

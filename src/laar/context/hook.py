@@ -17,7 +17,7 @@ has counts of its own.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,8 @@ import xxhash
 from laar.context.aligner import OrderIndex
 from laar.context.blocks import Refused
 from laar.context.cache import DocCache
-from laar.context.formats.jsonspans import TooComplexError, raw_of, splice
+from laar.context.citations import can_restore
+from laar.context.formats.jsonspans import raw_of, splice
 from laar.context.guard import GainGuard, RouteGain
 from laar.context.memo import Memo, Remembered
 from laar.context.recurrence import Recurrences, Seen
@@ -75,6 +76,8 @@ class HookResult:
         shapes: shapes of the blocks of the last turn, each with its documents; ``unknown_...``
             where documents were announced in a shape that is not known.
         receipt: the argument of `commit`; None when there is nothing to remember.
+        numbers: the client's numbers of documents, by the ids that took their place: an answer that
+            names an id means the number (`laar.context.citations`).
         context: hashes of its first documents, as sent, each of more of them than the one before;
             requests that share these share the beginning of their prompts.
     """
@@ -89,6 +92,7 @@ class HookResult:
     removed_bytes: int = 0
     shapes: tuple[tuple[str, int], ...] = ()
     receipt: Receipt | None = None
+    numbers: Mapping[str, str] = field(default_factory=dict)
     context: tuple[int, ...] = ()
 
 
@@ -134,6 +138,7 @@ class ContextHook:
         now: float,
         mode: Mode,
         document: dict[str, Any] | None = None,
+        restores: bool = False,
     ) -> HookResult:
         """Looks at one request body; never raises.
 
@@ -146,16 +151,19 @@ class ContextHook:
             mode: ``observe`` does everything but change the body.
             document: the body as `orjson` reads it, if it was read before; half of the time that
                 is spent on a body without documents.
+            restores: whether the numbers of the result will be put back in the answer.
         """
         if mode == "off":
             result = HookResult(body=body, reason=Reason.OFF)
         else:
             try:
                 observe = mode == "observe"
-                result = self._apply(body, document, api, tenant, route, now, observe=observe)
+                result = self._apply(
+                    body, document, api, tenant, route, now, observe=observe, restores=restores
+                )
             except Refused as refused:
                 result = HookResult(body=body, reason=refused.reason)
-            except (TooComplexError, orjson.JSONEncodeError):  # nested deeper than orjson writes
+            except orjson.JSONEncodeError:  # nested deeper than orjson writes
                 result = HookResult(body=body, reason=Reason.TOO_COMPLEX)
             except Exception:  # noqa: BLE001 (a defect must cost the gain, not the request)
                 result = HookResult(body=body, reason=Reason.ERROR)
@@ -307,6 +315,7 @@ class ContextHook:
         now: float,
         *,
         observe: bool,
+        restores: bool,
     ) -> HookResult:
         settings = self._settings
         if len(body) > settings.max_body_bytes:
@@ -331,8 +340,9 @@ class ContextHook:
             route=route,
             now=now,
             check=check,
+            restores=restores and can_restore(parsed, api),
         )
-        plan = turn.plan(parsed, api, raw_of(body, parsed))
+        plan = turn.plan(parsed, api, raw_of(body))
         receipt = None
         if plan.orders or plan.memos or plan.seen:
             memos = () if observe else tuple(plan.memos)
@@ -350,13 +360,8 @@ class ContextHook:
                 tuple(plan.received),
                 plan.seen,
             )
-        out: bytes | None = body
-        if plan.edits and not observe:
-            out = splice(body, parsed, plan.edits)
-        if out is None:
-            raise Refused(Reason.DUPLICATE_KEYS)
         return HookResult(
-            body=out,
+            body=splice(body, plan.edits) if plan.edits and not observe else body,
             reason=_reason(plan, observe=observe),
             permutation=plan.permutation,
             documents=plan.documents,
@@ -366,6 +371,7 @@ class ContextHook:
             removed_bytes=plan.removed_bytes,
             shapes=tuple(plan.shapes),
             receipt=receipt,
+            numbers=plan.numbers if plan.edits and not observe else {},
             context=_context(*plan.orders[0]) if plan.orders and not observe else (),
         )
 

@@ -33,6 +33,12 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
     return f"(The documents above by relevance, most relevant first: {names}.)"
 
 
+def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
+    """The same where ids took the place of numbers, which a question may name."""
+    names = ", ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
+    return f"(The documents above as the user counts them, most relevant first: {names}.)"
+
+
 def order_note_bytes(documents: int) -> int:
     """The approximate length of the note about `documents` documents; labels may make it longer."""
     return 66 + 5 * documents

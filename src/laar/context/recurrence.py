@@ -30,6 +30,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from laar.context.blocks import Block, Item
 
 MAX_LINES = 4_000
@@ -63,6 +65,7 @@ _MOSTLY = 0.5
 """Share of a line's sightings beside another one from which on the two are taken for one piece."""
 
 _SLOT_BITS = 17
+_FULL = (1 << 16) - 1
 _VARIED = (1 << 31) - 1
 _BEGIN, _END = 1, 2  # the edges of a text, as neighbours
 
@@ -187,13 +190,15 @@ class _Together:
     """How often two lines followed each other, and each at all; some counts may be too high."""
 
     def __init__(self) -> None:
-        self._counts = bytearray(1 << _SLOT_BITS)
+        self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, a: int, b: int) -> None:
-        """Counts a pair."""
+        """Counts a pair; all are halved before one would be full, so that shares stay."""
         for key in (a, b, hash((a, b))):
             slot = key & ((1 << _SLOT_BITS) - 1)
-            self._counts[slot] = min(255, self._counts[slot] + 1)
+            self._counts[slot] += 1
+            if self._counts[slot] == _FULL:
+                np.frombuffer(self._counts, np.uint16)[:] >>= 1
 
     def mostly(self, a: int, b: int) -> bool:
         """Whether either is hardly ever seen without the other."""

@@ -8,13 +8,14 @@ is sent: it scans the result and compares the documents themselves, not the plan
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
 
 from laar.context.blocks import Block
-from laar.context.notes import duplicate_note, order_note, order_note_bytes
+from laar.context.notes import duplicate_note, number_note, order_note, order_note_bytes
 from laar.context.settings import ContextSettings
 
 
@@ -26,16 +27,18 @@ class Change:
         block: the documents.
         order: received positions in sending order.
         repeated: received positions whose text gives way to a note.
+        ids: of the documents, by received position, in place of the numbers; none: these stay.
     """
 
     block: Block
     order: tuple[int, ...]
     repeated: frozenset[int] = frozenset()
+    ids: tuple[str, ...] = ()
 
     @property
     def moved(self) -> bool:
-        """Whether the order differs from the received one."""
-        return self.order != tuple(range(len(self.order)))
+        """Whether the order differs from the received one, or the names do."""
+        return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 
 def as_received(block: Block) -> Change:
@@ -65,12 +68,12 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
     for change in changes:
         items = change.block.items
         for place, at in enumerate(change.order):
-            parts += (text[done : items[place].start], _content(text, change, at))
+            parts += _gap(text, change, done, items[place].start), _content(text, change, at)
             done = items[place].end
         if change.moved:
             end = change.block.end
-            parts.append(text[done:end])
-            note = order_note(*_ranking(change))
+            parts.append(_gap(text, change, done, end))
+            note = _note(change)
             if change.block.shape == "parts":  # a block of its own
                 kind = "input_text" if '"input_text"' in text[:end] else "text"
                 note = "," + orjson.dumps({"type": kind, "text": note}).decode()
@@ -103,7 +106,7 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
             return False
         for place, received in enumerate(change.order):
             item = items[received]
-            gap = text[done : items[place].start]
+            gap = _gap(text, change, done, items[place].start)
             own = _content(text, change, received)
             if not made.startswith(gap, at) or not made.startswith(own, at + len(gap)):
                 return False
@@ -114,7 +117,23 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
                     return False
             at += len(own)
             done = items[place].end
+        if change.ids:
+            gap = _gap(text, change, done, change.block.end)
+            if not made.startswith(gap, at):
+                return False
+            at, done = at + len(gap), change.block.end
     return made[at:] == text[done:]
+
+
+def _gap(text: str, change: Change, start: int, end: int) -> str:
+    """The text between two documents, with ids of those beside it where numbers were."""
+    parts: list[str] = []
+    numbers = change.block.numbers if change.ids else ()
+    begin, stop = bisect_left(numbers, (start,)), bisect_left(numbers, (end,))
+    for first, behind, place in numbers[begin:stop]:
+        parts += text[start:first], change.ids[change.order[place]]
+        start = behind
+    return "".join(parts) + text[start:end]
 
 
 def _content(text: str, change: Change, at: int) -> str:
@@ -128,11 +147,13 @@ def _content(text: str, change: Change, at: int) -> str:
     return text[item.start : item.text_start] + note + text[item.text_end : item.end]
 
 
-def _ranking(change: Change) -> tuple[list[str | None], list[int]]:
-    """The labels as sent, and their places from the most relevant on."""
+def _note(change: Change) -> str:
+    """The note about the order received, by the labels as sent."""
     items = change.block.items
+    if change.ids:
+        return number_note([item.label for item in items], change.ids)
     place = {at: i for i, at in enumerate(change.order)}
     order = [place[at] for at in range(len(items))]
     if change.block.labels_stay:
-        return [item.label for item in items], order
-    return [items[at].label for at in change.order], order
+        return order_note([item.label for item in items], order)
+    return order_note([items[at].label for at in change.order], order)

@@ -1,7 +1,7 @@
 """The options of the context hook for a route.
 
 The defaults suit documents of some kilobytes and chat prompts of some tens of kilobytes. A route
-that cites documents by number keeps `relabel` off, and loses only the gain.
+that cites documents by number keeps `relabel` off: ids take the numbers' place where they can.
 """
 
 from __future__ import annotations

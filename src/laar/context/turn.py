@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 import xxhash
@@ -19,7 +19,8 @@ from laar.context.aligner import Alignment, OrderIndex
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Raw, Text, prompt_texts, said_before
 from laar.context.cache import DocCache
-from laar.context.formats import MAX_DOCS, scan
+from laar.context.citations import ids_of, numbered
+from laar.context.formats import MAX_DOCS, held, scan
 from laar.context.formats.jsonspans import Literal, Path
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo, Remembered
@@ -57,6 +58,7 @@ class TurnPlan:
     removed_bytes: int = 0
     shapes: list[tuple[str, int]] = field(default_factory=list)
     deduplicated: bool | None = None  # None: nothing is repeated
+    numbers: dict[str, str] = field(default_factory=dict)  # the client's, by id
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +77,7 @@ class Turn:
         route: name of the route, for the guard.
         now: seconds, monotonic.
         check: called between steps; raises to stop.
+        restores: the answer will pass, and numbers can be put back for ids.
     """
 
     settings: ContextSettings
@@ -88,6 +91,7 @@ class Turn:
     route: str
     now: float
     check: Callable[[], None]
+    restores: bool = False
     _plan: TurnPlan = field(init=False, default_factory=TurnPlan)
     _texts: Sequence[Text] = field(init=False, default=())
     _control: bool = field(init=False, default=False)
@@ -125,6 +129,8 @@ class Turn:
         raw = text.value.encode()
         memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
         known = self.memo.get(memo_key, self.now)
+        if known is not None and not self.restores and any(one.ids for one in known.changes):
+            known = None
         if not text.fresh and known is not None:
             return self._again(text, known)
         if self._late or not (text.fresh or self._dedups):
@@ -147,8 +153,7 @@ class Turn:
         bare, annotated = rewrite(text.value, known.changes)
         if not verified(text.value, known.changes, bare, self._sent):
             return text.value
-        self._plan.removed_bytes += len(text.value) - len(bare)
-        return annotated if self.settings.annotate else bare
+        return self._made(text, known.changes, bare, annotated)
 
     def _anew(
         self,
@@ -198,17 +203,18 @@ class Turn:
             if seen is not None and text.fresh:
                 self._plan.seen.append(seen)
             if block is not None and self.settings.min_docs <= len(block.items) <= MAX_DOCS:
-                stays = block.labels_stay and not self.settings.relabel
-                blocks = [replace(block, held=Reason.POSITIONAL_LABELS) if stays else block]
+                blocks = [held(block, self.settings)]
+        if self.restores:
+            blocks = [numbered(text.value, block) for block in blocks]
         if not blocks and refused is not None:
             self._note(refused)
         if text.fresh:
             self._plan.shapes += [(block.shape, block.documents) for block in blocks]
             self._plan.documents += sum(block.documents for block in blocks)
-        held = [block.held for block in blocks if block.held is not None]
-        for reason in held:
+        reasons = [block.held for block in blocks if block.held is not None]
+        for reason in reasons:
             self._note(reason)
-        return [] if held else blocks
+        return [] if reasons else blocks
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
         """The text with its changes, checked; None where the check fails."""
@@ -220,7 +226,15 @@ class Turn:
             self._plan.reason = Reason.CHECK_FAILED
             self._plan.orders.clear()
             return None
-        self._plan.removed_bytes += len(text.value) - len(bare)
+        return self._made(text, changes, bare, annotated)
+
+    def _made(self, text: Text, changes: Sequence[Change], bare: str, annotated: str) -> str:
+        """The changed text, counted."""
+        for change in changes:
+            for item, own in zip(change.block.items, change.ids, strict=False):
+                self._plan.numbers[own] = item.label or ""
+        if any(change.repeated for change in changes):
+            self._plan.removed_bytes += len(text.value) - len(bare)
         return annotated if self.settings.annotate else bare
 
     def _remember(
@@ -283,9 +297,20 @@ class Turn:
         elif not self._plan.held_out and may_move:
             found = self.index.align(self.scope, seed, docs.live_keys, self.now)
             if self._is_worth_its_note(block, docs, found):
-                change = Change(block, _whole(live, found.permutation, repeated), repeated)
+                change = self._changed(block, docs, found, repeated) or left
         self._count(change, docs, seed)
         return change
+
+    def _changed(
+        self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
+    ) -> Change | None:
+        """The documents in the order found; None where numbers would have to be ids and cannot."""
+        ids: tuple[str, ...] = ()
+        if block.numbers:
+            ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
+            if repeated or not ids:
+                return None
+        return Change(block, _whole(docs.live, found.permutation, repeated), repeated, ids)
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
         """Whether the documents are worth an order, and differ; notes the reason."""

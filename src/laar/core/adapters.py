@@ -37,7 +37,7 @@ class _Endpoint:
     seen: frozenset[str] = frozenset()
 
     def at_hand(self) -> set[str]:
-        """The adapters used last."""
+        """Return the adapters used last."""
         kept = list(self.last)
         room = int(min(self.most, MAX_KEPT))
         return set(kept[max(0, len(kept) - room) :]) | self.seen
@@ -55,13 +55,13 @@ class Adapters:
         self._endpoints: dict[int, _Endpoint] = {}
 
     def named(self, slot: int, name: str) -> str:
-        """The adapter that a model name means at an endpoint; empty for none."""
+        """Return the adapter that a model name means at an endpoint; empty for none."""
         spec = self._table.spec(slot)
         name = self._table.sent_name(spec, name)
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
-        """Seconds until an adapter is at hand at some endpoints; None where the name is none.
+        """Return seconds until an adapter is at hand at some endpoints; None for no adapter.
 
         Args:
             slots: the endpoints.
@@ -87,7 +87,7 @@ class Adapters:
         return load_s + (answer_s if len(busy) >= known.most else 0.0)
 
     def sent(self, slot: int, name: str) -> None:
-        """A request for an adapter goes to an endpoint."""
+        """Note that a request for an adapter goes to an endpoint."""
         known = self._endpoints.setdefault(slot, _Endpoint())
         known.in_flight[name] += 1
         known.last[name] = None
@@ -96,7 +96,7 @@ class Adapters:
             known.last.popitem(last=False)
 
     def ended(self, slot: int, name: str) -> None:
-        """The request ended, or went elsewhere."""
+        """Note that the request ended, or went elsewhere."""
         known = self._endpoints.get(slot)
         if known is None:
             return
@@ -105,7 +105,7 @@ class Adapters:
             del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], most: float) -> None:
-        """Takes an endpoint's metrics page: the adapters of running requests, and its places.
+        """Take an endpoint's metrics page: the adapters of running requests, and its places.
 
         Args:
             slot: the endpoint.
@@ -117,10 +117,10 @@ class Adapters:
             known.most, known.seen = most, running
 
     def restarted(self, slot: int) -> None:
-        """The endpoint's engine has nothing at hand any more."""
+        """Note that the endpoint's engine has nothing at hand any more."""
         if known := self._endpoints.get(slot):
             known.last.clear()
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         self._endpoints.pop(slot, None)

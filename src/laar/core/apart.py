@@ -22,7 +22,8 @@ ApartRule = Literal["by-cost", "never", "always", "threshold"]
 _APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """The APIs whose requests llm-d's sidecar splits; it passes all others to its own engine."""
 
-NOBODY = -1
+NO_POSITION = -1
+"""In arrays of positions: none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,7 +116,7 @@ class Prefiller:
 
 
 def may_be_apart(request: Request) -> bool:
-    """Whether a sidecar would split the request, and the picker's choice of a prefiller counts.
+    """Return whether a sidecar would split the request by the picker's choice of a prefiller.
 
     An answer that continues a stored one is not: only the engine that stored it has the beginning.
     """
@@ -124,14 +125,14 @@ def may_be_apart(request: Request) -> bool:
 
 
 def kin_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
-    """The kin of some endpoints; those whose kin is not known get the next number."""
+    """Return the kin of some endpoints; those whose kin is not known get the next number."""
     specs = [table.spec(slot) for slot in slots.tolist()]
     kin = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
     return np.array(kin, np.intp)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
-    """Finds for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
+    """Find for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
 
     Args:
         cost: the cost of prefilling at each prefiller.
@@ -140,17 +141,17 @@ def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
     """
     kin, wanted = prefillers.kin, prefillers.kin_of
     if not len(kin):
-        return np.full(len(slots), NOBODY, np.intp)
+        return np.full(len(slots), NO_POSITION, np.intp)
     size = 1 + max(int(kin.max(initial=0)), int(wanted.max(initial=0)))
     order = np.lexsort((cost, kin))
-    begins = np.flatnonzero(np.diff(kin[order], prepend=NOBODY))
-    first, second = np.full(size, NOBODY, np.intp), np.full(size, NOBODY, np.intp)
+    begins = np.flatnonzero(np.diff(kin[order], prepend=NO_POSITION))
+    first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
     first[kin[order[begins]]] = order[begins]
     nexts = begins + 1
     nexts = nexts[nexts < len(order)]
     nexts = nexts[kin[order[nexts]] == kin[order[nexts - 1]]]
     second[kin[order[nexts]]] = order[nexts]
-    best = np.where(wanted < 0, NOBODY, first[wanted])
+    best = np.where(wanted < 0, NO_POSITION, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
     chosen: Slots = np.where(itself, second[wanted], best)
     return chosen

@@ -48,7 +48,7 @@ class Batches:
         self._done_s: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
-        """Follows the table's size."""
+        """Follow the table's size."""
         before = len(self.most_at_once)
         room = np.full(size, math.inf)
         room[:before] = self.most_at_once
@@ -59,7 +59,7 @@ class Batches:
             setattr(self, name, grown)
 
     def look(self, done_s: Floats) -> bool:
-        """Takes in new readings; true when a batch's size changed.
+        """Take in new readings; return whether a batch's size changed.
 
         `done_s` are the seconds of prompts that each endpoint has read so far.
         """
@@ -91,7 +91,7 @@ class Batches:
         return changed or len(past) > 0
 
     def _learn_each(self, fresh: Slots) -> None:
-        """Learns from engines where nothing waits: all requests in flight are in the cache."""
+        """Learn from engines where nothing waits: all requests in flight are in the cache."""
         table = self._table
         sent, room = table.queued_tokens[fresh], table.capacity_tokens[fresh]
         telling = (table.waiting[fresh] == 0.0) & (sent > _TELLING * room)
@@ -102,7 +102,7 @@ class Batches:
                 self.each += _LEARNED * (one - self.each)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left, or its engine restarted."""
+        """Forget a slot: its endpoint left, or its engine restarted."""
         for name in _COUNTED:
             getattr(self, name)[slot] = 0.0
         self.most_at_once[slot] = math.inf

@@ -84,7 +84,7 @@ class Candidates:
         self._version = -1
 
     def of(self, request: Request, subset: frozenset[str] | None, now: float) -> Group:
-        """The candidates for a request's model name, of its pool, within a subset of the endpoints.
+        """Return the candidates for a request's model name, of its pool, within a subset.
 
         Empty names stand for all. Of a virtual name's, those that write texts, or do not, as the
         request asks for, where there are any of them.
@@ -164,7 +164,7 @@ class Candidates:
         return frozenset(models[at] for at in self._table.model_id[slots].tolist())
 
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
-        """The endpoints that may prefill for a group: sound ones, since plain serving remains."""
+        """Return the endpoints that may prefill: sound ones, since plain serving remains."""
         table, health = self._table, self._health
         slots = slots[reachable(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
@@ -194,7 +194,7 @@ class Candidates:
         )
 
     def _ask(self, health: Health, group: Group, now: float) -> None:
-        """Leaves out the endpoints that health has taken out, and notes the health of the rest."""
+        """Leave out the endpoints that health has taken out; note the health of the rest."""
         models = [self._table.models[i] for i in group.model_id.tolist()]
         standing = group.standing = health.standing(group.slots.tolist(), models, now)
         group.health = health.records.version
@@ -208,7 +208,7 @@ class Candidates:
             group.pace, group.typical_s = standing.pace, standing.typical_s
 
     def with_trial(self, group: Group, slot: int, now: float) -> Group:
-        """The group and, as the last candidate, a slot that is out and due for a trial."""
+        """Return the group and, as the last candidate, a slot that is out and due for a trial."""
         assert self._health is not None
         table, own = self._table, np.array([slot], np.intp)
         rtt_s = _settle_unknown(fresh_rtt(table.rtt_s[own], table.rtt_at[own], now))

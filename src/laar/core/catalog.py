@@ -10,7 +10,7 @@ from laar.errors import RequestError
 
 
 def catalog(table: EndpointTable, aliases: Iterable[str], pool: str = "") -> dict[str, Any]:
-    """Every name that a request may ask for, in an order that does not depend on the endpoints'.
+    """Return every name that a request may ask for, in an order independent of the endpoints'.
 
     Args:
         table: the endpoints.
@@ -42,5 +42,5 @@ def _entry(name: str) -> dict[str, Any]:
 
 
 def no_such_model(name: str) -> RequestError:
-    """The refusal of a name that no endpoint is known to have."""
+    """Return the refusal of a name that no endpoint is known to have."""
     return RequestError(404, "unknown-model", f"the model `{name[:200]}` does not exist")

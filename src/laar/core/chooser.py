@@ -18,8 +18,9 @@ from laar.core.adapters import Adapters
 from laar.core.apart import Prefiller, may_be_apart
 from laar.core.attempts import traits
 from laar.core.candidates import Candidates, Group
+from laar.core.cost import next_cost_s
 from laar.core.decision import NEW_MODEL, Decision, DirectorSettings, InFlight
-from laar.core.eligible import Eligible, able_to_take, prefer
+from laar.core.eligible import Eligible, able_to_take, least_tried, prefer
 from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
@@ -29,7 +30,6 @@ from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
 from laar.core.request import Api, Request
-from laar.core.retrying import least_tried, next_cost_s
 from laar.core.stored import StoredAnswers
 from laar.core.views import Views
 from laar.errors import RequestError
@@ -100,7 +100,7 @@ class Chooser:
         self.use(settings, policies)
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Chooses by other settings from now on."""
+        """Choose by other settings from now on."""
         self.settings = self._views.settings = settings
         self._quadratic = settings.quadratic
         self.policies = policies
@@ -108,7 +108,7 @@ class Chooser:
         self._table.use_aliases(settings.aliases)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Takes the weights of the settings' policy from a tuner; None for the policy's own."""
+        """Take the weights of the settings' policy from a tuner; None for the policy's own."""
         self._next_weights = None
         if tuner is None:
             self._weights = None
@@ -116,7 +116,7 @@ class Chooser:
             self._weights = guarded(tuner.weights, "tuner", self._faults)
 
     def decided(self, decision: Decision) -> None:
-        """A choice was put into force: its weights are used, and the next has its own."""
+        """Note that a choice was put into force: its weights are used, and the next has its own."""
         if decision.view is not None and decision.view.weights is not None:
             self._next_weights = None
 
@@ -129,7 +129,7 @@ class Chooser:
         *,
         new_id: Callable[[], str] = str,
     ) -> Decision:
-        """The decision at this moment.
+        """Return the decision at this moment.
 
         Args:
             request: the request to place.
@@ -229,7 +229,7 @@ class Chooser:
         )
 
     def _group(self, request: Request, now: float) -> Group:
-        """The candidates for a request that names an earlier answer: those that may have it."""
+        """Return the candidates of a request; those that may have the earlier answer it names."""
         subset = self._stored.subset(request)
         group = self.candidates.of(request, subset, now)
         self._stored.check(request, subset, len(group.able))
@@ -282,7 +282,7 @@ class Chooser:
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
     ) -> Decision:
-        """Chooses at random: there is nothing to price, and the request is not a model's work."""
+        """Choose at random: there is nothing to price, and the request is not a model's work."""
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
@@ -321,14 +321,14 @@ class Chooser:
     def _trial_due(
         self, request: Request, tried: Sequence[str], standing: Standing, now: float
     ) -> int | None:
-        """The slot that this request is to try; none whose model was wrong on it before."""
+        """Return the slot that this request is to try; none whose model was wrong on it before."""
         if self._health is None or request.shadow:
             return None
         slot = self._health.due(standing, now)
         return None if slot is None or self._table.spec(slot).models[0] in tried else slot
 
     def _is_culprit(self, request: Request, chain: Chain | None, group: Group, now: float) -> bool:
-        """Whether another endpoint would most likely fail the request too, and only this request.
+        """Return whether other endpoints would most likely fail this request, and only this one.
 
         Where all fail, no request is to blame: one of them may be back.
         """
@@ -337,7 +337,7 @@ class Chooser:
         return self._health.is_culprit(traits(request, chain), now)
 
     def _tuned(self, policy: Policy, request: Request, now: float) -> Weights | None:
-        """The tuner's weights for this decision; None for the policy's own.
+        """Return the tuner's weights for this decision; None for the policy's own.
 
         Weights stay the same until a decision has used them: previews, and requests that have to
         wait, leave no hole in a window.
@@ -356,7 +356,7 @@ class Chooser:
         group: Group,
         tried: Sequence[str],
     ) -> bool:
-        """Whether a failure of this attempt should be the last: all tried, or not worth it.
+        """Return whether a failure of this attempt should be the last: all tried, or not worth it.
 
         `fits` are the candidates that the prompt is not too long for; None for all.
         """
@@ -378,7 +378,7 @@ class Chooser:
         return next_cost_s(view.terms, probability, left) > value_s
 
     def _with_window(self, view: View, fits: Mask, group: Group) -> set[str]:
-        """The models that the prompt is not too long for, also at an endpoint that is busy now."""
+        """Return the models that the prompt fits, also at an endpoint that is busy now."""
         table, model_id = self._table, self._table.model_id[view.slots]
         tokens, takes = np.zeros(len(table.models)), np.zeros(len(table.models), np.bool_)
         tokens[model_id] = view.tokens  # by model, whichever its endpoint
@@ -390,7 +390,7 @@ class Chooser:
     def _hedge(
         self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
     ) -> HedgeAdvice | None:
-        """The advice on asking another model beside the chosen one; None if there is no other."""
+        """Return the advice on asking another model beside the chosen one; None without one."""
         after = self._views.after(view, tried)
         if after is None:
             return None
@@ -398,7 +398,7 @@ class Chooser:
         return advice(view, at, probability, None if eligible is None else eligible.may, left)
 
     def _note_faults(self, view: View) -> str:
-        """Counts and reports the parts of the policy that failed; the reason of the decision."""
+        """Report the parts of the policy that failed; return the reason of the decision."""
         reason = ""
         for fault in view.faults:
             self._on_fault(fault)
@@ -458,7 +458,7 @@ class _Ranked(NamedTuple):
 
 
 def _score(policy: Policy, view: View) -> tuple[Mask | None, Floats]:
-    """The candidates that the policy's filters leave, and the scores of all."""
+    """Return the candidates that the policy's filters leave, and the scores of all."""
     kept = policy.keep(view) if policy.filters else None
     try:
         scores = policy.score(view)

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 from annotated_types import Ge, Le
 
-from laar.core.endpoints import Floats
+from laar.core.endpoints import Floats, Mask
 from laar.declaring import Applies
 
 MIN_PROBABILITY = 0.01
@@ -51,7 +51,7 @@ class CostWeights:
     only when no other model is left."""
 
     def tunable(self) -> dict[str, float]:
-        """The weights that the tuner may set, by name."""
+        """Return the weights that the tuner may set, by name."""
         return {name: getattr(self, name) for name in TUNABLE}
 
 
@@ -68,7 +68,7 @@ class TunedWeights:
         self._live = weights
 
     def under(self, tuned: Mapping[str, float] | None) -> CostWeights:
-        """The own ones with the tuner's in them, if there are any; made again when they change."""
+        """Return the own ones with the tuner's in them; made again when they change."""
         if tuned is None:
             return self._own
         if tuned is not self._tuned:
@@ -137,7 +137,7 @@ def until_correct(
     answers: Floats | None,
     strict_retries: bool,
 ) -> tuple[Floats, Floats]:
-    """Seconds of an attempt as seconds until a correct answer, and the penalty in them."""
+    """Return seconds of an attempt as seconds until a correct answer, and the penalty in them."""
     expected = seconds / np.maximum(probability, MIN_PROBABILITY)
     if answers is not None:
         expected = expected / np.maximum(answers, MIN_PROBABILITY)
@@ -151,10 +151,30 @@ def until_correct(
 
 
 def scores_of_costs(cost_s: Floats) -> Floats:
-    """Turns costs (seconds, lower is better) into scores in (0, 1] that keep their ratios.
+    """Turn costs (seconds, lower is better) into scores in (0, 1] that keep their ratios.
 
     The cheapest scores 1; one that costs twice as much scores 0.5. All-zero costs score 1.
     """
     floored = np.maximum(cost_s, 1e-12)
     scores: Floats = np.minimum.reduce(floored) / floored
     return scores
+
+
+def next_cost_s(terms: Terms, probability: Floats, left: Mask) -> float:
+    """Return the expected seconds to a correct answer once this attempt has failed too.
+
+    Attempts in ascending order of L / P(correct | failures) take all but the least expected time to
+    the first correct answer, also where failures are not independent (a test compares every order
+    of five models). So the stop compares this cost with the answer's value: no plan of the whole
+    sequence is needed.
+
+    Args:
+        terms: terms of this attempt's candidates: their latencies stand for those of the next one.
+        probability: P(correct) of each candidate, given that this attempt failed as well.
+        left: candidates whose models are untried then. With none the result is 0: an endpoint to
+            ask is missing just now, which is no reason to stop.
+    """
+    if not left.any():
+        return 0.0
+    chance = np.maximum(probability[left], MIN_PROBABILITY)
+    return float((terms.latency_s[left] / chance).min())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -21,6 +21,9 @@ from laar.core.request import Request
 from laar.declaring import FIXED, Applies
 from laar.health import Attempt
 from laar.prefix import Chain, Receipt
+
+if TYPE_CHECKING:
+    from laar.accuracy.signs import Sign
 
 Retries = Literal["as-scored", "new-model"]
 NEW_MODEL: Retries = "new-model"
@@ -235,6 +238,7 @@ class Completion:
         cached_tokens: prompt tokens the engine found in its cache, where it reports them.
         response_id: id under which the engine keeps the answer (Responses API).
         error: the answer began well and held an error, where it was read.
+        sign: what the answer shows of itself; None where it was not read to its end.
     """
 
     status: int | None
@@ -246,6 +250,7 @@ class Completion:
     cached_tokens: int | None = None
     response_id: str = ""
     error: bool = False
+    sign: Sign | None = None
     ok: bool = field(init=False)
     """Whether the endpoint accepted the request, and sent no error instead of an answer."""
 

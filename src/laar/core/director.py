@@ -29,6 +29,7 @@ from laar.core.decision import (
 )
 from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
+from laar.core.feedback import Feedback
 from laar.core.guards import Faults, Step, guarded, take
 from laar.core.interfaces import (
     Assessor,
@@ -37,7 +38,6 @@ from laar.core.interfaces import (
     View,
     WeightSource,
 )
-from laar.core.lessons import Lessons
 from laar.core.membership import key_of
 from laar.core.policy import Policy
 from laar.core.request import Request
@@ -101,7 +101,7 @@ class Director:
             faults=faults,
             on_fault=on_fault,
         )
-        lessons = self._lessons = Lessons(
+        feedback = self._feedback = Feedback(
             table,
             engines=self.engines,
             assessor=self.assessor,
@@ -115,10 +115,10 @@ class Director:
         """Makes the ids of decisions."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
-        self._on_chosen: list[Step] = [*entering, ("learning", lessons.begin)]
+        self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]
         self._on_counted: list[Step] = []
-        self._on_end: list[Step] = [("learning", lessons.engine_ended)]
-        self._on_released: list[Step] = [("learning", lessons.ended)]
+        self._on_end: list[Step] = [("learning", feedback.engine_ended)]
+        self._on_released: list[Step] = [("learning", feedback.ended)]
         if health is not None:
             self._on_counted.append(("health", attempts.begin))
             self._on_released.insert(0, ("health", attempts.ended))
@@ -136,14 +136,14 @@ class Director:
         table.on_free = self._freed
 
     def use(self, settings: DirectorSettings, policies: Mapping[str, Policy]) -> None:
-        """Applies new settings; decisions already made are settled by their own."""
+        """Apply new settings; decisions already made are settled by their own."""
         self._chooser.use(settings, policies)
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Takes weights from a tuner, and reports outcomes to it; None for neither."""
+        """Take weights from a tuner, and report outcomes to it; None for neither."""
         self.tuner = tuner
         self._chooser.use_tuner(tuner)
-        self._lessons.use_tuner(tuner)
+        self._feedback.use_tuner(tuner)
 
     @property
     def settings(self) -> DirectorSettings:
@@ -177,7 +177,7 @@ class Director:
             self._on_released.append(("watching", settled))
 
     def on_left(self, forget: Callable[[int], None]) -> None:
-        """Calls this as well with the slot of each endpoint that leaves."""
+        """Call this as well with the slot of each endpoint that leaves."""
         self._drops.append(forget)
 
     def _freed(self, slot: int) -> None:
@@ -193,7 +193,7 @@ class Director:
         room: Fits | None = None,
         priority: Priority | None = None,
     ) -> Decision:
-        """Chooses an endpoint, and reserves it. Arguments and errors are those of `choose`."""
+        """Choose an endpoint, and reserve it. Arguments and errors are those of `choose`."""
         decision = self._chooser.choose(request, now, room, priority, new_id=self.new_id)
         if self.tuner is not None:
             self._chooser.decided(decision)
@@ -207,12 +207,12 @@ class Director:
         take(self._on_counted, self.degraded, decision)
         return decision
 
-    def preview(self, request: Request, now: float, room: Fits | None = None) -> Decision:
-        """The decision as it would fall now, without an id; nothing is reserved or noted."""
-        return self._chooser.choose(request, now, room)
+    def preview(self, request: Request, now: float) -> Decision:
+        """Return the decision as it would fall now, without an id; nothing is reserved or noted."""
+        return self._chooser.choose(request, now)
 
     def prefill_weight(self, view: View) -> Floats:
-        """The weight of prefilling at each candidate, in tokens of a short prompt."""
+        """Return the weight of prefilling at each candidate, in tokens of a short prompt."""
         quadratic = self.settings.quadratic
         done = view.cached_tokens
         weight: Floats = view.tokens * (1.0 + view.tokens / quadratic)
@@ -222,7 +222,7 @@ class Director:
     # -- in flight -----------------------------------------------------------------------------
 
     def replied(self, decision: Decision, reply: Reply, now: float, *, read: bool = False) -> None:
-        """The endpoint's status came, or an error later; `read` if its body is seen."""
+        """Note the endpoint's status, or a later error; `read` if its body is seen."""
         if self.health is None:
             return
         try:
@@ -231,7 +231,7 @@ class Director:
             self.degraded["health"] += 1
 
     def attempted(self, decision: Decision, failed: tuple[str, ...], now: float | None) -> None:
-        """Notes that Envoy tried these endpoints, in this order, before the one that answers."""
+        """Note that Envoy tried these endpoints, in this order, before the one that answers."""
         flight = decision.flight
         if flight.settled or decision.request.shadow:
             return
@@ -240,7 +240,7 @@ class Director:
             self._attempts.passed_over(decision, failed, now)
 
     def served_by(self, decision: Decision, address: str, now: float | None = None) -> None:
-        """Moves the reservation to the endpoint that serves, if it isn't the one picked.
+        """Move the reservation to the endpoint that serves, if it isn't the one picked.
 
         Envoy may have retried, or, in shadow, chosen for itself: then the model is another too.
         Without a report of the attempts (`attempted`), those named before it have failed. `now` is
@@ -269,7 +269,7 @@ class Director:
         flight.address = address
         flight.receipt = None
         take(self._entering, self.degraded, decision)
-        self._lessons.begin_again(decision, decision.now if now is None else now)
+        self._feedback.begin_again(decision, decision.now if now is None else now)
         self.table.reserve(
             slot, decision.weight, decision.uncached_tokens, answering=flight.answering
         )
@@ -292,16 +292,16 @@ class Director:
             self._end_prefill(decision, now, ok=ok)
             self.table.release_prefill(flight.slot, decision.uncached_tokens)
             if ok and now is not None and flight.began is not None:
-                self._lessons.answering(flight.began, now)
+                self._feedback.answering(flight.began, now)
 
     def keeps(self, decision: Decision, response_id: str) -> None:
-        """The endpoint keeps the answer under this id, which a client may name before its end."""
+        """Note the id of an answer that the endpoint keeps; a client may name it before its end."""
         flight = decision.flight
         if flight.served or not decision.request.shadow:
             self.stored.note(response_id, flight.address, decision.request.session)
 
     def settle(self, decision: Decision, end: Completion) -> None:
-        """Ends a request's life; only the first call does anything."""
+        """End a request's life; only the first call does anything."""
         flight = decision.flight
         if flight.settled:
             return
@@ -327,23 +327,23 @@ class Director:
                 flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)
 
     def _begin_prefill(self, decision: Decision, prefiller: Prefiller, now: float) -> None:
-        """Counts the prompt where it is read, if that is elsewhere."""
+        """Count the prompt where it is read, if that is elsewhere."""
         held = decision.flight.prefilling = Prefilling()
         if decision.chain is not None and self._insert is not None:
             held.receipt = self._insert(prefiller.slot, decision.chain, now)
-        self._lessons.begin_prefill(decision, now)
+        self._feedback.begin_prefill(decision, now)
         self.table.visit(prefiller.slot, decision.weight, prefiller.uncached_tokens)
         self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Takes the prompt out of the counts where it is read: it is, or never will be."""
+        """Take the prompt out of the counts where it is read: it is, or never will be."""
         held, prefiller = decision.flight.prefilling, decision.prefiller
         if held is None or prefiller is None or held.done:
             return
         held.done = True
         if ok and now is not None:
             if held.began is not None:
-                self._lessons.answering(held.began, now)
+                self._feedback.answering(held.began, now)
             self._attempts.prefilled(decision, now)
         self.table.leave(prefiller.slot, decision.weight, prefiller.uncached_tokens)
 
@@ -357,7 +357,7 @@ class Director:
 
 
 def _move_to_model(flight: InFlight, model: str) -> None:
-    """Notes which model answers: retries and outcomes are about it, not about the chosen one."""
+    """Note which model answers: retries and outcomes are about it, not about the chosen one."""
     if model == flight.model:
         return
     earlier = flight.tried[:-1]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from laar.core.endpoints import Mask
+from laar.core.endpoints import Floats, Mask
 from laar.core.interfaces import Fits, NoRoomError, View
 
 Cause = Literal["window", "room", "tried", "policy"]
@@ -37,16 +37,16 @@ class Eligible:
         return tuple(mask for _, mask in self.kept)
 
     def keeps(self, cause: Cause) -> Mask | None:
-        """The candidates that a cause leaves; None where it takes out none."""
+        """Return the candidates that a cause leaves; None where it takes out none."""
         return next((mask for name, mask in self.kept if name == cause), None)
 
     def cause(self, at: int) -> Cause | None:
-        """The cause that took out the candidate at a position; None for one that is left."""
+        """Return the cause that took out the candidate at a position; None for one that is left."""
         return next((cause for cause, mask in self.kept if not mask[at]), None)
 
 
 def able_to_take(view: View, room: Fits | None) -> Eligible:
-    """The candidates where the prompt fits, and that have room.
+    """Return the candidates where the prompt fits, and that have room.
 
     Raises:
         NoRoomError: no candidate where it fits has room.
@@ -62,7 +62,7 @@ def able_to_take(view: View, room: Fits | None) -> Eligible:
 
 
 def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
-    """Those of the candidates that a mask keeps; `able` unchanged where it keeps none of them."""
+    """Return those of the candidates that a mask keeps; `able` where it keeps none of them."""
     if able is None:
         return None if keep.all() or not keep.any() else Eligible(keep, ((cause, keep),))
     both = able.may & keep
@@ -70,7 +70,7 @@ def prefer(able: Eligible | None, cause: Cause, keep: Mask) -> Eligible | None:
 
 
 def _fits_window(view: View) -> Mask:
-    """The endpoints with room for the prompt, by its estimated length; else the largest.
+    """Return the endpoints with room for the prompt, by its estimated length; else the largest.
 
     None is refused here. The length is an estimate, and the engine may cut the prompt short, or
     take the texts of one body as many prompts: only the engine can tell.
@@ -80,3 +80,9 @@ def _fits_window(view: View) -> Mask:
     if not fits.any():
         fits = windows == windows.max()
     return fits
+
+
+def least_tried(times_tried: Floats, able: Eligible | None) -> Mask:
+    """Return the candidates whose model was tried least, of those that can take the request."""
+    least: Mask = times_tried == (times_tried if able is None else times_tried[able.may]).min()
+    return least

@@ -154,16 +154,16 @@ class EndpointTable:
     # -- membership ----------------------------------------------------------------------------
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Makes `specs` all that `source` knows; where sources overlap, the first wins."""
+        """Make `specs` all that `source` knows; where sources overlap, the first wins."""
         self._members.replace(source, specs)
         self._merge()
 
     def served(self, address: str, served: Served) -> None:
-        """Takes the names that an endpoint itself reports, until it leaves."""
+        """Take the names that an endpoint itself reports, until it leaves."""
         self.served_all({address: served})
 
     def served_all(self, reports: Mapping[str, Served]) -> None:
-        """The same for several endpoints at once; the time is that of the whole fleet, once."""
+        """Do the same for several endpoints at once, in the time of one."""
         news = [
             self._members.served(address, served)
             for address, served in reports.items()
@@ -178,7 +178,7 @@ class EndpointTable:
         self._merge()
 
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
-        """Takes names that stand for others: no endpoint may call an adapter so."""
+        """Take names that stand for others: no endpoint may call an adapter so."""
         self._members.aliases = aliases
         self._merge()
         self._reindex()
@@ -268,7 +268,7 @@ class EndpointTable:
         return len(self.active)
 
     def spec(self, slot: int) -> EndpointSpec:
-        """The endpoint in an active slot."""
+        """Return the endpoint in an active slot."""
         return self.by_slot[slot]
 
     def address(self, slot: int) -> str:
@@ -276,13 +276,13 @@ class EndpointTable:
         return next((a for a, known in self._slot_of.items() if known == slot), "")
 
     def cache_tokens(self) -> float:
-        """The tokens that all caches hold together; unknown ones count as the mean, NaN if all."""
+        """Return the tokens that all caches hold; unknown ones count as the mean, NaN if all."""
         known = self.capacity_tokens[self.active]
         known = known[~np.isnan(known)]
         return float(known.mean()) * len(self.active) if len(known) else math.nan
 
     def specs(self) -> Sequence[EndpointSpec]:
-        """All endpoints, in slot order."""
+        """Return all endpoints, in slot order."""
         return tuple(self.by_slot.values())
 
     def slot(self, key: str) -> int:
@@ -295,11 +295,11 @@ class EndpointTable:
         return self._names.named(item) or ()
 
     def serving(self, name: str) -> Slots | None:
-        """Endpoints that answer to a model name; None when none does."""
+        """Return endpoints that answer to a model name; None when none does."""
         return self._names.serving.get(name)
 
     def weights(self, name: str) -> str:
-        """The group of cached prefixes that a model name shares: names with the same result.
+        """Return the group of cached prefixes that a model name shares: names with the same result.
 
         Empty for the endpoints' own models, whatever they are called; else an adapter's name, or an
         alias's for several of these.
@@ -311,17 +311,17 @@ class EndpointTable:
         return self._names.sent(spec, name)
 
     def in_pool(self, name: str) -> Slots:
-        """Endpoints labelled with a pool."""
+        """Return endpoints labelled with a pool."""
         return self._names.pools.get(name, _NO_SLOTS)
 
     def served_names(self) -> Sequence[str]:
-        """Every model name that some endpoint answers to."""
+        """Return every model name that some endpoint answers to."""
         return list(self._names.serving)
 
     # -- readings ------------------------------------------------------------------------------
 
     def read(self, key: str, reading: Reading, now: float) -> int:
-        """Stores a scrape; returns the slot, or -1 when the endpoint has left meanwhile."""
+        """Store a scrape; return the slot, or -1 when the endpoint has left meanwhile."""
         slot = self.slot(key)
         if slot >= 0:
             self.waiting[slot] = reading.waiting
@@ -333,7 +333,7 @@ class EndpointTable:
         return slot
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Stores a probe's round trip; None for a probe that failed."""
+        """Store a probe's round trip; None for a probe that failed."""
         for slot in self.named(address):
             self.readings += 1
             if rtt_s is None:
@@ -349,7 +349,7 @@ class EndpointTable:
     def reserve(
         self, slot: int, tokens: float, uncached_tokens: float, *, answering: bool = False
     ) -> None:
-        """Counts a request at the moment it is decided, or moved while it is answered."""
+        """Count a request at the moment it is decided, or moved while it is answered."""
         self.in_flight[slot] += 1
         self.queued_tokens[slot] += tokens
         self.queued_uncached_tokens[slot] += uncached_tokens
@@ -359,25 +359,25 @@ class EndpointTable:
             self.on_count(slot, True)
 
     def visit(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Counts a prompt that is read here for an answer from elsewhere."""
+        """Count a prompt that is read here for an answer from elsewhere."""
         self.visiting[slot] += 1
         self.reserve(slot, tokens, uncached_tokens)
 
     def leave(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Takes such a prompt out of the counters."""
+        """Take such a prompt out of the counters."""
         self.visiting[slot] = max(0.0, self.visiting[slot] - 1)
         self.release_prefill(slot, uncached_tokens)
         self.release(slot, tokens, uncached_tokens)
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
-        """Takes a request's prompt out of the work ahead: it has begun to answer."""
+        """Take a request's prompt out of the work ahead: it has begun to answer."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
         if self.on_count is not None:
             self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Takes a complete request out of the counters."""
+        """Take a complete request out of the counters."""
         in_flight = self.in_flight.item(slot) - 1.0
         if in_flight > 0.0:
             self.in_flight[slot] = in_flight
@@ -391,21 +391,21 @@ class EndpointTable:
             self.on_count(slot, False)
 
     def own(self, slots: Slots) -> Floats:
-        """The counts of this picker's own requests at some slots, a row for each of `COUNTED`."""
+        """Return this picker's counts at some slots, a row for each of `COUNTED`."""
         counted: Floats = self.counted.take(slots, axis=1)
         counted -= self.elsewhere.take(slots, axis=1)
         counted *= counted[0] >= 0.5  # sums of floats drift
         return np.maximum(counted, 0.0, out=counted)
 
     def own_at(self, slot: int) -> list[float]:
-        """The same as `own`, at one slot."""
+        """Do the same as `own`, at one slot."""
         counted, elsewhere = self.counted[:, slot].tolist(), self.elsewhere[:, slot].tolist()
         if counted[0] - elsewhere[0] < 0.5:
             return [0.0] * len(counted)
         return [max(0.0, all_ - theirs) for all_, theirs in zip(counted, elsewhere, strict=True)]
 
     def count_elsewhere(self, slot: int, load: Sequence[float]) -> None:
-        """Sets the load of all other pickers together at a slot, in the order of `COUNTED`.
+        """Set the load of all other pickers together at a slot, in the order of `COUNTED`.
 
         Also at an endpoint that leaves: its slot is free once nothing is in flight there.
         """
@@ -421,5 +421,5 @@ class EndpointTable:
                 self._free_if_idle(address, slot)
 
     def slot_counted(self, key: str) -> int:
-        """The same as `slot`, also for an endpoint that leaves with requests in flight there."""
+        """Do the same as `slot`, also for an endpoint that leaves with requests in flight."""
         return self._slot_of.get(key, -1)

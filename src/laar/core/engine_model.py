@@ -138,7 +138,7 @@ class EngineModel:
         self._expect_answers(base_s, timed=timed)
 
     def rebase(self, base_s: float, timed: bool) -> None:
-        """Replaces what was expected before any sample, by the arguments of a new model."""
+        """Replace what was expected before any sample, by the arguments of a new model."""
         self.base = base_s, timed
         prior = _first_prior(base_s, timed, self.speed)
         self.first.expect(prior, _first_doubt(self.speed))
@@ -148,14 +148,14 @@ class EngineModel:
             self._expect_answers(base_s, timed=timed)
 
     def measured(self, speed: SpeedPrior) -> None:
-        """Replaces what is known of first tokens; what was learned of them stays true."""
+        """Replace what is known of first tokens; what was learned of them stays true."""
         self._restate(speed.seconds_per_token / self.speed.seconds_per_token)
         self.speed = speed
         if self.base is not None:
             self.rebase(*self.base)
 
     def _restate(self, factor: float) -> None:
-        """All features but the first are in seconds by c(m), which changes by this factor."""
+        """Restate all features but the first: seconds by c(m), which changed by this factor."""
         if factor != 1.0:
             self.first.restate((1.0, *[factor] * (len(self.first.now) - 1)))
 
@@ -191,18 +191,18 @@ class EngineModel:
         return Seen(unit * first.now[1], unit * first.error(1), first.seen)
 
     def work_s(self, plain_s: float, context_tokens: float) -> float:
-        """Seconds of a prompt by c(m), more where its context is long."""
+        """Return seconds of a prompt by c(m), more where its context is long."""
         now = self.first.now  # the line's own numbers: this is asked three times a request
         return plain_s * (1.0 + now[4] / (now[1] * CONTEXT_TOKENS) * context_tokens)
 
     def alike(self, seconds: float, tokens: int) -> float:
-        """The seconds of an answer as if it were of the mean length."""
+        """Return the seconds of an answer as if it were of the mean length."""
         tokens = min(tokens, _MOST_TOKENS)
         self._tokens += (tokens - self._tokens) * (0.05 if self._tokens else 1.0)
         return seconds * self._tokens / tokens
 
     def answered(self, seconds: float, others: float, weight: float) -> tuple[bool, float]:
-        """Learns from an answer; returns whether the constants changed, and the ratio to the guess.
+        """Learn from an answer; return whether the constants changed, and the ratio to the guess.
 
         Args:
             seconds: time of the answer, as at an endpoint of the usual pace.
@@ -222,7 +222,7 @@ class EngineModel:
         return changed, (took + 0.01) / (guess + 0.01)
 
     def state(self) -> dict[str, object]:
-        """The learned state, as plain values."""
+        """Return the learned state, as plain values."""
         scalars = [self.unit_s, self._answers, self._tokens]
         return {
             "first": self.first.state(),
@@ -232,7 +232,7 @@ class EngineModel:
         }
 
     def restore(self, state: object) -> None:
-        """Restores a result of `state`; invalid parts are skipped."""
+        """Restore a result of `state`; invalid parts are skipped."""
         if not isinstance(state, dict):
             return
         scalars = state.get("answers")
@@ -263,5 +263,5 @@ def _first_doubt(speed: SpeedPrior) -> tuple[float, ...]:
 def priors(
     base_s: float, timed: bool = False, speed: SpeedPrior = _UNMEASURED
 ) -> tuple[float, ...]:
-    """The constants of a model that nothing was learned of; the arguments are `EngineModel`'s."""
+    """Return the constants of a model without samples; the arguments are `EngineModel`'s."""
     return EngineModel(base_s, timed=timed, speed=speed).constants()

@@ -113,7 +113,7 @@ class Engines:
     # -- asked at a decision -------------------------------------------------------------------
 
     def constants(self, slots: Slots, base_s: Floats, *, timed: bool = False) -> EndpointConstants:
-        """The constants of some endpoints; the rest is as in `began`, an array over them."""
+        """Return the constants of some endpoints; the rest is as in `began`, an array over them."""
         table = self._table
         if self.batches.look(self.traffic.done_s):
             self.kept = None
@@ -150,14 +150,14 @@ class Engines:
         return made
 
     def reads(self, slots: Slots) -> Floats:
-        """The real seconds that some endpoints read for one second by c(m)."""
+        """Return the real seconds that some endpoints read for one second by c(m)."""
         known = [self._models.get(name) for name in self._table.models]
         by_model = np.array([1.0 if model is None else model.read for model in known])
         paced: Floats = self._paces.first[slots] * by_model[self._table.model_id[slots]]
         return paced
 
     def reassess(self, speed: Callable[[str], SpeedPrior] | None = None) -> None:
-        """The assessor has other values from now on; `speed` gives what it knows of a model's.
+        """Use other values of the assessor from now on; `speed` gives what it knows of a model's.
 
         What was learned stays true, in units of the new c(m): the next decision counts by both.
         """
@@ -190,7 +190,7 @@ class Engines:
         reads: bool = True,
         visits: bool = False,
     ) -> Began:
-        """Takes a request that is sent. Call it before the table counts the request.
+        """Take a request that is sent. Call it before the table counts the request.
 
         Args:
             slot: the endpoint.
@@ -237,7 +237,7 @@ class Engines:
         return one
 
     def answering(self, one: Began, now: float) -> None:
-        """The first byte of an answer was seen: its prompt is read."""
+        """Note the first byte of an answer: its prompt is read."""
         slot, traffic = one.slot, self.traffic
         now = traffic.advance(slot, now)
         self._is_read(one, now)
@@ -245,7 +245,7 @@ class Engines:
         one.flight_s, one.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
     def gone(self, one: Began, now: float) -> None:
-        """Drops a request that ended, or moved, without a sample; call it before the table's."""
+        """Drop a request that ended, or moved, without a sample; call it before the table's."""
         self._is_read(one, self.traffic.advance(one.slot, now))
 
     def ended(
@@ -258,7 +258,7 @@ class Engines:
         answer_tokens: int | None,
         plain_s: float | None = None,
     ) -> None:
-        """Learns from a request that ended well. Call it before the table takes the request out.
+        """Learn from a request that ended well. Call it before the table takes the request out.
 
         Args:
             one: the record that `began` returned.
@@ -290,7 +290,7 @@ class Engines:
         self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
 
     def prefilled(self, one: Began, took_s: float) -> None:
-        """Learns from a prompt that was prefilled for another endpoint, once that ended well.
+        """Learn from a prompt that was prefilled for another endpoint, once that ended well.
 
         Args:
             one: the record that `began` returned.
@@ -308,13 +308,13 @@ class Engines:
         self._learn_first(slot, model, sample)
 
     def restarted(self, slot: int) -> None:
-        """A slot's engine was seen to have restarted: it may run fewer requests at once."""
+        """Note that a slot's engine has restarted: it may run fewer requests at once."""
         if slot < self._size:
             self.batches.drop(slot)
             self.kept = None
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         if slot < self._size:
             self.traffic.drop(slot)
             self._paces.drop(slot)
@@ -323,11 +323,11 @@ class Engines:
     # -- several pickers -----------------------------------------------------------------------
 
     def shared(self, slots: Slots) -> Floats:
-        """The counters of some slots for other pickers; see `Traffic.shared`."""
+        """Return the counters of some slots for other pickers; see `Traffic.shared`."""
         return self.traffic.shared(slots)
 
     def shared_at(self, slot: int) -> list[float]:
-        """The same as `shared`, of one slot."""
+        """Do the same as `shared`, of one slot."""
         return self.traffic.shared_at(slot)
 
     def elsewhere(
@@ -342,7 +342,7 @@ class Engines:
         hidden_s: float = 0.0,
         read_s: float = 0.0,
     ) -> None:
-        """Takes the traffic of other pickers to a slot. Call it before the table counts it.
+        """Take the traffic of other pickers to a slot. Call it before the table counts it.
 
         Args:
             slot: the endpoint.
@@ -370,7 +370,7 @@ class Engines:
         )
 
     def heard(self, slot: int, sample: Sample) -> None:
-        """Learns from an answer that another picker saw."""
+        """Learn from an answer that another picker saw."""
         model = self._model(self._name(slot))
         if sample.first:
             self._learn_first(slot, model, sample)
@@ -378,7 +378,7 @@ class Engines:
             self._learn_answer(slot, model, sample)
 
     def state(self) -> dict[str, object]:
-        """The learned state of models and, by address, of endpoints' paces; as plain values."""
+        """Return the state of models and, by address, of endpoints' paces; as plain values."""
         paces: dict[str, list[float]] = {}
         for slot in self._table.active.tolist():
             pace = self._paces.state(slot) if slot < self._size else None
@@ -387,7 +387,7 @@ class Engines:
         return {"models": {n: m.state() for n, m in self._models.items()}, "paces": paces}
 
     def restore(self, state: object) -> None:
-        """Restores a result of `state`, for models that have no samples yet."""
+        """Restore a result of `state`, for models that have no samples yet."""
         if not isinstance(state, dict):
             return
         models, paces = state.get("models"), state.get("paces")
@@ -459,7 +459,7 @@ class Engines:
             self.traffic.read(one.slot, now, one.work_s, pace, shown=one.shown)
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
-        """An endpoint's seconds to read one second by c(m); `model` is None for a new one."""
+        """Return an endpoint's seconds for one second by c(m); `model` is None for a new one."""
         read = 1.0 if model is None else model.first.now[1]
         return max(read * self._paces.first.item(slot), 1e-3)
 
@@ -476,7 +476,7 @@ class Engines:
         return self._table.models[at] if at >= 0 else ""
 
     def _model(self, name: str, base_s: float | None = None, *, timed: bool = False) -> EngineModel:
-        """A model's constants; without a base where another picker's lesson comes first."""
+        """Return a model's constants; without a base where another picker's lesson comes first."""
         model = self._models.get(name)
         if model is None:
             if len(self._models) >= MAX_MODELS:
@@ -490,7 +490,7 @@ class Engines:
 
 
 def _features(model: EngineModel, plain_s: float, one: Began) -> tuple[float, ...]:
-    """Features of the line for the time to first token."""
+    """Return the features of the line for the time to first token."""
     slowed_s = model.work_s(plain_s, one.context_tokens) * one.others
     bent_s = plain_s * one.context_tokens / CONTEXT_TOKENS
     return 1.0, plain_s, slowed_s, one.ahead_s, bent_s

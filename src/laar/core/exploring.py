@@ -28,7 +28,7 @@ SLOWER = 2.0
 
 
 def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
-    """The candidate that this request is to explore; None for nearly all requests.
+    """Return the candidate that this request is to explore; None for nearly all requests.
 
     Args:
         view: priced.
@@ -57,6 +57,6 @@ def to_explore(view: View, may: Mask | None, scores: Floats) -> int | None:
 
 
 def _best_of(mask: Mask, scores: Floats) -> int:
-    """The position with the best score among those that a mask keeps, at least one."""
+    """Return the position with the best score among those that a mask keeps, at least one."""
     kept = mask.nonzero()[0]
     return int(kept[scores[kept].argmax()])

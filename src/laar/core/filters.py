@@ -40,24 +40,24 @@ class FilterSettings:
 
 
 def unless_none(slots: Slots, keep: Mask) -> Slots:
-    """The candidates that a mask keeps; all of them where it keeps none."""
+    """Return the candidates that a mask keeps; all of them where it keeps none."""
     return slots[keep] if keep.any() else slots
 
 
 def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask:
-    """The candidates that a subset hint names, by ``ip:port`` or by ``ip`` alone."""
+    """Return the candidates that a subset hint names, by ``ip:port`` or by ``ip`` alone."""
     named = {slot for item in subset for slot in table.named(item)}
     return np.isin(slots, np.fromiter(named, np.intp, len(named)))
 
 
 def reachable(table: EndpointTable, slots: Slots) -> Mask:
-    """The candidates that the collectors can reach."""
+    """Return the candidates that the collectors can reach."""
     keep: Mask = table.failures[slots] < MAX_FAILURES
     return keep
 
 
 def unsaturated(table: EndpointTable, slots: Slots, settings: FilterSettings, now: float) -> Mask:
-    """The candidates without a fresh reading over a threshold."""
+    """Return the candidates without a fresh reading over a threshold."""
     # NaN compares false: unknown and never read are not saturated, and not idle either.
     fresh = now - table.read_at[slots] <= STALE_S
     over = (table.waiting[slots] > settings.max_waiting) | (table.kv_usage[slots] > MAX_KV_USAGE)

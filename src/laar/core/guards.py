@@ -45,7 +45,7 @@ def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
 
 
 def guarded(call: Callable[P, T], part: Part, faults: Faults) -> Callable[P, T | None]:
-    """The call, which returns None and counts a fault where it would raise."""
+    """Wrap a call: it returns None and counts a fault where it would raise."""
 
     def attempt(*args: P.args, **kwargs: P.kwargs) -> T | None:
         try:

@@ -35,7 +35,7 @@ class HedgeAdvice(NamedTuple):
 def advice(
     view: View, position: int, probability: Floats, may: Mask | None, left: Mask
 ) -> HedgeAdvice | None:
-    """The advice on a decision; None where nothing is priced or no other model is left.
+    """Return the advice on a decision; None where nothing is priced or no other model is left.
 
     Args:
         view: the view, priced.

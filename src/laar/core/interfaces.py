@@ -113,11 +113,11 @@ class View:
     faults: tuple[Fault, ...] = ()
 
     def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:
-        """Notes that a part of the policy failed, and the decision went on without it."""
+        """Note that a part of the policy failed, and the decision went on without it."""
         self.faults = (*self.faults, Fault(part, extension, error))
 
     def at(self, positions: Slots) -> View:
-        """The view of some of the candidates, in the order of their positions."""
+        """Return the view of some of the candidates, in the order of their positions."""
         some = copy(self)
         some.terms = None
         if self.apart is not None:
@@ -162,11 +162,11 @@ class Assessor(Protocol):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Estimates each model's accuracy and speed on this request, given that `tried` failed."""
+        """Estimate each model's accuracy and speed on this request, given that `tried` failed."""
         ...
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns the length of a prompt from the engine's own count."""
+        """Learn the length of a prompt from the engine's own count."""
         ...
 
 
@@ -187,11 +187,11 @@ class WeightSource(Protocol):
     """Sets a policy's weights while requests flow: `laar.tuning.Tuner` is the one that serves."""
 
     def weights(self, now: float) -> Weights:
-        """The weights for one decision; asked once for each."""
+        """Return the weights for one decision; asked once for each."""
         ...
 
     def observe(self, sample: Observed, now: float) -> None:
-        """The outcome of a decision."""
+        """Take the outcome of a decision."""
         ...
 
 
@@ -199,7 +199,7 @@ class Filter(Protocol):
     """A preference for some of the candidates; scorers judge how good they are."""
 
     def keep(self, view: View) -> Mask:
-        """True for each of `view.slots` that stays; ignored where it would leave none."""
+        """Return true for each of `view.slots` that stays; ignored where it would leave none."""
         ...
 
 
@@ -207,7 +207,7 @@ class Scorer(Protocol):
     """Scores the candidates in [0, 1], higher is better."""
 
     def score(self, view: View) -> Floats:
-        """One score for each of `view.slots`."""
+        """Return one score for each of `view.slots`."""
         ...
 
 
@@ -215,5 +215,5 @@ class Picker(Protocol):
     """Orders the candidates that may take the request, by their scores."""
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
-        """Each position of `view.slots` once: the one that serves, then the fallbacks."""
+        """Return each position of `view.slots` once: the one that serves, then the fallbacks."""
         ...

@@ -49,13 +49,13 @@ class Line:
         self._pending: list[tuple[float, ...]] = []
 
     def guess(self, features: Sequence[float]) -> float:
-        """The value that the coefficients predict for the features."""
+        """Return the value that the coefficients predict for the features."""
         return sum(map(float.__mul__, self.now, features))
 
     def learn(
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
-        """Takes a sample whose error is about `scale`; true when the coefficients changed."""
+        """Take a sample whose error is about `scale`; return whether the coefficients changed."""
         if len(features) != len(self.now):  # another version's
             return False
         if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below
@@ -85,22 +85,22 @@ class Line:
         return True
 
     def error(self, at: int) -> float:
-        """The standard error of a coefficient; from any thread."""
+        """Return the standard error of a coefficient; from any thread."""
         inverse = np.linalg.pinv(self._squares + np.diag(self._prior))
         return math.sqrt(max(float(inverse[at, at]), 0.0))
 
     def expect(self, prior: Sequence[float], doubt: Sequence[float] | None = None) -> None:
-        """Sets another prior; without `doubt`, as much in doubt as the one before."""
+        """Set another prior; without `doubt`, as much in doubt as the one before."""
         if doubt is not None:
             self._prior = [1.0 / d**2 for d in doubt]
         self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
-        """Rescales the line to a unit of values that is larger by this factor."""
+        """Rescale the line to a unit of values that is larger by this factor."""
         self._products = [each / factor for each in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
-        """Restates what was learned: each feature is this many times as large from now on."""
+        """Restate what was learned: each feature is this many times as large from now on."""
         scale = np.array(factors)
         self._squares = self._squares * np.outer(scale, scale)
         self._products = (np.array(self._products) * scale).tolist()
@@ -108,11 +108,11 @@ class Line:
         self._take((np.array(self.now) / scale).tolist())
 
     def state(self) -> list[list[float]]:
-        """The learned state, as numbers: squares row by row, products, coefficients, count."""
+        """Return the learned state: squares row by row, products, coefficients, count."""
         return [*self._squares.tolist(), self._products, self.now, [float(self.seen)]]
 
     def restore(self, state: object) -> bool:
-        """Restores a result of `state`; False, and no change, if it is not of such a line."""
+        """Restore a result of `state`; False, and no change, if it is not of such a line."""
         size = len(self.now)
         if not isinstance(state, list) or len(state) != size + 3:
             return False
@@ -128,6 +128,6 @@ class Line:
         return True
 
     def _take(self, coefficients: Sequence[float]) -> None:
-        """Sets the coefficients, clipped to their bounds."""
+        """Set the coefficients, clipped to their bounds."""
         bounds = zip(self._low, coefficients, self._high, strict=True)
         self.now = [min(max(low, each), high) for low, each, high in bounds]

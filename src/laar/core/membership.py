@@ -185,11 +185,11 @@ class Membership:
         """Names that stand for others: no endpoint may call an adapter so."""
 
     def replace(self, source: str, specs: Iterable[EndpointSpec]) -> None:
-        """Makes `specs` all that `source` knows."""
+        """Make `specs` all that `source` knows."""
         self._sources[source] = {spec.address: spec for spec in specs}
 
     def served(self, address: str, served: Served) -> bool:
-        """Takes the names that an endpoint reports, until it leaves; returns if they are new."""
+        """Take the names that an endpoint reports, until it leaves; return if they are new."""
         is_news = self._served.get(address) != served
         self._served[address] = served
         return is_news
@@ -201,7 +201,7 @@ class Membership:
             self._ranks[address] = ranks
 
     def specs(self) -> dict[str, EndpointSpec]:
-        """All endpoints by key, each with the names it answers to."""
+        """Return all endpoints by key, each with the names it answers to."""
         found: dict[str, EndpointSpec] = {}
         for known in self._sources.values():
             for address, spec in known.items():
@@ -233,7 +233,7 @@ def _in_pools_of(first: EndpointSpec, other: EndpointSpec) -> EndpointSpec:
 
 
 def _as_served(spec: EndpointSpec, served: Served, configured: Mapping[str, str]) -> EndpointSpec:
-    """The endpoint with its adapters, and its model's other names, among its names.
+    """Return the endpoint with its adapters, and its model's other names, among its names.
 
     A name that the configuration gives to another model is not an endpoint's to take.
     """

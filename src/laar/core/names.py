@@ -67,7 +67,7 @@ class Names:
                 self.weights[alias] = group
 
     def sent(self, spec: EndpointSpec, name: str) -> str:
-        """The name that an endpoint is sent where a client asked for `name`.
+        """Return the name that an endpoint is sent where a client asked for `name`.
 
         The same if the endpoint has it, else the first of an alias's names that it has, else its
         model's.
@@ -85,12 +85,12 @@ class Names:
 
 
 def _host_of(address: str) -> str:
-    """The IP of ``ip:port``, without brackets."""
+    """Return the IP of ``ip:port``, without brackets."""
     return address.rpartition(":")[0].strip("[]")
 
 
 def is_among(address: str, items: frozenset[str]) -> bool:
-    """Whether some of `items` name the address, as in `Names.named`."""
+    """Return whether some of `items` name the address, as in `Names.named`."""
     host = _host_of(address)
     return not items.isdisjoint((address, host, f"[{host}]"))
 

@@ -8,7 +8,7 @@ _SEPARATORS = "-.:@_"
 
 
 def goes_by(name: str, known: Iterable[str]) -> bool:
-    """Whether an answer's name for its model is one of the known ones, or a form of it.
+    """Return whether an answer's name for its model is one of the known ones, or a form of it.
 
     Engines answer with the path they loaded it from, or with a date or a version behind it.
     """

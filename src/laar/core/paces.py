@@ -50,7 +50,7 @@ class Paces:
         self._paced_at: Floats = np.empty(0)
 
     def grow(self, size: int) -> None:
-        """Follows the table's size."""
+        """Follow the table's size."""
         before = len(self.first)
         columns, paced_at = np.zeros((len(_COLUMNS), size)), np.zeros(size)
         columns[:, :before], paced_at[:before] = self._columns, self._paced_at
@@ -63,7 +63,7 @@ class Paces:
         self._of_rest = logs, seen, scatter
 
     def learn_first(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
-        """Learns from a first token; true when the paces of its model changed.
+        """Learn from a first token; return whether the paces of its model changed.
 
         Args:
             slot: the endpoint.
@@ -74,23 +74,23 @@ class Paces:
         return self._learn(self._of_first, slot, ratio, weight, as_of)
 
     def learn_rest(self, slot: int, ratio: float, weight: float, as_of: float) -> bool:
-        """The same from an answer after its first token."""
+        """Do the same from an answer after its first token."""
         return self._learn(self._of_rest, slot, ratio, weight, as_of)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         self._columns[:, slot] = 0.0
         self._paced_at[slot] = 0.0
         self.first[slot] = self.rest[slot] = 1.0
 
     def state(self, slot: int) -> list[float] | None:
-        """The learned pace of an endpoint, as plain numbers; None for nothing."""
+        """Return the learned pace of an endpoint, as plain numbers; None for nothing."""
         known: list[float] = self._columns[:, slot].tolist()
         seen = known[_COLUMNS.index("first_seen")] + known[_COLUMNS.index("rest_seen")]
         return known if seen > 0.0 else None
 
     def restore(self, slot: int, known: object) -> None:
-        """Restores a result of `state`, until `work_out`; invalid parts are skipped."""
+        """Restore a result of `state`, until `work_out`; invalid parts are skipped."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
         if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
@@ -101,7 +101,7 @@ class Paces:
         self._paced_at[slot] = math.inf  # as of the first request
 
     def work_out_all(self, as_of: float) -> None:
-        """Works out the paces of all endpoints."""
+        """Work out the paces of all endpoints."""
         for model_id in range(len(self._table.models)):
             self._work_out(np.flatnonzero(self._table.model_id == model_id), as_of)
 
@@ -131,7 +131,7 @@ class Paces:
         return True
 
     def _work_out(self, same: Slots, as_of: float) -> None:
-        """Works out the paces of a model's endpoints."""
+        """Work out the paces of a model's endpoints."""
         most = math.log(MAX_FACTOR)
         known = self._columns.take(same, axis=1)
         if as_of > -math.inf:

@@ -16,7 +16,7 @@ and by llm-d's users)."""
 
 
 def ranking(scores: Floats, masks: Sequence[Mask] = ()) -> Slots:
-    """Positions by mask, then by score: a candidate that an important mask keeps goes first.
+    """Return positions by mask, then by score: a candidate that an important mask keeps goes first.
 
     Args:
         scores: scores of the candidates.
@@ -34,7 +34,7 @@ def pick(
     first: int | None = None,
     near_tie: float = NEAR_TIE,
 ) -> list[int]:
-    """Positions of the candidates, the picked one first, the rest as `ranking` has them.
+    """Return positions of the candidates, the picked one first, the rest as `ranking` has them.
 
     Among the near-ties of the best score the least loaded is picked, and among equals chance
     decides.

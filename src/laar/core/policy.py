@@ -32,7 +32,7 @@ class Policy:
     knows_retries: bool = False
 
     def keep(self, view: View) -> Mask | None:
-        """The candidates that the filters leave; None for all of them."""
+        """Return the candidates that the filters leave; None for all of them."""
         kept: Mask | None = None
         for each in self.filters:
             try:
@@ -46,7 +46,7 @@ class Policy:
         return kept
 
     def score(self, view: View) -> Floats:
-        """A score for each candidate, in 0..1.
+        """Return a score for each candidate, in 0..1.
 
         Of several scorers, one that fails is left out. The exception of a lone one is raised.
         """
@@ -69,7 +69,7 @@ class Policy:
     def order(
         self, scores: Floats, view: View, masks: Sequence[Mask], first: int | None = None
     ) -> list[int]:
-        """Positions of the candidates: the picked one, then the fallbacks.
+        """Return positions of the candidates: the picked one, then the fallbacks.
 
         Args:
             scores: scores of the candidates.
@@ -87,7 +87,7 @@ class Policy:
     def _ordered(
         self, picker: Picker, scores: Floats, view: View, masks: Sequence[Mask]
     ) -> list[int]:
-        """A picker sees the candidates that every mask keeps; the others follow by score."""
+        """Order the candidates that every mask keeps by the picker; the others follow by score."""
         if not masks:
             return list(picker.order(scores, view))
         able = np.flatnonzero(np.logical_and.reduce(masks))

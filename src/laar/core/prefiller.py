@@ -54,7 +54,7 @@ def view_of_prefillers(
 
 
 def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> Prefiller | None:
-    """The endpoint that reads the prompt of the candidate in position `at`, if another."""
+    """Return the endpoint that reads the prompt of the candidate in position `at`, if another."""
     apart = view.apart
     if apart is None or apart.chosen is None or apart.transfer_s is None:
         return None  # there is no choice, or the policy does not price
@@ -82,7 +82,7 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
 
 
 def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:
-    """A prefiller that is out and whose trial is due, if it is of the candidate's kin."""
+    """Return a prefiller that is out and whose trial is due, if it is of the candidate's kin."""
     trials = apart.of.trials
     if not trials.trials or apart.of.kin_of[at] < 0:
         return None

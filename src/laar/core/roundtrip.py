@@ -38,7 +38,7 @@ STALE_AFTER_S = 300.0
 
 
 def smooth_rtt(previous_s: float, sample_s: float) -> float:
-    """The mean after one more probe.
+    """Return the mean after one more probe.
 
     Args:
         previous_s: the mean so far; NaN when there is none, or none that is `fresh_rtt`.
@@ -54,17 +54,13 @@ def smooth_rtt(previous_s: float, sample_s: float) -> float:
 
 
 def fresh_rtt(
-    rtt_s: npt.NDArray[np.float64],
-    measured_s: npt.NDArray[np.float64],
-    now: float,
-    stale_after_s: float = STALE_AFTER_S,
+    rtt_s: npt.NDArray[np.float64], measured_s: npt.NDArray[np.float64], now: float
 ) -> npt.NDArray[np.float64]:
-    """The means that are still fresh, NaN in place of the others.
+    """Return the means that are still fresh, NaN in place of the others.
 
     Args:
         rtt_s: means, shape ``(n,)``.
         measured_s: when each was last updated, on the clock of ``now``; NaN is never fresh.
         now: seconds, monotonic.
-        stale_after_s: age from which a mean is unknown.
     """
-    return np.where(now - measured_s < stale_after_s, rtt_s, UNKNOWN)
+    return np.where(now - measured_s < STALE_AFTER_S, rtt_s, UNKNOWN)

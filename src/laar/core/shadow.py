@@ -48,5 +48,5 @@ class EnforcedShare:
         self.share = share
 
     def __call__(self, key: str) -> bool:
-        """Whether the decision counts on a request of the session (or with the id) `key`."""
+        """Return whether the decision counts on a request of the session (or with the id) `key`."""
         return self.share >= 1.0 or zlib.crc32(key.encode()) < self.share * 2**32

@@ -30,26 +30,26 @@ class StoredAnswers:
         return len(self._kept)
 
     def note(self, response_id: str, address: str, session: str) -> None:
-        """An endpoint gives an answer that it keeps; the same once more is no news."""
+        """Note an answer that an endpoint keeps; the same once more is no news."""
         known = self._kept.get(response_id)
         self.heard(response_id, address, session)
         if self._kept[response_id] != known:
             self.on_note(response_id, address, session)
 
     def heard(self, response_id: str, address: str, session: str) -> None:
-        """The same as `note`, for an answer that another picker saw."""
+        """Do the same as `note`, for an answer that another picker saw."""
         self._kept[response_id] = address, session or response_id
         self._kept.move_to_end(response_id)
         if len(self._kept) > MAX_STORED:
             self._kept.popitem(last=False)
 
     def latest(self, most: int) -> list[tuple[str, str, str]]:
-        """The ids that were named last, oldest first, each with its address and session."""
+        """Return the ids that were named last, oldest first, each with its address and session."""
         ids = list(self._kept)[-most:]
         return [(response_id, *self._kept[response_id]) for response_id in ids]
 
     def subset(self, request: Request) -> frozenset[str] | None:
-        """The endpoint that keeps the answer named by the request; its own subset if unknown.
+        """Return the endpoint that keeps the answer named by the request; else its own subset.
 
         The request's session, where it names none, becomes that of the answer it continues.
 

@@ -82,29 +82,29 @@ class Traffic:
     # -- asked ---------------------------------------------------------------------------------
 
     def arrivals(self, now: float) -> tuple[float, float]:
-        """Requests a second, and seconds of prompts to read (by c(m)) a second."""
+        """Return requests a second, and seconds of prompts to read (by c(m)) a second."""
         fade = math.exp(min(0.0, self.arrived_at - now) / RATE_S)  # also if clocks jump
         return self.rate_of_all * fade, self.load_of_all * fade
 
     def visits(self, slots: Slots, now: float) -> float:
-        """Requests a second that an endpoint of these was sent, or prompts to read, on average."""
+        """Return requests a second to an endpoint of these, or prompts to read, on average."""
         faded = math.exp(min(0.0, self.load_from - now) / RATE_S)
         return float(self.came[slots].sum()) * faded / (RATE_S * max(1, len(slots)))
 
     def shared(self, slots: Slots) -> Floats:
-        """The counters for other pickers: rows are `own_ahead_s`, `sent` and the three after it."""
+        """Return the counters for other pickers: `own_ahead_s`, `sent` and the three after it."""
         shared: Floats = self._shared.take(slots, axis=1)
         return shared
 
     def shared_at(self, slot: int) -> list[float]:
-        """The same as `shared`, of one slot."""
+        """Do the same as `shared`, of one slot."""
         counters: list[float] = self._shared[:, slot].tolist()
         return counters
 
     # -- counted -------------------------------------------------------------------------------
 
     def advance(self, slot: int, now: float) -> float:
-        """Brings counts up to a moment; returns it, or the last one where it is no number."""
+        """Bring counts up to a moment; return it, or the last one where it is no number."""
         if not math.isfinite(now):
             return self.at.item(slot)
         passed_s = now - self.at.item(slot)
@@ -117,7 +117,7 @@ class Traffic:
         return now
 
     def ahead(self, slot: int, now: float, pace: float) -> float:
-        """Seconds of prompts ahead of one that comes now; `pace` is the engine's, by c(m)."""
+        """Return the seconds of prompts ahead of one that comes now; `pace` is the engine's."""
         ahead_s = self.ahead_s.item(slot)
         if not ahead_s:
             self.since[slot] = now
@@ -128,7 +128,7 @@ class Traffic:
     def send(
         self, slot: int, now: float, work_s: float, pace: float, *, shown: bool, counted: bool
     ) -> None:
-        """Counts a prompt that is sent.
+        """Count a prompt that is sent.
 
         Args:
             slot: the endpoint.
@@ -150,7 +150,7 @@ class Traffic:
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
     def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
-        """Takes a prompt out of the work ahead: it is read, or never will be."""
+        """Take a prompt out of the work ahead: it is read, or never will be."""
         self.done_s[slot] += work_s
         self.own_read_s[slot] += work_s
         if shown:
@@ -177,7 +177,7 @@ class Traffic:
         read_s: float,
         pace: float,
     ) -> None:
-        """Counts the traffic of other pickers, as in `Engines.elsewhere`; `pace` as in `send`."""
+        """Count the traffic of other pickers, as in `Engines.elsewhere`; `pace` as in `send`."""
         before = self.ahead_s.item(slot)
         more = ahead_s - self.others_ahead_s.item(slot)
         self.others_ahead_s[slot] = ahead_s
@@ -193,12 +193,12 @@ class Traffic:
             self._arrived(slot, sent, sent_s, now)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         for name in (*_ASKED, *_SHARED, *_OTHER):
             getattr(self, name)[slot] = 0.0
 
     def grow(self, size: int) -> None:
-        """Follows the table's size."""
+        """Follow the table's size."""
         more = ((0, 0), (0, size - self._size))
         self.asked, self._shared, self._other = (
             np.pad(columns, more) for columns in (self.asked, self._shared, self._other)

@@ -73,7 +73,7 @@ class Views:
         weights: Mapping[str, float] | None,
         now: float,
     ) -> tuple[View, Chain | None, str]:
-        """The view for the scorers, the prefix chain, and a reason if the view is degraded."""
+        """Return the view for the scorers, the prefix chain, and why the view is degraded."""
         table, reason = self._table, ""
         slots, model_id = group.slots, group.model_id
         models: Sequence[str] = table.models
@@ -156,7 +156,7 @@ class Views:
     def _judged(
         self, request: Request, slots: Slots, model_id: Slots
     ) -> tuple[Sequence[str], Slots]:
-        """The table's models, and the index of the one whose accuracy each candidate has.
+        """Return the table's models, and the index of the one whose accuracy each candidate has.
 
         Where a virtual name stands for LoRA adapters they are models of their own, behind the
         table's. A name that stands for one adapter leaves no choice by accuracy.
@@ -176,7 +176,7 @@ class Views:
         return list(places), np.array(own, np.intp)
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
-        """Seconds until the adapter that the request names is at hand, of each candidate."""
+        """Return seconds until the adapter that the request names is at hand, of each candidate."""
         of = self._engines.constants(slots, base_s, timed=timed)
         return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
 

@@ -142,28 +142,25 @@ class Asker:
     """Asks endpoints that are out and due, until cancelled.
 
     Args:
-        due: endpoints to ask now; none is returned again before `told` was called for it.
-        told: takes the result.
+        due: endpoints to ask now; none is returned again before `answered` was called for it.
+        answered: takes the result.
         clock: monotonic seconds.
-        timeout_s: timeout of one question.
     """
 
     def __init__(
         self,
         due: Callable[[int], Sequence[EndpointSpec]],
-        told: Callable[[str, Asked], None],
+        answered: Callable[[str, Asked], None],
         *,
         clock: Clock,
-        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._due = due
-        self._told = told
+        self._answered = answered
         self._clock = clock
-        self._timeout_s = timeout_s
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        async with new_session(self._timeout_s) as session, asyncio.TaskGroup() as tasks:
+        async with new_session() as session, asyncio.TaskGroup() as tasks:
             under_way: set[asyncio.Task[None]] = set()
             while True:
                 for spec in self._due(_MAX_UNDER_WAY - len(under_way)):
@@ -173,4 +170,4 @@ class Asker:
                 await asyncio.sleep(until_look_s())
 
     async def _one(self, session: aiohttp.ClientSession, spec: EndpointSpec) -> None:
-        self._told(spec.key, await ask(session, spec, self._clock))
+        self._answered(spec.key, await ask(session, spec, self._clock))

@@ -24,7 +24,7 @@ INTERVAL_S = 5.0
 MAX_PROBES_PER_S = 50.0
 """A probe of a thousand endpoints each 20 s is soon enough; GORGO takes 30 s for any."""
 TIMEOUT_S = 2.0
-"""Six times the round trip to the far side of the earth."""
+"""Of a whole probe, connection included: six times the way to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10
 
 
@@ -36,9 +36,7 @@ class Prober:
         sink: takes round trips and problems.
         clock: monotonic seconds.
         rng: spreads the probes.
-        path: path that is asked for.
         interval_s: seconds between two probes of one endpoint, for all or by endpoint.
-        timeout_s: timeout of a whole probe, connection included.
     """
 
     def __init__(
@@ -48,14 +46,10 @@ class Prober:
         *,
         clock: Clock,
         rng: random.Random,
-        path: str = "/health",
         interval_s: Interval = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._sink = sink
         self._clock = clock
-        self._path = path
-        self._timeout_s = timeout_s
         self._visits = Visits(
             targets,
             self._probe,
@@ -79,13 +73,13 @@ class Prober:
         self._sink.problem(f"probe {address}", GONE)
 
     async def _probe(self, spec: EndpointSpec) -> None:
-        url = spec.url(self._path)
+        url = spec.url("/health")
         source = f"probe {spec.address}"
         rtt_s: float | None = None
         problem: str | None = None
         assert self._pages is not None
         try:
-            async with asyncio.timeout(self._timeout_s), self._pages.get(url, spec) as answer:
+            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec) as answer:
                 if answer.status < 500:
                     rtt_s = answer.after_s
                 else:

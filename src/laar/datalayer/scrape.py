@@ -27,9 +27,9 @@ from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 1.0
 TIMEOUT_S = 2.0
-"""Long enough for a page from another continent, short enough to notice an engine that hangs."""
+"""Of a whole scrape: enough for another continent, short enough to notice an engine that hangs."""
 MAX_PAGE_BYTES = 4 << 20
-"""A page of 64 data-parallel ranks is about 3 MB; nothing honest is larger."""
+"""A page of 64 data-parallel ranks is about 3 MB; longer pages are cut off and reported."""
 
 
 class Scraper:
@@ -41,8 +41,6 @@ class Scraper:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two scrapes of one endpoint, for all or by endpoint.
-        timeout_s: timeout of a whole scrape, connection included.
-        max_page_bytes: longer pages are cut off there and reported.
     """
 
     def __init__(
@@ -53,14 +51,10 @@ class Scraper:
         clock: Clock,
         rng: random.Random,
         interval_s: Interval = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
-        max_page_bytes: int = MAX_PAGE_BYTES,
     ) -> None:
         self._targets = targets
         self._sink = sink
         self._clock = clock
-        self._timeout_s = timeout_s
-        self._max_page_bytes = max_page_bytes
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
         self._visits = Visits(
             self._scraped,
@@ -98,11 +92,11 @@ class Scraper:
         source = f"scrape {spec.address}"
         assert self._pages is not None
         try:
-            async with asyncio.timeout(self._timeout_s), self._pages.get(url, spec) as answer:
+            async with asyncio.timeout(TIMEOUT_S), self._pages.get(url, spec) as answer:
                 if answer.status != 200:
                     self._sink.problem(source, f"{url} answered {answer.status}, not 200")
                     return
-                page = await answer.read(self._max_page_bytes)
+                page = await answer.read(MAX_PAGE_BYTES)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as error:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
             return
@@ -115,8 +109,8 @@ class Scraper:
             key = key_of(spec.address, rank if len(pages) > 1 else None)
             self._sink.reading(key, reading, self._clock())
         problem = None
-        if len(page) > self._max_page_bytes:
-            problem = f"{url} is longer than {self._max_page_bytes} bytes: cut off"
+        if len(page) > MAX_PAGE_BYTES:
+            problem = f"{url} is longer than {MAX_PAGE_BYTES} bytes: cut off"
         elif math.isnan(reading.waiting) and math.isnan(reading.running):
             problem = f"{url} has no {spec.engine} numbers; is the endpoint's `engine` right?"
         self._sink.problem(source, problem)

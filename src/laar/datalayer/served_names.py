@@ -57,7 +57,6 @@ class ServedNames:
         clock: monotonic seconds.
         rng: spreads the visits.
         interval_s: seconds between two looks at one endpoint.
-        timeout_s: timeout of a whole answer, connection included.
     """
 
     def __init__(
@@ -68,10 +67,8 @@ class ServedNames:
         clock: Clock,
         rng: random.Random,
         interval_s: float = INTERVAL_S,
-        timeout_s: float = TIMEOUT_S,
     ) -> None:
         self._targets, self._sink, self._clock = targets, sink, clock
-        self._timeout_s = timeout_s
         self._generates: dict[str, tuple[Mapping[str, str], bool]] = {}
         """And the weights at that time: another engine may start at an address."""
         nameless_s = min(interval_s, NAMELESS_INTERVAL_S)
@@ -159,7 +156,7 @@ class ServedNames:
     async def _get(self, spec: EndpointSpec, path: str) -> tuple[int, bytes]:
         assert self._pages is not None
         found = self._pages.get(spec.url(path), spec)
-        async with asyncio.timeout(self._timeout_s), found as answer:
+        async with asyncio.timeout(TIMEOUT_S), found as answer:
             return answer.status, await answer.read(MAX_LIST_BYTES)
 
 

@@ -65,7 +65,7 @@ class Blame:
             record.add(now, bad=1.0)
 
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
-        """Whether requests with one of these traits fail nearly always, and at several endpoints.
+        """Return whether requests with one of these traits nearly always fail, at any endpoint.
 
         Failures at one alone may be its own: prompts that begin alike go to one endpoint.
         """

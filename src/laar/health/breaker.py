@@ -96,7 +96,7 @@ class Rules:
     rng: random.Random
 
     def jittered(self, seconds: float) -> float:
-        """A wait, lengthened at random."""
+        """Lengthen a wait at random."""
         return seconds * (1.0 + _JITTER * self.rng.random())
 
 
@@ -191,7 +191,7 @@ class Breaker:
             self.is_suspected = self.refused = False
 
     def stands_out(self, now: float) -> bool:
-        """Whether anything sets it apart from an endpoint that never failed."""
+        """Return whether anything sets it apart from an endpoint that never failed."""
         self._recent.fade(now)
         return (
             self.state is not State.CLOSED
@@ -202,7 +202,7 @@ class Breaker:
         )
 
     def limit(self, now: float) -> float:
-        """How many requests it takes at a time, by its last refusals for load; infinite without.
+        """Return how many requests it takes at a time, by its last refusals; else infinity.
 
         It doubles again and again, since refusals are cheap: Envoy asks another endpoint.
         """
@@ -212,7 +212,7 @@ class Breaker:
         return float(int(max(1.0, self._limit) * math.exp2(since_s / _LIMIT_DOUBLES_S)))
 
     def trial_due(self, now: float) -> bool:
-        """Whether the next request should be its trial."""
+        """Return whether the next request should be its trial."""
         return (
             self.state is State.OPEN
             and not self.probing
@@ -221,7 +221,7 @@ class Breaker:
         )
 
     def probe_due(self, now: float) -> bool:
-        """Whether it should be asked before a request is risked."""
+        """Return whether it should be asked before a request is risked."""
         if self.is_suspected:
             return not self.probing and not self.refused and now >= self.suspected_at
         return (

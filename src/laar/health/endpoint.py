@@ -21,6 +21,13 @@ _TRUST_AFTER = 4
 """Answers read and found good until unread ones count again, after an error inside an answer."""
 _CONTESTED_S = 5.0
 _FAULTS = {
+    Kind.STATUS: "answers 502, 503 or 504",
+    Kind.ERROR: "answers 500",
+    Kind.EVENT: "answers end in an error",
+    Kind.DENIED: "denies what its siblings accept (401, 403, 404)",
+    Kind.CUT: "answers are broken off",
+    Kind.HANG: "does not answer in time",
+    Kind.RETRIED: "fails before it answers",
     Kind.EMPTY: "answers are empty",
     Kind.TYPE: "answers are no JSON or events: {}",
     Kind.UNREADABLE: "answers can't be read",
@@ -49,7 +56,7 @@ class Family:
         self.contested_until = float("-inf")
 
     def times_of(self, attempt: Attempt) -> GroupTimes:
-        """The usual times of attempts like this one."""
+        """Return the usual times of attempts like this one."""
         times = self.times.get(attempt.stream)
         if times is None:
             times = self.times[attempt.stream] = GroupTimes()
@@ -112,11 +119,11 @@ class Endpoint:
         )
 
     def others(self) -> Iterator[Endpoint]:
-        """The other endpoints with the same model."""
+        """Yield the other endpoints with the same model."""
         return (other for other in self.family.members.values() if other is not self)
 
     def is_full(self, now: float) -> bool:
-        """Whether it has as many requests in flight as it takes."""
+        """Return whether it has as many requests in flight as it takes."""
         return self.breaker.full_until > now or len(self.attempts) >= self.breaker.limit(now)
 
     @property
@@ -129,7 +136,7 @@ class Endpoint:
     # -- its answers ---------------------------------------------------------------------------
 
     def is_missed(self, now: float) -> bool:
-        """Whether too little was read of it to compare a sibling with."""
+        """Return whether too little was read of it to compare a sibling with."""
         return not (self.useless.is_evidence(now) and self.cut.is_evidence(now))
 
     def read_good(self) -> None:
@@ -151,15 +158,15 @@ class Endpoint:
             self.disputed = 0.0
 
     def is_proved(self, now: float) -> bool:
-        """Whether it has answered a client, or a question of the picker's, a moment ago."""
+        """Return whether it has answered a client, or a question of the picker's, a moment ago."""
         return now - self.proved_at <= PROVED_S
 
     def admits(self, now: float) -> bool:
-        """Whether it accepts requests without a key, as far as is known."""
+        """Return whether it accepts requests without a key, as far as is known."""
         return now - self.admitted_at < _ADMITS_S and self.denied.last_at < self.admitted_at
 
     def admits_still(self, now: float) -> bool:
-        """The same while it denies clients one after the other."""
+        """Do the same while it denies clients one after the other."""
         return now - self.admitted_at < _ADMITS_STILL_S and self.admitted_at >= self.denied.row_at
 
     # -- the progress of its attempts ------------------------------------------------------------
@@ -171,11 +178,11 @@ class Endpoint:
         self.sent_at[stage].append((attempt.at, now - attempt.at))
 
     def last_progress_at(self, waiting_for: Stage) -> float:
-        """The time at which it last brought a request that far, or was at least generating."""
+        """Return when it last brought a request that far, or was at least generating."""
         return max(self.progress_at[min(waiting_for, Stage.ANSWERING) :])
 
     def overtook(self, since: float, waiting_for: Stage, most_s: float) -> int:
-        """How many requests sent after a moment it got as far as that in time, a few at most."""
+        """Count the requests sent after a moment that got as far in time, a few at most."""
         return max(
             sum(at > since and took_s <= most_s for at, took_s in self.sent_at[stage])
             for stage in range(waiting_for, len(Stage))

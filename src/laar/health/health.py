@@ -111,7 +111,7 @@ class Health:
         return attempt
 
     def wants_read(self, attempt: Attempt, now: float) -> bool:
-        """Whether the answer to an attempt should be read; it is taken to be."""
+        """Return whether the answer to an attempt should be read; it is taken to be."""
         endpoint = attempt.endpoint
         if self.reads and (
             endpoint.to_read
@@ -235,7 +235,7 @@ class Health:
         return Kind.RETRIED
 
     def is_culprit(self, traits: Iterable[int], now: float) -> bool:
-        """Whether a request is like others that failed wherever they went."""
+        """Return whether a request is like others that failed wherever they went."""
         return self.records.blame.is_culprit(traits, now)
 
     def passed_over(
@@ -299,15 +299,15 @@ class Health:
     # -- for decisions -------------------------------------------------------------------------
 
     def standing(self, slots: Sequence[int], models: Sequence[str], now: float) -> Standing:
-        """The standing of some candidates, each of which serves the model beside it."""
+        """Return the standing of some candidates, each of which serves the model beside it."""
         return standing_of(self.records, slots, models, now)
 
     def set_apart(self, slots: Sequence[int], now: float) -> Standing:
-        """The same for endpoints that no request depends on: those out stay out."""
+        """Do the same for endpoints that no request depends on: those out stay out."""
         return set_apart(self.records, slots, now)
 
     def due(self, standing: Standing, now: float) -> int | None:
-        """A slot whose trial is due now."""
+        """Return a slot whose trial is due now."""
         for at, slot in standing.trials:
             if at > now:
                 break
@@ -321,11 +321,11 @@ class Health:
     # -- for reports ---------------------------------------------------------------------------
 
     def of(self, slot: int) -> Endpoint | None:
-        """The record of a slot, to be looked at only."""
+        """Return the record of a slot, to be looked at only."""
         return self._endpoints.get(slot)
 
     def state(self, slot: int, now: float) -> str:
-        """The trouble of an endpoint, in a word or two; empty when it has none."""
+        """Return the trouble of an endpoint, in a word or two; empty when it has none."""
         known = self._endpoints.get(slot)
         if known is None or slot not in self.records.outliers or not self.settings.enabled:
             return ""

@@ -93,7 +93,7 @@ _NOT_IMPLEMENTED = 501
 
 
 def judge(reply: Reply) -> Kind | str | None:
-    """A kind of failure, `GOOD`, or None for an answer that shows nothing about its endpoint."""
+    """Return a kind of failure, `GOOD`, or None for an answer that shows nothing."""
     status, text = reply.status, reply.text
     if reply.found is not None:
         return reply.found

@@ -216,7 +216,7 @@ class Outcomes:
     def _weight(
         endpoint: Endpoint, attempt: Attempt | None, kind: Kind
     ) -> tuple[float, int | None]:
-        """The weight of a failure, and how many in a row open, if not as many as usual."""
+        """Return the weight of a failure, and how many in a row open, if not as many as usual."""
         if kind is Kind.RETRIED:
             return RETRIED, None
         if kind is Kind.DENIED:  # those before it have not counted yet
@@ -243,7 +243,7 @@ class Outcomes:
     def _denied_alone(
         self, endpoint: Endpoint, attempt: Attempt | None, reply: Reply | None, now: float
     ) -> bool:
-        """Whether only this endpoint denies, not its siblings; else the client's key may be bad."""
+        """Return whether only this endpoint denies; else the client's key may be bad."""
         breaker = endpoint.breaker
         endpoint.denied.note(now, happened=True)
         if reply is not None and reply.status != 404 and endpoint.admits_still(now):

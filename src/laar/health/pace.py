@@ -34,7 +34,7 @@ MIN_PACE = 1.5
 
 
 def ratio(seconds: float, predicted_s: float) -> float:
-    """The logarithm of the time taken over the time predicted."""
+    """Return the logarithm of the time taken over the time predicted."""
     return math.log((max(0.001, seconds)) / (predicted_s + _GRAIN_S))
 
 
@@ -77,11 +77,11 @@ class GroupTimes:
         """Prompt tokens of the last requests that went well."""
 
     def saw(self, stage: int, seconds: float, predicted_s: float) -> None:
-        """Notes the time it took to reach a stage, counted from 1."""
+        """Note the time it took to reach a stage, counted from 1."""
         self._stages[stage - 1].add(ratio(seconds, predicted_s))
 
     def ended(self, seconds: float, value: float) -> None:
-        """Notes how long a whole answer took, and its `ratio`."""
+        """Note how long a whole answer took, and its `ratio`."""
         self._stages[2].add(value)
         total = self.total_s
         total.add(math.log(max(0.001, seconds)))
@@ -89,7 +89,7 @@ class GroupTimes:
             self.quick_s, self.brief_s = _QUICK * self.typical_s, _BRIEF * self.typical_s
 
     def limit_s(self, stage: int, predicted_s: float) -> float:
-        """The time within which nearly all reach a stage; infinite while that is not known."""
+        """Return the time within which nearly all reach a stage; infinite while unknown."""
         usual = self._stages[stage - 1]
         if usual.n < 3:
             return math.inf
@@ -112,7 +112,7 @@ class GroupTimes:
         return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:
-        """The share of the requests that went well recently which were at least as long."""
+        """Return the share of the requests that went well recently which were at least as long."""
         if not self.sizes:
             return 1.0
         return sum(size >= tokens for size in self.sizes) / len(self.sizes)
@@ -127,7 +127,7 @@ class SlotPace:
         self.at = 0.0
 
     def add(self, value: float, now: float) -> None:
-        """Notes the logarithm of a ratio."""
+        """Note the logarithm of a ratio."""
         if now - self.at > 1.0:  # in steps: it is called for every request
             self.n = self.weight(now)
             self.at = now
@@ -135,11 +135,11 @@ class SlotPace:
         self.mean += (value - self.mean) / self.n
 
     def weight(self, now: float) -> float:
-        """How many times the mean stands for by now."""
+        """Return how many times the mean stands for by now."""
         return self.n * math.exp2(-max(0.0, now - self.at) / _SLOT_HALF_LIFE_S)
 
     def pace(self, siblings: float, spread: float, now: float) -> float:
-        """How many times slower than its siblings it is beyond chance; 1 or more."""
+        """Return how many times slower than its siblings it is beyond chance; 1 or more."""
         n = self.weight(now)
         if n < 1.0:
             return 1.0

@@ -67,7 +67,7 @@ class Questions:
         self._controls.pop(slot, None)
 
     def due(self, now: float, most: int) -> list[int]:
-        """Slots to ask, a few at most; each is returned once until `told` gets its answer."""
+        """Return slots to ask, a few at most; each once until `answered` gets its answer."""
         records = self._records
         found: list[int] = []
         if not records.rules.settings.enabled:
@@ -83,7 +83,7 @@ class Questions:
                 found.append(slot)
         return found
 
-    def told(
+    def answered(
         self,
         slot: int,
         reply: Reply | None,
@@ -164,6 +164,6 @@ def _admitted_elsewhere(endpoint: Endpoint, now: float) -> bool:
 
 
 def _has_got_on(endpoint: Endpoint) -> bool:
-    """Whether a suspect that does not answer is busy: it has got on with something else since."""
+    """Return whether a suspect that does not answer is busy with something else."""
     breaker = endpoint.breaker
     return breaker.is_suspected and max(endpoint.progress_at) > breaker.suspected_at

@@ -102,18 +102,18 @@ class Habit(Recent):
             self.row_at = now
 
     def is_evidence(self, now: float) -> bool:
-        """Whether enough is known to compare with."""
+        """Return whether enough is known to compare with."""
         self.fade(now)
         return self.total >= _EVIDENCE
 
     def is_quiet(self, now: float) -> bool:
-        """Whether it hardly ever happens, as far as is known."""
+        """Return whether it hardly ever happens, as far as is known."""
         self.fade(now)
         return self.bad <= _RARE * self.total and now - self.last_at > _QUIET_S
 
 
 def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
-    """Whether an endpoint nearly always does a thing that some sibling hardly ever does.
+    """Return whether an endpoint nearly always does a thing that some sibling hardly ever does.
 
     One is enough: they have the same clients.
 

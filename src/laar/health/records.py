@@ -49,7 +49,7 @@ class Records:
         self._began_at: float | None = None
 
     def know(self, slot: int, model: str, now: float) -> Endpoint:
-        """The record of a slot; a new one starts slowly where others have been there for long."""
+        """Return the record of a slot; a new one starts slowly beside old ones."""
         known = self.endpoints.get(slot)
         if known is not None and known.model == model:
             return known
@@ -80,7 +80,7 @@ class Records:
         self.version += 1
 
     def judge(self, endpoint: Endpoint, reply: Reply, now: float) -> Kind | str | None:
-        """The verdict on a reply; an answer's name for its model is held against siblings' names.
+        """Return the verdict on a reply; compare its name for the model with siblings' names.
 
         None for an answer that shows nothing about its endpoint.
         """
@@ -102,7 +102,7 @@ class Records:
         self.version += 1
 
     def is_outlier(self, endpoint: Endpoint, now: float) -> bool:
-        """Whether an endpoint that may stand out still does."""
+        """Return whether an endpoint that may stand out still does."""
         if endpoint.speed.weight(now) < 1.0:
             endpoint.pace = 1.0  # nothing was heard for so long that it deserves another look
         breaker = endpoint.breaker

@@ -31,5 +31,5 @@ class HealthSettings:
     start after it, a healed endpoint is back within a minute."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError for a value that cannot work."""
+        """Raise SettingError for a value that cannot work."""
         check(self)

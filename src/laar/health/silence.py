@@ -53,12 +53,12 @@ def find_hang(records: Records, questions: Questions, endpoint: Endpoint, now: f
 
 
 def silent_for_long(attempt: Attempt, now: float) -> bool:
-    """Whether nothing has come for far longer than is usual, while siblings went on."""
+    """Return whether nothing has come for far longer than is usual, while siblings went on."""
     return attempt.overdue or _silent_s(attempt, now, OVERDUE_S) > 0.0
 
 
 def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
-    """Seconds of silence; 0 unless more than `beyond_s` and than usual, while siblings went on."""
+    """Return seconds of silence; 0 unless more than `beyond_s` and than usual."""
     if not attempt.timed:
         return 0.0
     endpoint, is_whole = attempt.endpoint, not attempt.stream  # its head comes with its end
@@ -98,7 +98,7 @@ def compare(records: Records, family: Family, now: float) -> None:
 
 
 def _median_but(means: Sequence[float], place: int) -> float:
-    """The median of sorted means without the one at `place`."""
+    """Return the median of sorted means without the one at `place`."""
     left = len(means) - 1
 
     def at(index: int) -> float:

@@ -60,7 +60,7 @@ class Standing:
 def standing_of(
     records: Records, slots: Sequence[int], models: Sequence[str], now: float
 ) -> Standing:
-    """The standing of some candidates, each of which serves the model beside it."""
+    """Return the standing of some candidates, each of which serves the model beside it."""
     endpoints = [records.know(slot, model, now) for slot, model in zip(slots, models, strict=True)]
     if not records.outliers or not records.rules.settings.enabled:
         return Standing()
@@ -114,7 +114,7 @@ def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
 
 
 def set_apart(records: Records, slots: Sequence[int], now: float) -> Standing:
-    """The same for endpoints that no request depends on: those out stay out."""
+    """Do the same for endpoints that no request depends on: those out stay out."""
     kept, trials, until = np.ones(len(slots), np.bool_), [], now + _LOOK_S
     if not records.rules.settings.enabled:
         return Standing(kept=kept, until=until)

@@ -133,7 +133,7 @@ def check_profile(name: str, profile: Profile) -> None:
 
 
 def parse_policy(text: str) -> tuple[str, dict[str, object]]:
-    """Reads a policy as command lines name it: `name`, or `name:parameter=value,...`.
+    """Read a policy as command lines name it: `name`, or `name:parameter=value,...`.
 
     Raises:
         SettingError: as for `check_parameters`, or a part is not of that form.

@@ -36,7 +36,7 @@ class GuardedFilter:
         self.name = name
 
     def keep(self, view: View) -> Mask:
-        """The filter's mask, as truth values."""
+        """Return the filter's mask, as truth values."""
         _protect(view)
         mask = np.asarray(self._inner.keep(view))
         if mask.dtype != np.bool_ or mask.shape != view.slots.shape:
@@ -53,7 +53,7 @@ class GuardedScorer:
         self._reasons: set[str] = set()
 
     def score(self, view: View) -> Floats:
-        """The scorer's scores, clamped."""
+        """Return the scorer's scores, clamped."""
         _protect(view)
         before = view.reason
         scores = np.asarray(self._inner.score(view), np.float64)
@@ -84,7 +84,7 @@ class GuardedPicker:
         self.name = name
 
     def order(self, scores: Floats, view: View) -> Sequence[int]:
-        """The picker's order, as whole numbers."""
+        """Return the picker's order, as whole numbers."""
         _protect(view)
         order = [int(position) for position in self._inner.order(scores.copy(), view)]
         if sorted(order) != list(range(len(scores))):
@@ -95,7 +95,7 @@ class GuardedPicker:
 
 
 def guarded(policy: Policy, name: str) -> Policy:
-    """The same policy with guards around all its parts; `name` is its name in messages."""
+    """Return the same policy with guards around all its parts; `name` is its name in messages."""
     return replace(
         policy,
         filters=[GuardedFilter(each, name) for each in policy.filters],
@@ -109,7 +109,7 @@ def _unlike(what: str, array: np.ndarray[Any, Any], view: View) -> str:
 
 
 def _protect(view: View) -> None:
-    """Makes the view's arrays read-only: writing to one is a fault of the extension's own.
+    """Make the view's arrays read-only: writing to one is a fault of the extension's own.
 
     Some of them are kept from one decision to the next.
     """

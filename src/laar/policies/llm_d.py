@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar.core.endpoints import Floats, Mask
+from laar.core.endpoints import EndpointTable, Floats, Mask
 from laar.core.interfaces import View
 from laar.core.policy import Policy
 from laar.policies.pickers import ShuffledMaxScore
@@ -32,7 +32,7 @@ class QueueDepth:
     """
 
     def score(self, view: View) -> Floats:
-        """Scores by the last scrape of each engine."""
+        """Score by the last scrape of each engine."""
         return _stretched(view.table.waiting[view.slots])
 
 
@@ -40,7 +40,7 @@ class RunningRequests:
     """`running-requests-size-scorer`: running requests, stretched in the same way."""
 
     def score(self, view: View) -> Floats:
-        """Scores by the last scrape of each engine."""
+        """Score by the last scrape of each engine."""
         return _stretched(view.table.running[view.slots])
 
 
@@ -48,7 +48,7 @@ class KvCacheUtilization:
     """`kv-cache-utilization-scorer`: the free share of the KV cache."""
 
     def score(self, view: View) -> Floats:
-        """Scores by the last scrape of each engine."""
+        """Score by the last scrape of each engine."""
         usage = view.table.kv_usage[view.slots]
         scores: Floats = 1.0 - np.where(np.isnan(usage), 1.0, usage)
         return scores
@@ -65,7 +65,7 @@ class PrefixCacheMatch:
         self._max_match_tokens = max_match_tokens
 
     def score(self, view: View) -> Floats:
-        """Scores by laar's prefix index."""
+        """Score by laar's prefix index."""
         matched = np.minimum(view.cached_tokens, self._max_match_tokens)
         scores: Floats = matched / np.maximum(view.tokens, 1.0)
         return scores
@@ -86,7 +86,7 @@ class ActiveRequests:
         self._most = max_busy_score
 
     def score(self, view: View) -> Floats:
-        """Falls with every request in flight."""
+        """Score lower with every request in flight."""
         busiest = max(float(view.in_flight.max()), 1.0)
         busy = self._most * (busiest - view.in_flight) / busiest
         return np.where(view.in_flight <= self._idle, 1.0, busy)
@@ -103,7 +103,7 @@ class TokenLoad:
         self._threshold = max(threshold_tokens, 1.0)
 
     def score(self, view: View) -> Floats:
-        """Scores by the picker's own count."""
+        """Score by the picker's own count."""
         scores: Floats = 1.0 - np.minimum(1.0, view.queued_tokens / self._threshold)
         return scores
 
@@ -128,7 +128,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """One for the least, zero for the most; unknown values count as one more than the most."""
+    """Return one for the least, zero for the most; unknown values are one more than that."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())
@@ -176,7 +176,7 @@ class StickyUntilSaturated:
         self._exploration = exploration_probability
 
     def keep(self, view: View) -> Mask:
-        """Filters by the rule above."""
+        """Filter by the rule above."""
         sticky: Mask = view.cached_tokens / np.maximum(view.tokens, 1.0) >= self._threshold
         if sticky.any() and not sticky.all() and not self._breaks(view, _ahead(view), sticky):
             return sticky
@@ -194,3 +194,29 @@ def _ahead(view: View) -> Floats:
     """Uncached tokens at each candidate whose prefill is not seen to be over."""
     ahead: Floats = view.table.prefill_tokens[view.slots]
     return ahead
+
+
+class Label:
+    """Keeps the endpoints with a label. llm-d's `label-selector-filter`, for one label.
+
+    Args:
+        label: its key.
+        value: its value; empty for any.
+    """
+
+    def __init__(self, *, label: str, value: str = "") -> None:
+        self._label, self._value = label, value
+        self._has: Mask = np.zeros(0, np.bool_)
+        self._known: tuple[EndpointTable, int] | None = None
+
+    def keep(self, view: View) -> Mask:
+        """Looked up again only when the membership changes."""
+        table = view.table
+        if self._known != (table, table.version):
+            self._has = np.zeros(table.capacity, np.bool_)
+            for slot in table.active.tolist():
+                found = table.spec(slot).labels.get(self._label)
+                self._has[slot] = found is not None and self._value in ("", found)
+            self._known = (table, table.version)
+        kept: Mask = self._has[view.slots]
+        return kept

@@ -9,15 +9,13 @@ from functools import wraps
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Picker, Scorer
 from laar.core.policy import Policy
-from laar.policies.affinity import SessionAffinity
-from laar.policies.chance import Random, RoundRobin
-from laar.policies.filters import Label
 from laar.policies.gorgo import Gorgo
 from laar.policies.laar.outlook import Outlook
 from laar.policies.llm_d import (
     ActiveRequests,
     FewestTokens,
     KvCacheUtilization,
+    Label,
     PrefixCacheMatch,
     QueueDepth,
     RunningRequests,
@@ -25,13 +23,20 @@ from laar.policies.llm_d import (
     TokenLoad,
     llm_d,
 )
-from laar.policies.load import LeastLoaded, LoadAware, PowerOfTwo
 from laar.policies.pickers import MaxScore, RandomOrder, ShuffledMaxScore, WeightedRandom
 from laar.policies.registry import Factory, Kind
+from laar.policies.simple import (
+    LeastLoaded,
+    LoadAware,
+    PowerOfTwo,
+    Random,
+    RoundRobin,
+    SessionAffinity,
+)
 
 
 def own(weights: CostWeights) -> dict[Kind, dict[str, Factory]]:
-    """The factories by kind and name.
+    """Return the factories by kind and name.
 
     Args:
         weights: weights of the cost, unless its parameters set others.
@@ -74,7 +79,7 @@ def _alone(
     picker: Callable[[], Picker] | None = None,
     knows_retries: bool = False,
 ) -> Factory:
-    """A policy of one scorer; its parameters are the scorer's."""
+    """Return a policy of one scorer; its parameters are the scorer's."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

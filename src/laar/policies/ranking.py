@@ -15,13 +15,13 @@ from laar.core.endpoints import Floats
 
 
 def ranks(order: Sequence[int]) -> Floats:
-    """Scores of candidates given best first: 1, 1/2, 1/3 ..., so that no two are near."""
+    """Return scores of candidates given best first: 1, 1/2, 1/3 ..., so that no two are near."""
     scores: Floats = np.empty(len(order))
     scores[np.asarray(order, np.intp)] = 1.0 / np.arange(1, len(order) + 1)
     return scores
 
 
 def least(values: Floats, rng: random.Random) -> list[int]:
-    """Positions by ascending value, equals in random order."""
+    """Return positions by ascending value, equals in random order."""
     draws = [rng.random() for _ in values]
     return sorted(range(len(draws)), key=lambda i: (values[i], draws[i]))

@@ -68,7 +68,7 @@ class Found:
         return f"{self.kind} `{self.name}`{self.origin and f' ({self.origin})'}"
 
     def parameters(self) -> dict[str, Parameter]:
-        """The parameters that the settings may set."""
+        """Return the parameters that the settings may set."""
         try:
             known = signature(self.factory).parameters
         except (TypeError, ValueError):  # written in C
@@ -95,7 +95,7 @@ class Found:
                 raise SettingError(f"{self.title}: give its parameter `{name}`")
 
     def make(self, given: Parameters) -> Any:
-        """A new one.
+        """Make a new one.
 
         Raises:
             SettingError: as `check`, or the factory fails, or makes something else.
@@ -107,7 +107,7 @@ class Found:
             raise SettingError(f"{self.title}: {error}") from None
         except Exception as error:  # another author's code: any fault is one of the settings
             raise SettingError(
-                f"{self.title}: cannot be made: {_told(error)}; check its parameters"
+                f"{self.title}: cannot be made: {_one_line(error)}; check its parameters"
             ) from error
         if not callable(getattr(made, self.kind.method, None)):
             raise SettingError(
@@ -128,12 +128,12 @@ class Registry:
         self._own = own
 
     def names(self, kind: Kind) -> list[str]:
-        """All names of a kind, laar's first; loads nothing."""
+        """Return all names of a kind, laar's first; load nothing."""
         installed = sorted({point.name for point in entry_points(group=kind.group)})
         return list(dict.fromkeys([*self._own.get(kind, ()), *installed]))
 
     def find(self, kind: Kind, name: str) -> Found:
-        """The factory of that name; an installed one is imported.
+        """Return the factory of that name; an installed one is imported.
 
         Raises:
             SettingError: there is none, two packages have one, or it cannot be imported.
@@ -163,7 +163,7 @@ def _load(kind: Kind, point: EntryPoint) -> Found:
     except (Exception, SystemExit) as error:
         raise SettingError(
             f"{kind} `{point.name}`: {origin}, group {point.group}, cannot be loaded: "
-            f"{_told(error)}; install what it needs, or another version of {package}, or take "
+            f"{_one_line(error)}; install what it needs, or another version of {package}, or take "
             f"`{point.name}` out of the settings"
         ) from error
     if not callable(factory):
@@ -178,13 +178,13 @@ def _package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else "an unnamed package"
 
 
-def _told(error: BaseException) -> str:
-    """An error in one line, cut where it is long."""
+def _one_line(error: BaseException) -> str:
+    """Return an error in one line, cut where it is long."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
 
 
 def _fault(value: Any, default: object) -> str:
-    """The advice on a value whose type differs from its default's; empty when the value fits."""
+    """Return the advice on a value of another type than its default; empty if it fits."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if isinstance(default, bool):
         return "" if isinstance(value, bool) else "give true or false"

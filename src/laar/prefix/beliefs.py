@@ -88,15 +88,15 @@ class PrefixWatcher(Protocol):
     """Reports one picker's entries to others; implemented by `laar.sharing.prefixes`."""
 
     def entered(self, slot: int, chain: Chain, receipt: Receipt) -> None:
-        """A prompt was entered here."""
+        """Note that a prompt was entered here."""
         ...
 
     def ended(self, receipt: Receipt, *, ok: bool, share: float | None) -> None:
-        """Its request ended; also called for entries of other pickers."""
+        """Note that its request ended; also called for entries of other pickers."""
         ...
 
     def cleared(self, slot: int) -> bool:
-        """A slot's cache was emptied; False where that is known already."""
+        """Note that a slot's cache was emptied; return False where that is known already."""
         ...
 
 
@@ -179,7 +179,7 @@ class PrefixBeliefs:
         return self._hasher.chain_of(text, salt), text
 
     def match(self, chain: Chain, capacity: int) -> Floats:
-        """The share of the prompt, in 0..1, that each slot below `capacity` holds."""
+        """Return the share of the prompt, in 0..1, that each slot below `capacity` holds."""
         if capacity > self._slots:
             self.make_room(capacity)
         shares = self.index.shares(chain)
@@ -188,17 +188,17 @@ class PrefixBeliefs:
         return shares
 
     def make_room(self, capacity: int) -> None:
-        """Takes slots below `capacity`."""
+        """Make room for slots below `capacity`."""
         if capacity > self._slots:
             self._slots = capacity
             self.index.resize(capacity)
 
     def blocks(self, total_bytes: int) -> int:
-        """Most blocks that a prompt of this length can have."""
+        """Return the largest number of blocks that a prompt of this length can have."""
         return GROWING.blocks(total_bytes)
 
     def rekey(self, key: bytes) -> None:
-        """Hashes by another secret from now on; all entries made by the old one are gone."""
+        """Hash by another secret from now on, and forget all entries made by the old one."""
         self._hasher = PromptHasher(key)
         for slot in range(self._slots):
             self.index.drop(slot)
@@ -206,14 +206,14 @@ class PrefixBeliefs:
         self.evictions = Evictions()
 
     def insert(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """Notes that the slot will hold the prompt."""
+        """Note that the slot will hold the prompt."""
         receipt = self.heard(slot, chain, now)
         if self.watcher is not None:
             self.watcher.entered(slot, chain, receipt)
         return receipt
 
     def heard(self, slot: int, chain: Chain, now: float) -> Receipt:
-        """The same as `insert`, for a decision of another picker."""
+        """Do the same as `insert`, for a decision of another picker."""
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
@@ -235,7 +235,7 @@ class PrefixBeliefs:
         return again
 
     def retract(self, receipt: Receipt) -> None:
-        """Takes an entry back: the request failed."""
+        """Take an entry back: the request failed."""
         self.index.retract(receipt)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=False, share=None)
@@ -261,7 +261,7 @@ class PrefixBeliefs:
             self.watcher.ended(receipt, ok=True, share=share)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot."""
+        """Forget a slot."""
         if self.published is not None:
             self.published.drop(slot)
         self._roots.pop(slot, None)
@@ -270,11 +270,11 @@ class PrefixBeliefs:
             self.index.drop(slot)
 
     def bytes_per_token(self) -> float:
-        """Bytes of prompts in a token, over all slots."""
+        """Return the bytes of prompts in a token, over all slots."""
         return self._density.mean
 
     def clear(self, slot: int, *, late: bool = False) -> None:
-        """Forgets the slot's cached prompts; requests in flight still count.
+        """Forget the slot's cached prompts; requests in flight still count.
 
         `late`: it was empty some time ago. If another picker has reported it meanwhile, the prompts
         since then stay.
@@ -284,14 +284,14 @@ class PrefixBeliefs:
             self.heard_clear(slot)
 
     def heard_clear(self, slot: int) -> None:
-        """The same as `clear`, for an event that another picker saw."""
+        """Do the same as `clear`, for an event that another picker saw."""
         if slot < self._slots:
             self.index.clear(slot)
 
     # -- the engines' own events ---------------------------------------------------------------
 
     def stored(self, slot: int, model: str, event: Stored, *, past: bool = False) -> None:
-        """Blocks entered a slot's cache.
+        """Note that blocks entered a slot's cache.
 
         Where a prompt begins there whose first block is new to the slot, the text index learns
         the engine's name of it, if that can only be the one request in flight. Events of the past
@@ -309,7 +309,7 @@ class PrefixBeliefs:
                 known[event.hashes[0]] = begun.pop()
 
     def removed(self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False) -> None:
-        """Blocks left a slot's cache, or the host's; with a prompt's first one, all of it is gone.
+        """Note that blocks left a slot's cache, or the host's; without its first, a prompt is gone.
 
         Not while there is a copy in the other.
         """
@@ -320,7 +320,7 @@ class PrefixBeliefs:
                 self.index.forget_root(slot, first)
 
     def emptied(self, slot: int, model: str, *, past: bool = False, at_s: float = math.nan) -> None:
-        """A slot's cache is empty since `at_s`; its events are followed from here on.
+        """Note that a slot's cache is empty since `at_s`; follow its events from here on.
 
         In the past it was so before this picker listened: what requests have taught since, or a
         snapshot has brought, stays.
@@ -331,28 +331,28 @@ class PrefixBeliefs:
             self.clear(slot)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> None:
-        """A slot's engine was seen to have restarted, at that time by its clock."""
+        """Note that a slot's engine restarted, at that time by its clock."""
         if self.published is not None and self.published.restarted(slot, started_s):
             return  # what was sent since then stays
         self._roots.pop(slot, None)
         self.clear(slot, late=True)
 
     def lost(self, slot: int) -> None:
-        """Events of a slot were lost. The text index stays: its misses correct it."""
+        """Note that events of a slot were lost. The text index stays: its misses correct it."""
         self.blocks_held.lost(slot)
         self._roots.pop(slot, None)
 
     def oldest_at(self, slot: int) -> float:
-        """The last use, in seconds, of the prompt that a slot's cache would lose first."""
+        """Return the last use, in seconds, of the prompt that a slot's cache would lose first."""
         return float(self.index.oldest_at[slot]) if 0 <= slot < self._slots else -math.inf
 
     def restore_sizes(self, bytes_per_token: float, rooms_bytes: Mapping[int, int]) -> None:
-        """Restores what was known of sizes, by slot, until engines report: prompts fit into it."""
+        """Restore what was known of sizes, by slot, until engines report: prompts fit into it."""
         self._density = Density(bytes_per_token)
         for slot, room_bytes in rooms_bytes.items():
             self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """Takes the engine's report of how many tokens its cache holds."""
+        """Take the engine's report of how many tokens its cache holds."""
         if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
             self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

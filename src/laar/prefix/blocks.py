@@ -52,11 +52,9 @@ class Grid:
     Args:
         tiers: ``(until_bytes, block_bytes)`` in order; each ``until`` a multiple of its block
             counted from the tier's start.
-        partial_tail: whether a last, shorter block is hashed too (llm-router's chunks do).
     """
 
     tiers: tuple[tuple[int, int], ...]
-    partial_tail: bool = False
     ends: list[int] = field(init=False, repr=False, compare=False)
     slices: tuple[slice, ...] = field(init=False, repr=False, compare=False)
 
@@ -69,18 +67,12 @@ class Grid:
         object.__setattr__(self, "slices", tuple(slice(a, b) for a, b in pairwise(ends)))
 
     def blocks(self, total_bytes: int) -> int:
-        """How many blocks a prompt of this many bytes has."""
-        whole = bisect_right(self.ends, total_bytes) - 1
-        partial = self.partial_tail and whole < len(self.slices) and self.ends[whole] < total_bytes
-        return whole + partial
+        """Return the number of blocks in a prompt of this many bytes."""
+        return bisect_right(self.ends, total_bytes) - 1
 
 
 GROWING = Grid(((4 << 10, 64), (32 << 10, 256), (MAX_HASHED_BYTES, 1024)))
 """The product's grid; see the module's docstring for the reasons."""
-
-CHUNKS_32 = Grid(((256 << 10, 32),), partial_tail=True)
-"""llm-router's: 32-byte chunks, the last one short. Only for its policy: it costs up to 15 times
-the hash calls."""
 
 
 @dataclass(slots=True, eq=False)
@@ -106,11 +98,11 @@ class Chain:
         return len(self.hashes)
 
     def bytes_of(self, blocks: int) -> int:
-        """Bytes in the first `blocks` blocks."""
+        """Return the bytes in the first `blocks` blocks."""
         return min(self.grid.ends[blocks], self.total_bytes)
 
     def fraction(self, blocks: int) -> float:
-        """The share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
+        """Return the share of the prompt, in [0, 1], that its first `blocks` blocks cover."""
         return self.bytes_of(blocks) / max(self.total_bytes, 1)
 
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.blocks import GROWING, Chain
 
 HORIZON_S = 60.0
 """How far back requests count, and so how far ahead they are expected: about as long as a popular
@@ -33,22 +33,18 @@ PLACES_BYTES = (256, 512, *(scale << power for power in range(9, 20) for scale i
 
 
 class PrefixDemand:
-    """Counts requests by prefix.
+    """Counts requests by prefix."""
 
-    Args:
-        grid: the grid of the chains that come in.
-    """
-
-    def __init__(self, grid: Grid = GROWING) -> None:
-        self._blocks = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
-        self._ends = np.array([grid.ends[block] for block in self._blocks], np.float64)
+    def __init__(self) -> None:
+        self._blocks = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
+        self._ends = np.array([GROWING.ends[block] for block in self._blocks], np.float64)
         self._seen: dict[int, tuple[float, float]] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
 
     def note(self, chain: Chain, now: float) -> None:
-        """A request with this prompt was sent somewhere."""
+        """Note that a request with this prompt was sent somewhere."""
         seen, hashes, end = self._seen, chain.hashes, len(chain.hashes)
         if not hashes:
             return
@@ -66,7 +62,7 @@ class PrefixDemand:
     def expected(
         self, chain: Chain, now: float
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None:
-        """Places in the prompt, as shares of it, and requests of the horizon that share each.
+        """Return places in the prompt, as shares of it, and the requests that share each.
 
         Deeper than the last place, no request is known to share. None where none shares any of it.
         """

@@ -32,14 +32,14 @@ class Density:
         return _bounded(self._all[0] / self._all[1])
 
     def of(self, slot: int) -> float:
-        """The density of a slot, drawn towards the mean while it has few samples."""
+        """Return the density of a slot, drawn towards the mean while it has few samples."""
         seen = self._slots.get(slot)
         if seen is None:
             return self.mean
         return _bounded((seen[0] + self.mean * _PRIOR_TOKENS) / (seen[1] + _PRIOR_TOKENS))
 
     def learn(self, slot: int, total_bytes: int, tokens: int) -> None:
-        """Learns that a prompt of `total_bytes` bytes had `tokens` tokens; both are positive."""
+        """Learn that a prompt of `total_bytes` bytes had `tokens` tokens; both are positive."""
         for sums in (self._all, self._slots.setdefault(slot, [0.0, 0.0])):
             sums[0] += total_bytes
             sums[1] += tokens
@@ -48,7 +48,7 @@ class Density:
                 sums[1] *= 0.5
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot."""
+        """Forget a slot."""
         self._slots.pop(slot, None)
 
 

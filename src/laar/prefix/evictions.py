@@ -21,7 +21,7 @@ from bisect import bisect_right
 import numpy as np
 import numpy.typing as npt
 
-from laar.prefix.blocks import GROWING, Chain, Grid
+from laar.prefix.blocks import GROWING, Chain
 from laar.prefix.demand import PLACES_BYTES
 
 _AGES_S = tuple(2.0 ** (half / 2.0) for half in range(1, 27))
@@ -44,14 +44,10 @@ _DOUBT_BYTES = 100_000.0  # added to the bytes seen: a few prompts prove nothing
 
 
 class Evictions:
-    """Counts returning text.
+    """Counts returning text."""
 
-    Args:
-        grid: the grid of the chains that it takes.
-    """
-
-    def __init__(self, grid: Grid = GROWING) -> None:
-        self._places = [bisect_right(grid.ends, place) - 1 for place in PLACES_BYTES]
+    def __init__(self) -> None:
+        self._places = [bisect_right(GROWING.ends, place) - 1 for place in PLACES_BYTES]
         # Prompts by their age: when each was used last, and its size.
         self._waiting: list[dict[int, tuple[float, int]]] = [{} for _ in _AGES_S]
         self._age_of: dict[int, int] = {}
@@ -66,7 +62,7 @@ class Evictions:
         return len(self._age_of)
 
     def note(self, chain: Chain, now: float) -> None:
-        """A prompt is sent somewhere."""
+        """Note that a prompt is sent somewhere."""
         known = bisect_right(self._places, len(chain.hashes))
         if not known or not math.isfinite(now):
             return
@@ -89,7 +85,7 @@ class Evictions:
             del oldest[key], self._age_of[key]
 
     def again(self, ages_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """The share, 0 to `MAX_SHARE`, of text that leaves at these ages and is asked for again."""
+        """Return the share, 0 to `MAX_SHARE`, of text of these ages that is requested again."""
         if self._survival is None:
             self._survival = np.cumsum([0.0, *self._stay])
         # The larger and the smaller of two, of which NaN is neither.
@@ -100,7 +96,7 @@ class Evictions:
         return found
 
     def _grow_older(self, now: float) -> None:
-        """Moves text that has not returned to the next class of age."""
+        """Move text that has not returned to the next class of age."""
         self._next_at = math.inf
         for age, (waiting, until_s) in enumerate(zip(self._waiting, _AGES_S, strict=True)):
             while waiting:

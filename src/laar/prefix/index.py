@@ -94,7 +94,7 @@ class _Cache:
     root_blocks: int = 0  # that the engine's first block covers; 0 while that is not known
 
     def root(self, hashes: array[int]) -> int:
-        """The last block that the engine's first one covers: for another, it has another one."""
+        """Return the last block that the engine's first one covers."""
         return hashes[min(max(self.root_blocks, 1), len(hashes)) - 1]
 
 
@@ -187,7 +187,7 @@ class PrefixIndex:
         return found
 
     def shares(self, chain: Chain) -> npt.NDArray[np.float64]:
-        """The share of the prompt, in 0..1, that each slot probably holds."""
+        """Return the share of the prompt, in 0..1, that each slot probably holds."""
         holders, depths = self._segments.walk(chain.hashes)
         ends, total = self._ends, chain.total_bytes
         found = np.zeros(len(self._caches))
@@ -272,12 +272,12 @@ class PrefixIndex:
             self._fit(cache)
 
     def claimed(self, slot: int, chain: Chain) -> float:
-        """The share of the prompt, in 0..1, that requests still open at the slot have in common."""
+        """Return the share of the prompt, in 0..1, that open requests at the slot share."""
         claims = self._caches[slot].claims.values()
         return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
 
     def knows_first_block(self, slot: int) -> bool:
-        """Whether `set_first_block` was called for the slot's engine."""
+        """Return whether `set_first_block` was called for the slot's engine."""
         return self._caches[slot].root_blocks > 0
 
     def set_first_block(self, slot: int, first_bytes: float) -> None:
@@ -288,7 +288,7 @@ class PrefixIndex:
             use.root = _UNKNOWN_ROOT if use.start else cache.root(use.hashes)
 
     def new_roots(self, slot: int) -> set[int]:
-        """Roots of prompts that only requests still open at the slot have used there.
+        """Return the roots of prompts that only requests still open at the slot have used there.
 
         The engine stores a first block for such a root, and reports it. A root that an ended
         request had used before is in its cache.
@@ -327,7 +327,7 @@ class PrefixIndex:
         self._fit(self._caches[slot])
 
     def dump(self, max_blocks: int) -> list[Kept]:
-        """The latest uses of all slots together, the oldest first, `max_blocks` at most.
+        """Return the latest uses of all slots together, the oldest first, `max_blocks` at most.
 
         Claims count as uses that nothing has proven. The arrays are the index's own: do not write.
         """
@@ -346,7 +346,7 @@ class PrefixIndex:
         return kept
 
     def restore(self, uses: Iterable[Kept]) -> int:
-        """Restores a result of `dump` into an empty index; returns how many uses.
+        """Restore a result of `dump` into an empty index; return the number of uses.
 
         Parts that do not fit together are left out: they may come from another version, or a file.
         """
@@ -394,7 +394,7 @@ class PrefixIndex:
         self.oldest_at = np.concatenate([self.oldest_at, np.zeros(len(more))])
 
     def stats(self) -> IndexStats:
-        """Sizes and counters for metrics."""
+        """Return sizes and counters for metrics."""
         return IndexStats(
             size_bytes=self._size_bytes(),
             segments=len(self._segments),
@@ -507,7 +507,7 @@ def _oldest(cache: _Cache) -> _Use:
 
 
 def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
-    """The uses along a prompt, each with the prompt's blocks that are held up to its end."""
+    """Yield the uses along a prompt, each with the prompt's blocks that are held up to its end."""
     held = 0
     while held < len(hashes) and (use := cache.by_head.get(hashes[held])) is not None:
         held += shared_from(use.hashes, hashes, held)

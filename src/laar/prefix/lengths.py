@@ -38,7 +38,7 @@ DIGEST = "\x1d"
 """Begins the digest of a part that is no text, such as an image."""
 FILLER = "\x1f"
 """Makes a digest as long as a text of as many tokens; has no tokens of its own."""
-_MESSAGE, _DIGEST = MESSAGE.encode(), DIGEST.encode()
+_MESSAGE, _DIGEST = ord(MESSAGE), ord(DIGEST)
 
 MAX_KNOWN = 20_000
 """Prompts with their tokens; about 6 MB. The oldest go."""
@@ -90,7 +90,7 @@ _CLASS_OF = bytes(map(_class_of, range(256)))
 
 
 def _features() -> Floats:
-    """Turns counts of pairs of classes into counts of classes and of runs; the rest stays."""
+    """Turn counts of pairs of classes into counts of classes and of runs; the rest stays."""
     pairs = _COUNT * _COUNT
     matrix = np.zeros((2 * _COUNT + 3, pairs + 3))
     for before in range(_COUNT):
@@ -130,7 +130,8 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
     if len(classes) > 1:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
-    found[-3:] = begins, text.count(_MESSAGE), text.count(_DIGEST)
+    signs = np.frombuffer(text, np.uint8)  # bytes.count takes 10 times as long
+    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), np.count_nonzero(signs == _DIGEST)
     return found
 
 
@@ -142,7 +143,7 @@ class _Weights:
         self.of_counts: Floats = self._weights @ _FEATURES
 
     def learn(self, counts: Floats, tokens: float) -> None:
-        """A prompt of these counts has so many tokens."""
+        """Learn that a prompt of these counts has so many tokens."""
         given = _FEATURES @ counts / tokens  # so that all prompts count alike
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)
@@ -243,7 +244,7 @@ class PromptLengths:
             weights.learn(counts, reported - before)
 
     def _nearest(self, chain: Chain) -> Mapping[str, _Known]:
-        """The longest part of a prompt whose tokens are known."""
+        """Return the longest part of a prompt whose tokens are known."""
         hashes, known = chain.hashes, self._known
         for at in range(len(hashes) - 1, max(-1, len(hashes) - 1 - MAX_LOOK), -1):
             found = known.get(hashes[at])

@@ -80,7 +80,7 @@ def template_of(ids: Sequence[TokenIds]) -> Template:
 
 
 def _place(one: TokenIds, other: TokenIds) -> int:
-    """The first token that differs; the number of tokens where none does."""
+    """Return the first token that differs; the number of tokens where none does."""
     common = min(len(one), len(other))
     unlike = np.flatnonzero(one[:common] != other[:common])
     return int(unlike[0]) if len(unlike) else len(one)

@@ -42,7 +42,7 @@ class Segments:
         return len(self._by_first)
 
     def walk(self, hashes: array[int]) -> tuple[list[int], list[int]]:
-        """Sets of slots along the prompt, as bits, and how deep each holds it.
+        """Return sets of slots along the prompt, as bits, and how deep each holds it.
 
         A slot that holds a block holds all before it, so each set is a part of the one before.
         Costs one dictionary look-up and one bisection for each segment on the path.
@@ -96,7 +96,7 @@ class Segments:
             place += size
 
     def sizes(self, hashes: array[int]) -> tuple[int, ...]:
-        """Lengths of the runs that the blocks of a use are in."""
+        """Return the lengths of the runs that the blocks of a use are in."""
         sizes, place = [], 0
         while place < len(hashes):
             size = len(self._by_first[hashes[place]].hashes)
@@ -105,7 +105,7 @@ class Segments:
         return tuple(sizes)
 
     def would_fit(self, bit: int, hashes: array[int], sizes: Sequence[int]) -> bool:
-        """Whether these runs, which a slot does not hold yet, agree with those that are here."""
+        """Return whether these runs, new to a slot, agree with those that are here."""
         place = 0
         for size in sizes:
             segment = self._by_first.get(hashes[place])
@@ -136,7 +136,7 @@ class Segments:
 
 
 def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:
-    """Gives each slot the value of the deepest set that it is in."""
+    """Give each slot the value of the deepest set that it is in."""
     if not sets:
         return
     if sets[0].bit_count() <= _FEW_HOLDERS:
@@ -161,7 +161,7 @@ def shared_blocks(one: array[int], other: array[int]) -> int:
 
 
 def shared_from(part: array[int], hashes: array[int], depth: int) -> int:
-    """Blocks that ``part`` and ``hashes[depth:]`` share, at least 1: their first are equal.
+    """Return the number of blocks that ``part`` and ``hashes[depth:]`` share, at least 1.
 
     Chained hashes that are equal once are equal in all places before, so this may bisect.
     """

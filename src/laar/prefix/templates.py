@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -52,8 +53,8 @@ class Template(NamedTuple):
     def arranged(self, spans: Sequence[str]) -> Sequence[str]:
         """Return a prompt's texts in the order of the template, without what it leaves out."""
         if TOOLS not in spans and not self.system_last:
-            for text in spans:
-                if _THOUGHT in text:
+            for role, text in pairwise(spans):
+                if role == _ASSISTANT and _THOUGHT in text:
                     break
             else:
                 return spans
@@ -103,11 +104,11 @@ class Templates:
     """The templates of all models.
 
     Attributes:
-        told: by model, from an engine or a tokenizer; these are not learned.
+        known: by model, from an engine or a tokenizer; these are not learned.
     """
 
     def __init__(self) -> None:
-        self.told: dict[str, Template] = {}
+        self.known: dict[str, Template] = {}
         self._learned: dict[str, Template] = {}
         self._errors: dict[str, npt.NDArray[np.float64]] = {}
         self._compared = Counter[str]()
@@ -115,17 +116,17 @@ class Templates:
 
     def of(self, name: str, models: Sequence[str]) -> Template:
         """Return the template of a model; for another name, the one that all models share."""
-        known = {self.told.get(m) or self._learned.get(m) for m in self._named(name, models)}
-        return (known.pop() if len(known) == 1 else None) or _POSSIBLE[0]
+        named = {self.known.get(m) or self._learned.get(m) for m in self._named(name, models)}
+        return (named.pop() if len(named) == 1 else None) or _POSSIBLE[0]
 
     def to_learn(self, name: str, models: Sequence[str]) -> Sequence[Template]:
         """Return the arrangements to compare; none where the template is known."""
         named = self._named(name, models)
-        known = all(m in self.told or self._compared[m] >= _ENOUGH for m in named)
+        known = all(m in self.known or self._compared[m] >= _ENOUGH for m in named)
         return () if known else _POSSIBLE
 
     def _named(self, name: str, models: Sequence[str]) -> Sequence[str]:
-        return (name,) if name in self.told or name in models else models
+        return (name,) if name in self.known or name in models else models
 
     def learn(self, model: str, slot: int, chain: Chain, share: float | None) -> None:
         """Compare the share of a prompt that was cached with what each arrangement expects.
@@ -138,7 +139,7 @@ class Templates:
         """
         seen = self._seen
         keys = [[hash((slot, each)) for each in other[::_EVERY]] for other in chain.others]
-        if share is not None and model not in self.told and all(keys):
+        if share is not None and model not in self.known and all(keys):
             held = [next((n for n, k in enumerate(own) if k not in seen), len(own)) for own in keys]
             expected = np.array([chain.fraction(min(n * _EVERY, len(chain))) for n in held])
             if np.ptp(expected) > _DISAGREE:

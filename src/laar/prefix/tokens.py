@@ -92,7 +92,7 @@ class Stored:
 
 
 def root(adapter: str, extra: str) -> int:
-    """The seed of a prompt's first block."""
+    """Return the seed of a prompt's first block."""
     return xxh3_64_intdigest(f"{adapter}\0{extra}".encode("utf-8", "surrogatepass"))
 
 
@@ -118,7 +118,7 @@ class _Text:
     anchors: list[tuple[int, float]]
 
     def tokens_at(self, place_bytes: int) -> float:
-        """Tokens before a place of the text, exact at its anchors."""
+        """Return the tokens before a place of the text, exact at its anchors."""
         after = bisect_right(self.anchors, (place_bytes, math.inf))
         start_bytes, start = self.anchors[after - 1]
         if after == len(self.anchors) or place_bytes <= start_bytes:
@@ -173,7 +173,7 @@ class TokenBlocks:
     # -- events --------------------------------------------------------------------------------
 
     def stored(self, slot: int, model: str, event: Stored) -> None:
-        """Blocks entered a cache; without token ids, or after a parent not seen, they are not."""
+        """Note blocks that entered a cache, if their token ids and their parent are known."""
         held = self._of(slot, model)
         if event.host:
             for name in held.own.keys() & set(event.hashes) - held.host:
@@ -216,7 +216,7 @@ class TokenBlocks:
     def removed(
         self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False
     ) -> list[int | bytes]:
-        """Blocks left a cache, or the host's memory; returns those of which no copy is left."""
+        """Note blocks that left a cache or the host's memory; return those without a copy."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         for name in hashes if held is not None else ():
@@ -236,13 +236,13 @@ class TokenBlocks:
         return gone
 
     def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
-        """A cache is empty since `at_s`, by its engine's clock; all that enters it is seen."""
+        """Note that a cache is empty since `at_s`, by its engine's clock."""
         self.lost(slot)
         before = self._slots.get(slot)
         self._slots[slot] = _Held(model, before.size if before else 0, whole=True, since_s=at_s)
 
     def restarted(self, slot: int, started_s: float = math.nan) -> bool:
-        """An engine was seen to have restarted; returns whether its events have shown that.
+        """Note that an engine restarted; return whether its events have shown that.
 
         They have where the cache was empty since. Both times are by the engine's clock.
         """
@@ -253,7 +253,7 @@ class TokenBlocks:
         return False
 
     def lost(self, slot: int) -> None:
-        """Forgets a cache, since events were lost."""
+        """Forget a cache, since events were lost."""
         held = self._slots.get(slot)
         if held is None:
             return
@@ -262,7 +262,7 @@ class TokenBlocks:
         self._slots[slot] = _Held(held.model, held.size)
 
     def drop(self, slot: int) -> None:
-        """Forgets a slot: its endpoint left."""
+        """Forget a slot: its endpoint left."""
         self.lost(slot)
         self._slots.pop(slot, None)
 
@@ -370,7 +370,7 @@ class TokenBlocks:
     def learn(
         self, model: str, chain: Chain, tokens: int, blocks: Mapping[int, array[int]]
     ) -> None:
-        """The token ids of a prompt are known, as blocks by size; `holds` has checked them."""
+        """Learn the token ids of a prompt, as blocks by size; `holds` has checked them."""
         if not len(chain) or not tokens or not blocks or len(chain) > self._max_texts:
             return
         known = self._known.setdefault(model, {})
@@ -389,7 +389,7 @@ class TokenBlocks:
                     del others[hash_]
 
     def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
-        """Notes the token at which a text leaves the deepest known one."""
+        """Note the token at which a text leaves the deepest known one."""
         size = next((size for size in text.blocks if other and size in other.blocks), 0)
         if other is None or not size:
             return
@@ -409,7 +409,7 @@ class TokenBlocks:
 
     @staticmethod
     def _deepest(known: dict[int, _Text], chain: Chain) -> tuple[int, _Text | None]:
-        """The most leading blocks of a text that are known. A known one's ancestors are known."""
+        """Return the most leading blocks that are known. A known one's ancestors are known."""
         hashes = chain.hashes
         least, beyond = 0, len(hashes) + 1
         while beyond - least > 1:
@@ -428,7 +428,7 @@ class TokenBlocks:
         shares: npt.NDArray[np.float64],
         claimed: Callable[[int], float],
     ) -> None:
-        """Replaces the text index's shares of a prompt by those from events.
+        """Replace the text index's shares of a prompt by those from events.
 
         Args:
             chain: the prompt.
@@ -456,7 +456,7 @@ class TokenBlocks:
                 shares[slot] = min(1.0, of_text)
 
     def holds(self, slot: int, blocks: Mapping[int, array[int]]) -> bool | None:
-        """Whether an endpoint that has just answered a prompt holds its blocks, by their size.
+        """Return whether an endpoint that just answered a prompt holds its blocks, by size.
 
         None where that is not known.
         """
@@ -467,7 +467,7 @@ class TokenBlocks:
         return self._held(slot, own, len(own)) >= _LEAST_AGREEING * len(own)
 
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
-        """How many bytes of a prompt are known as token ids, and by which text.
+        """Return how many bytes of a prompt are known as token ids, and by which text.
 
         A prompt that goes on where a text's last whole block ends is taken to continue all of it.
         """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -18,6 +18,9 @@ from laar.errors import RequestError
 from laar.health import GOOD, Kind, Reply
 from laar.protocol.jsonscan import member_spans
 from laar.protocol.usefulness import Usefulness
+
+if TYPE_CHECKING:
+    from laar.accuracy.signs import Sign
 
 MAX_ANSWER_BYTES = 1 << 20
 """Longest JSON answer, and longest line of an event stream, that is kept to read its usage."""
@@ -58,10 +61,11 @@ _FIELDS = b"deir:"
 _DONE = (b"[DONE]",)
 _REASON = re.compile(rb"\"finish_reason\"[ ]?:[ ]?\"")
 _TAIL_BYTES = 1024
+_LIMITED = re.compile(rb'"(?:finish_reason|stop_reason)"[ ]?:[ ]?"(?:length|max_tokens)"')
 
 
 def error_body(error: RequestError) -> bytes:
-    """A refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
+    """Return a refusal in the shape of OpenAI's errors, with laar's reason code beside it."""
     return orjson.dumps(
         {
             "error": {
@@ -120,9 +124,10 @@ class AnswerReader:
         max_tokens: int | None = None,
     ) -> None:
         self._events = events
-        self._stored = stored
+        self._wants_id = stored
         self._status = status
         self._use = Usefulness(api, max_tokens)
+        self._max_tokens = max_tokens
         self._is_judged = self._use.found is not None
         self._kept = bytearray()
         self._is_begun = self._too_long = False
@@ -135,9 +140,11 @@ class AnswerReader:
         self.usage = NO_USAGE
         self.response_id = ""
         """The id under which the engine stores this answer; empty until it is read."""
+        self.sign: Sign | None = None
+        """What it shows of itself, once it was read to its end; None where that says nothing."""
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Takes the next piece of the body; in time that goes with the piece alone.
+        """Take the next piece of the body; in time that goes with the piece alone.
 
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """
@@ -160,16 +167,16 @@ class AnswerReader:
         if len(self._kept) > MAX_ANSWER_BYTES:
             first = None if self._too_long else _FIRST_ID.search(self._kept, 0, _ID_BYTES)
             if first and self._wants_id:
-                self.response_id = first[1].decode()
+                self.response_id, self._wants_id = first[1].decode(), False
             if self._use.found is None:  # so long an answer says something, if it is one
                 is_json = self._events or self._kept.lstrip().startswith(b"{")
                 self._use.found = GOOD if is_json else Kind.UNREADABLE
             self._has_ended = self._too_long = True
             self._kept.clear()
-        return error or self._judged()
+        return error if self._is_judged else error or self._judged()
 
     def end(self) -> Reply | None:
-        """Ends the body; returns what it shows of its endpoint, unless that was known before."""
+        """End the body; return what it shows of its endpoint, unless that was known before."""
         error = None
         if self._events:
             error = self._lines(bytes(self._kept))
@@ -181,18 +188,16 @@ class AnswerReader:
         if self._events and self._use.is_begun and not self._has_ended and not self._has_reason():
             return Reply(status=self._status, found=Kind.CUT)
         self._use.end(self.usage.completion_tokens, begun=self._is_begun)
+        if self._events and self._use.found is GOOD:
+            self._show({"finish_reason": "length" if _LIMITED.search(self._tail) else "stop"})
         return self._judged()
 
     def _has_reason(self) -> bool:
-        """Whether a stream that ends without its last event had said that it ends."""
+        """Return whether a stream that ends without its last event had said that it ends."""
         return _REASON.search(self._tail) is not None
 
-    @property
-    def _wants_id(self) -> bool:
-        return self._stored and not self.response_id
-
     def _judged(self) -> Reply | None:
-        """The finding, once."""
+        """Return the finding, once."""
         if self._is_judged or self._use.found is None or self._is_error:
             return None
         self._is_judged = True
@@ -207,13 +212,15 @@ class AnswerReader:
         return Reply(status=self._status, text=text, event=True)
 
     def _lines(self, lines: bytes) -> Reply | None:
-        error = self._error(_ERROR_EVENT, lines)
+        error = self._error(_ERROR_EVENT, lines) if b"error" in lines else None
         # Most pieces are deltas without usage; looking for the word is cheaper than parsing.
         if self._use.found is None or self._wants_id or b'"usage"' in lines:
             for line in lines.split(b"\n"):
                 self._line(line)
         if not self._has_ended:
-            self._has_ended = any(end in lines for end in self._ends)
+            for end in self._ends:
+                if end in lines:
+                    self._has_ended = True
             self._tail = (self._tail + lines)[-_TAIL_BYTES:]
         return error
 
@@ -234,6 +241,9 @@ class AnswerReader:
             self._read_id(document)
         if self._use.found is None:
             self._use.look(document)
+        choices = None if self._events else document.get("choices")
+        if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+            self._show(choices[0])
         found = document.get("usage")
         for nest in ("response", "message"):  # the Responses API's and Anthropic's events
             nested = document.get(nest)
@@ -242,17 +252,22 @@ class AnswerReader:
         if isinstance(found, dict):
             self.usage = _merged(self.usage, found)
 
+    def _show(self, choice: dict[str, Any]) -> None:
+        from laar.accuracy.signs import sign_of
+
+        self.sign = sign_of(choice, self._max_tokens)
+
     def _read_id(self, document: dict[str, Any]) -> None:
-        """The first event of a stream holds the answer that is begun; a whole one is the answer."""
+        """Read the id: the first event of a stream has the answer begun, a body is the answer."""
         answer = document.get("response", document)
         if isinstance(answer, dict) and answer.get("object") == "response":
             name = answer.get("id")
             if isinstance(name, str) and len(name) <= MAX_ID_CHARS:
-                self.response_id = name
+                self.response_id, self._wants_id = name, not name
 
 
 def _merged(old: Usage, found: dict[str, Any]) -> Usage:
-    """Merges later events into earlier ones, field by field."""
+    """Merge later events into earlier ones, field by field."""
 
     def first(*names: str) -> int | None:
         return next((n for n in map(found.get, names) if _is_count(n)), None)
@@ -305,7 +320,7 @@ class NameRestorer:
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """The piece with names restored, without the bytes held back."""
+        """Return the piece with names restored, without the bytes held back."""
         data = self._held + piece
         if self._is_whole and len(data) <= MAX_ANSWER_BYTES:
             self._held = b"" if end else data

@@ -27,7 +27,7 @@ _HEADINGS = BytesHeaderParser()
 
 
 def field_span(body: bytes, name: str) -> Span | None:
-    """The span of a field's value; of a field that repeats the last, as engines take it.
+    """Return the span of a field's value; of a field that repeats the last, as engines take it.
 
     Args:
         body: the whole body.

@@ -142,7 +142,7 @@ _OTHERS_ON_ANSWERS = frozenset({SERVED, TEST_SELECTED, TEST_SERVED})
 
 
 def is_own(name: str) -> bool:
-    """Whether only the picker, or its Envoy, may send an answer's header of this name."""
+    """Return whether only the picker, or its Envoy, may send an answer's header of this name."""
     return name.startswith(_OWN) or name in _OTHERS_ON_ANSWERS
 
 

@@ -40,7 +40,7 @@ _SEPARATES[[ord(","), ord(":")]] = True
 
 
 def member_spans(text: bytes) -> dict[str, Span] | None:
-    """The values of the outermost object by key; of a key that repeats the last.
+    """Return the values of the outermost object by key; of a key that repeats the last.
 
     Args:
         text: UTF-8.
@@ -68,7 +68,7 @@ def member_spans(text: bytes) -> dict[str, Span] | None:
 
 
 def deeper_than(text: bytes, levels: int) -> bool:
-    """Whether objects and lists stand in one another more than `levels` deep."""
+    """Return whether objects and lists stand in one another more than `levels` deep."""
     return any(depths.max(initial=0) > levels for *_, depths in _walk(text))
 
 
@@ -90,7 +90,7 @@ def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[
 
 
 def _marks(text: bytes) -> list[int] | None:
-    """The outermost object's brace, the commas and colons of its members, and its other brace."""
+    """Return the outermost object's braces, and between them its members' commas and colons."""
     found: list[int] = []
     depth = 0
     for at, piece, inside, depths in _walk(text):
@@ -111,7 +111,7 @@ def _marks(text: bytes) -> list[int] | None:
 
 
 def _unquote(piece: NDArray[np.uint8], quotes: _Mask, escaped: bool) -> bool:
-    """Takes out the quotes that are escaped; returns whether the next piece begins with one such.
+    """Take out escaped quotes; return whether the next piece begins with one.
 
     Args:
         piece: the text.

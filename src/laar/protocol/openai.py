@@ -100,7 +100,7 @@ def read_body(api: Api, body: bytes) -> Body:
 
     Raises:
         RequestError: 400 or 415 with the fault; the text holds nothing of the prompt. For an
-            opaque body only where it is a form that can't be read.
+            opaque body only where it is compressed, or a form that can't be read.
     """
     if api is _OPAQUE:
         span = field_span(body, "model")
@@ -194,11 +194,19 @@ def _field(body: bytes, span: Span) -> str:
 
 
 def _peek(body: bytes) -> str:
-    if body[:64].lstrip()[:1] != b"{":
+    """Return the model that an opaque body names; empty for one that is no JSON object.
+
+    Raises:
+        RequestError: 415 for a compressed one, which may name any.
+    """
+    begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")
+    if begin and begin[0] != "{" and not body.startswith(_COMPRESSED):
         return ""
     try:
         model = _document(body)[0].get("model")
-    except RequestError:
+    except RequestError as error:
+        if error.status == 415:
+            raise
         return ""
     return _text(model) if isinstance(model, str) else ""
 

@@ -60,6 +60,19 @@ class NoRules:
         return None
 
 
+class Restorer(Protocol):
+    """Puts back in an answer what was changed for its engine, however it is cut into pieces."""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a part of the pieces so far waits for the next one."""
+        ...
+
+    def feed(self, piece: bytes, *, end: bool) -> bytes:
+        """Return the piece restored, without the bytes held back."""
+        ...
+
+
 class Rework(Protocol):
     """The hook's result for one body; it hears later how the request went."""
 
@@ -71,6 +84,20 @@ class Rework(Protocol):
     @property
     def context(self) -> tuple[int, ...]:
         """Hashes of the first documents, as in `Request.context`."""
+        ...
+
+    @property
+    def renames(self) -> bool:
+        """Whether documents have other names in the body, which the answer may have as well."""
+        ...
+
+    def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
+        """Return what puts the client's names back in an accepted answer; None for nothing to do.
+
+        Args:
+            events: the answer is an event stream.
+            encoded: it is compressed, so that no name can be put back in it.
+        """
         ...
 
     def asked(self, request: str, now: float) -> None:
@@ -121,6 +148,7 @@ class BodyHook(Protocol):
         model: str,
         head: Head,
         may_change: bool,
+        shows_answer: bool,
         now: float,
         document: dict[str, Any] | None = None,
     ) -> Rework | None:
@@ -132,6 +160,7 @@ class BodyHook(Protocol):
             model: the client's name for it.
             head: headers of the request.
             may_change: False in shadow: look, and leave it alone.
+            shows_answer: the answer's body will pass, whether it is asked for or not.
             now: seconds, monotonic.
             document: the body as `orjson` reads it; None if that was not done.
         """

@@ -158,7 +158,7 @@ changes with every request (``cch=``)."""
 
 
 def _without_attribution(system: object) -> object:
-    """The system prompt without the attribution line, as vLLM and llm-d read it.
+    """Return the system prompt without the attribution line, as vLLM and llm-d read it.
 
     With it no two requests of a session would share a prefix, which in the engine they do.
     """

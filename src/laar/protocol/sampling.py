@@ -35,7 +35,7 @@ class Sampler:
         """When the chunks that were read are worth no more than `CHUNKS_PER_S`."""
 
     def draw(self, now: float) -> bool:
-        """Whether to read the answer of the request that begins now."""
+        """Return whether to read the answer of the request that begins now."""
         is_due = now - self._last > self.every_s and now >= self._paid_at
         if self._rng.random() < self.share or (self.share and is_due):
             self._last = now
@@ -43,6 +43,6 @@ class Sampler:
         return False
 
     def read(self, chunks: int, now: float) -> None:
-        """Counts chunks of an answer."""
+        """Count chunks of an answer."""
         paid_at = max(self._paid_at, now) + chunks / CHUNKS_PER_S
         self._paid_at = min(paid_at, now + _LONGEST_DEBT_S)

@@ -28,12 +28,12 @@ class Since:
         self._keyed = blake2b(key=token_bytes(32), digest_size=12)
 
     def stamp(self, request: Request, now: float) -> str:
-        """The time of the request's first attempt, for its retries to send back."""
+        """Return the time of the request's first attempt, for its retries to send back."""
         at_ms = round((now - request.waited_s) * 1000)
         return f"{at_ms}.{self._signature(at_ms, request)}"
 
     def waited_s(self, stamp: str, request: Request, now: float) -> float:
-        """Seconds since the first attempt by a stamp; 0 for one that this process did not make."""
+        """Return the seconds since a stamped first attempt; 0 for another process's stamp."""
         if not request.tried or not 0 < len(stamp) <= 64:
             return 0.0
         at, _, signature = stamp.partition(".")

@@ -32,7 +32,7 @@ _SPELT_OUT = b"\\u006"
 
 
 def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
-    """The body with its top-level `model` replaced, every other byte as it was.
+    """Return the body with its top-level `model` replaced, every other byte as it was.
 
     Where the key repeats, the last one is replaced, since it counts; where it is missing, it is
     added.
@@ -56,7 +56,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
 
 
 def _with_member(body: bytes, member: bytes) -> bytes:
-    """The body with one member more, behind all others."""
+    """Return the body with one member more, behind all others."""
     text = utf8_of(body)
     end = text.rindex(b"}")
     comma = b"" if text[:end].rstrip().endswith(b"{") else b","
@@ -65,7 +65,7 @@ def _with_member(body: bytes, member: bytes) -> bytes:
 
 
 def _encoded(body: bytes, text: bytes) -> bytes:
-    """The text in the body's own encoding: UTF-8, unless its client is an odd one."""
+    """Return the text in the body's own encoding: UTF-8, unless its client is an odd one."""
     encoding = json.detect_encoding(body).removesuffix("-sig")
     if encoding == "utf-8":
         return text
@@ -73,14 +73,14 @@ def _encoded(body: bytes, text: bytes) -> bytes:
 
 
 def _without_mark(body: bytes, encoding: str) -> str:
-    """The encoding by a name that writes no byte order mark."""
+    """Return the encoding by a name that writes no byte order mark."""
     if encoding in ("utf-16", "utf-32"):
         return f"{encoding}-{'le' if body[:1] == bytes([0xFF]) else 'be'}"
     return encoding
 
 
 def model_span(body: bytes) -> Span | None:
-    """The span of the top-level `model`'s value, quotes included; the last if repeated.
+    """Return the span of the top-level `model`'s value, quotes included; the last if repeated.
 
     Two places cover nearly all clients and cost no second pass: the end of the body and, when no
     `model` can follow it, the very start. Anything else is scanned.
@@ -109,7 +109,7 @@ def model_span(body: bytes) -> Span | None:
 
 
 def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
-    """Whether a text stands in the body, from a place on.
+    """Return whether a text stands in the body, from a place on.
 
     In a long body its last four bytes are looked for first, four at a time: half of `find`'s time.
     """
@@ -122,7 +122,7 @@ def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
 
 
 def _span_in_tail(body: bytes) -> Span | None:
-    """The value of a top-level `model` in the body's end, if no other can follow it."""
+    """Return the value of a top-level `model` in the body's end, if no other can follow it."""
     tail_from = max(1, len(body) - _TAIL_BYTES)
     at = len(body)
     while (at := body.rfind(_KEY, tail_from, at)) >= 0:
@@ -135,7 +135,7 @@ def _span_in_tail(body: bytes) -> Span | None:
 
 
 def _place(body: bytes, text: bytes, at: int) -> int:
-    """The place in the body (UTF-8) of a place in its text."""
+    """Return the place in the body (UTF-8) of a place in its text."""
     encoding = json.detect_encoding(body)
     if encoding == "utf-8-sig":
         return at + len(BYTE_ORDER_MARK)
@@ -146,7 +146,7 @@ def _place(body: bytes, text: bytes, at: int) -> int:
 
 
 def _is_object(text: bytes) -> bool:
-    """Whether a tail of a valid object, with a brace before it, is an object.
+    """Return whether a tail of a valid object, with a brace before it, is an object.
 
     Then the tail began at the top level, because only there do the closing brackets balance.
     """
@@ -158,7 +158,7 @@ def _is_object(text: bytes) -> bool:
 
 
 def utf8_of(body: bytes) -> bytes:
-    """The body in UTF-8, without a byte order mark; as Python's JSON would take it.
+    """Return the body in UTF-8, without a byte order mark; as Python's JSON would take it.
 
     Raises:
         RequestError: it is not text.

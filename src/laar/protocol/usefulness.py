@@ -40,7 +40,7 @@ _NAME_CHARS = 256
 
 
 def flaw_of_type(media_type: str, api: Api, *, stream: bool) -> bool:
-    """Whether a body of this type is no answer to a request: whole, or a stream."""
+    """Return whether a body of this type is no answer to a request: whole, or a stream."""
     if not media_type:
         return False
     if api is Api.EMBEDDINGS:  # bytes are right, too
@@ -125,7 +125,7 @@ class Usefulness:
 
 
 def _says(value: object, depth: int) -> bool:
-    """Whether there is anything in a part of an answer, at any depth."""
+    """Return whether there is anything in a part of an answer, at any depth."""
     if isinstance(value, str):
         return bool(value.strip())
     if isinstance(value, bool) or value is None:

@@ -45,7 +45,7 @@ class BrowserGuard:
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
+        """Answer one request."""
         if scope["type"] == "http" and scope["path"] not in OPEN:
             fault = self._fault(scope["method"], scope["path"], Headers(scope=scope))
             if fault is not None:
@@ -80,13 +80,13 @@ class BrowserGuard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        """An IP address is always right: a page on an address is that address's own."""
+        """Return whether a host is allowed; an IP address is: a page on it is its own."""
         name = host_of(host).lower().removesuffix(".")
         return name in self._hosts or _is_address(name)
 
 
 async def body_of(request: Request, max_bytes: int) -> bytes:
-    """The body of a request.
+    """Return the body of a request.
 
     Raises:
         RequestError: 413 beyond `max_bytes`; 400 where the client leaves before its end.
@@ -105,13 +105,13 @@ async def body_of(request: Request, max_bytes: int) -> bytes:
 
 
 def host_of(address: str) -> str:
-    """The host of ``host:port``, ``[v6]:port`` or a host alone; empty for anything else."""
+    """Return the host of ``host:port``, ``[v6]:port`` or a host alone; empty for anything else."""
     match = _ADDRESS.fullmatch(address)
     return match[1].strip("[]") if match else ""
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches what listens on an address."""
+    """Return whether only this machine reaches what listens on an address."""
     host = host_of(address)
     return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
 

@@ -29,7 +29,7 @@ MAX_NAMES = 64
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
-    """Every reason that a start with these settings would fail, each with its remedy.
+    """Return every reason that a start with these settings would fail, each with its remedy.
 
     Args:
         loaded: the settings.
@@ -51,7 +51,7 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
 
 
 def warnings(loaded: Loaded) -> Iterator[str]:
-    """Settings that a start would ignore, and names that do not resolve here."""
+    """Yield settings that a start would ignore, and names that do not resolve here."""
     yield from remarks(loaded)
     hosts = {
         split_address(spec.address)[0]: source
@@ -65,7 +65,7 @@ def warnings(loaded: Loaded) -> Iterator[str]:
 
 
 def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
-    """Each file by itself, since the assembly ends at its first fault."""
+    """Yield each file by itself, since the assembly ends at its first fault."""
     members = settings.endpoints_file
     if members is not None:
         yield partial(must_exist, members)
@@ -95,7 +95,7 @@ def _assemble(loaded: Loaded) -> None:
 
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
-    """Files that serving writes, where it could not."""
+    """Yield files that serving writes, where it could not."""
     replaced = ("accuracy.state_file", "tuner.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)
@@ -131,7 +131,7 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
 
 
 def _unresolved(hosts: Sequence[str]) -> dict[str, str]:
-    """Names without an address, and why; those that take too long are left out."""
+    """Return names without an address, and why; those that take too long are left out."""
     found: dict[str, str] = {}
 
     def look_up(host: str) -> None:

@@ -38,14 +38,14 @@ class ClusterRules:
         """Rewrites by pool, empty for requests without one."""
 
     def priority(self, objective: str, pool: str = "") -> int:
-        """The priority of a pool's objective by name; 0 for an unknown one and for none."""
+        """Return the priority of a pool's objective by name; 0 for an unknown one and for none."""
         for rules in self._in(pool):
             if objective in rules.priorities:
                 return rules.priorities[objective]
         return 0
 
     def rewrite(self, model: str, pool: str = "") -> str | None:
-        """The name to use for a model that a client asked for in a pool; None leaves it."""
+        """Return the name to use for a model that a client asked for in a pool; None leaves it."""
         if not (rewrites := self.rewrites.get(pool)):
             return None
         from laar.datalayer.kubernetes.objects import rewrite_target  # where there is a cluster

@@ -50,6 +50,7 @@ class Collectors:
         self._listed_by: set[str] = set()
         self._known: Sequence[EndpointSpec] = ()
         self._visited: Sequence[EndpointSpec] = ()
+        self._out: dict[str, str] = {}
         self.resolver = Resolver(fleet, clock=self._clock)
 
     def declare(self, settings: Settings) -> None:
@@ -123,7 +124,7 @@ class Collectors:
             tasks.spawn(cluster.source, cluster.run)
 
     def have_listed(self) -> bool:
-        """Whether every cluster has said what it knows."""
+        """Return whether every cluster has said what it knows."""
         return self._fleet.has_all_of(self._listed_by)
 
     def _start_visits(self, settings: Settings, tasks: Tasks) -> None:
@@ -154,7 +155,7 @@ class Collectors:
         tasks.spawn("probe", prober.run)
 
     def interval_s(self, set_s: float, stale_s: float) -> float:
-        """Seconds until the next visit of an endpoint: readings are for decisions, so more at rest.
+        """Return seconds until the next visit of an endpoint; more while no decisions are made.
 
         Never so many that the reading counts as stale.
 
@@ -167,21 +168,36 @@ class Collectors:
         return max(set_s, min(_AT_REST * set_s, stale_s / 2))
 
     def _targets(self) -> Sequence[EndpointSpec]:
-        """One endpoint for each address: data-parallel ranks share their pages and connections."""
+        """Return one endpoint for each address: ranks share their pages and connections."""
         specs = self._picker.table.specs()
         if specs is not self._known:
             self._known = specs
             self._visited = tuple(spec for spec in specs if not spec.rank)
         return self._visited
 
+    def _report_out(self, now: float) -> None:
+        """Report the endpoints that are out, and those that are back."""
+        table, health = self._picker.table, self._picker.health
+        out = {}
+        for slot in health.records.outliers.intersection(table.active.tolist()):
+            key, state = table.spec(slot).key, health.state(slot, now)
+            if state == "failing" or (state == "on trial" and key in self._out):
+                out[key] = f"takes no requests: {health.fault(slot)}"
+        for key in self._out.keys() | out.keys():
+            gone = None if table.slot(key) >= 0 else ""
+            if out.get(key) != self._out.get(key):
+                self._picker.problems.report(f"endpoint {key}", out.get(key, gone))
+        self._out = out
+
     def _to_ask(self, most: int) -> list[EndpointSpec]:
         table, questions, now = self._picker.table, self._picker.health.questions, self._clock()
+        self._report_out(now)
         specs = []
         for slot in questions.due(now, most):
             if slot in table.active:
                 specs.append(table.spec(slot))
             else:  # it left with requests in flight, and may return
-                questions.told(slot, None, now, None)
+                questions.answered(slot, None, now, None)
         return specs
 
     def _asked(self, address: str, asked: Asked) -> None:
@@ -194,7 +210,8 @@ class Collectors:
             # Out of reach for the picker alone, perhaps. But a prefiller's trial costs the client
             # its answer: Envoy repeats the request elsewhere, with the same prefiller.
             failed = Kind.STATUS
-        self._picker.health.questions.told(slot, asked.reply, now, failed, refused=asked.refused)
+        questions = self._picker.health.questions
+        questions.answered(slot, asked.reply, now, failed, refused=asked.refused)
 
 
 def _no_kv_events(labelled: Sequence[str]) -> str:

@@ -22,6 +22,7 @@ from laar.context.settings import Mode, Reason
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
+from laar.protocol.ports import Restorer
 from laar.settings import ContextRoute, Settings
 from laar.telemetry.context import RouteTally
 from laar.telemetry.problems import Problems
@@ -54,13 +55,13 @@ class Ordering:
         return self.rule.mode != "off" or self.rule.opt_in
 
     def is_about(self, path: str, model: str) -> bool:
-        """Whether a request belongs to the route."""
+        """Return whether a request belongs to the route."""
         return path.startswith(self.rule.path) and (
             not self.rule.models or model in self.rule.models
         )
 
     def mode(self, wish: str, *, may_change: bool) -> Mode:
-        """The mode of one request, given the client's header value `wish`."""
+        """Return the mode of one request, given the client's header value `wish`."""
         wish = wish.lower()
         if wish == "off":
             return "off"
@@ -90,6 +91,22 @@ class _Reworked:
         """Hashes of the first documents, as sent, each of more of them than the one before."""
         return self._result.context
 
+    @property
+    def renames(self) -> bool:
+        """Whether documents have ids for numbers."""
+        return bool(self._result.numbers)
+
+    def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
+        """Return what puts the numbers back; where it cannot be done, no others get ids."""
+        if not self.renames:
+            return None
+        if encoded:
+            self._hooks.may_restore = False
+            return None
+        from laar.context.citations import Citations  # as the hook
+
+        return Citations(self._result.numbers, events=events)
+
     def asked(self, request: str, now: float) -> None:
         """Remember the order, so that a burst shares one."""
         self._hooks.guarded(self._note, request, now)
@@ -117,6 +134,7 @@ class _Reworked:
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
         """Record the measured time and cached tokens."""
+        self._hooks.shows_answers |= ttft_s is not None
         self._hooks.guarded(self._measured, ttft_s, usage)
 
     def _measured(self, ttft_s: float | None, usage: Usage) -> None:
@@ -157,6 +175,10 @@ class ContextHooks:
         self._degraded = degraded
         self._problems = problems
         self._orderings: list[Ordering] = []
+        self.shows_answers = False
+        """An answer that was asked for was shown."""
+        self.may_restore = True
+        """No answer came compressed, in which nothing can be put back."""
         self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
@@ -193,13 +215,13 @@ class ContextHooks:
         return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
-        """The tally of each route."""
+        """Return the tally of each route."""
         return [ordering.tally for ordering in self._orderings]
 
     # -- a request -----------------------------------------------------------------------------
 
     def reads_answer(self, head: Head, now: float) -> bool:
-        """Whether to read an answer of this path, whatever the model."""
+        """Return whether to read an answer of this path, whatever the model."""
         share = max(
             (
                 o.rule.sample_answers
@@ -218,6 +240,7 @@ class ContextHooks:
         model: str,
         head: Head,
         may_change: bool,
+        shows_answer: bool,
         now: float,
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
@@ -225,7 +248,10 @@ class ContextHooks:
         for ordering in self._orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
-                return self.guarded(self._look, ordering, body, api, head, mode, now, document)
+                restores = (shows_answer or self.shows_answers) and self.may_restore
+                return self.guarded(
+                    self._look, ordering, body, api, head, mode, now, document, restores
+                )
         return None
 
     def _look(
@@ -237,6 +263,7 @@ class ContextHooks:
         mode: Mode,
         now: float,
         document: dict[str, Any] | None,
+        restores: bool,
     ) -> _Reworked | None:
         tally = ordering.tally
         if mode == "off":
@@ -255,6 +282,7 @@ class ContextHooks:
             now=now,
             mode=mode,
             document=document,
+            restores=restores,
         )
         tally.added_s.observe(self._clock() - began)
         tally.reasons[result.reason.value] += 1
@@ -262,8 +290,8 @@ class ContextHooks:
         if result.reason is Reason.ERROR:
             self._degraded[_WHAT] += 1
         receipt = result.receipt
-        if receipt is None and result.body is body:
-            return None
+        if receipt is None and result.body is body and (restores or not self.may_restore):
+            return None  # else it may show that answers pass
         held_out = receipt is not None and receipt.held_out
         group = "observed" if mode == "observe" else "control" if held_out else "hook"
         if receipt is not None and receipt.orders:
@@ -355,6 +383,6 @@ class ContextHooks:
 
 
 def _ids(name: str) -> set[str]:
-    """The ids under which a request may be known: engines add a prefix and a suffix."""
+    """Return the ids under which a request may be known: engines add a prefix and a suffix."""
     bare = name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("batch-")
     return {name, bare, _SUFFIX.sub("", bare)}

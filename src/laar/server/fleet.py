@@ -82,11 +82,11 @@ class FleetState:
         self._take(source)
 
     def has_all_of(self, sources: Set[str]) -> bool:
-        """Whether these have said what they know, and it is published."""
+        """Return whether these have said what they know, and it is published."""
         return sources <= self._wanted.keys() and not self._changed.is_set()
 
     def nameless(self) -> list[EndpointSpec]:
-        """Endpoints to ask for their models, since nothing else names them."""
+        """Return endpoints to ask for their models, since nothing else names them."""
         return [spec for spec in self._own.nameless() if not self._table.named(spec.address)]
 
     def _wait_no_longer(self, source: str) -> None:

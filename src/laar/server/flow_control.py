@@ -36,7 +36,7 @@ class Waiting:
         """Gives up: the client is gone. A decision that came in the same moment is given back."""
 
     async def outcome(self) -> tuple[Decision, float]:
-        """The decision, and the seconds it had to wait; forgotten when cancelled.
+        """Return the decision, and the seconds it had to wait; forgotten when cancelled.
 
         Raises:
             RequestError: no endpoint can serve it, or it was shed.
@@ -98,12 +98,12 @@ class FlowControl:
         return Waiting(future, lambda: self._forget(answer, future))
 
     def answering(self, decision: Decision, *, ok: bool) -> None:
-        """The first byte of its answer was seen; `ok` when the endpoint took it."""
+        """Note the first byte of its answer; `ok` when the endpoint took it."""
         self._admission.answering(decision, self._clock(), ok=ok)
         self._call()
 
     def ended(self, decision: Decision) -> None:
-        """The request is over."""
+        """Note that the request is over."""
         self._admission.ended(decision, self._clock())
         self._call()
 
@@ -125,7 +125,7 @@ class FlowControl:
             self._call()
 
     def drain(self) -> None:
-        """Answers all that wait, and from now on all that would have to wait."""
+        """Answer all that wait, and from now on all that would have to wait."""
         for outcome in self._admission.drain(self._clock()):
             self._tell(outcome)
         for timer in (self._timer, self._opening):

@@ -53,7 +53,7 @@ class HealthService:
         self.set_ready(False)
 
     def set_ready(self, ready: bool) -> None:
-        """Answers all probes and watches from now on."""
+        """Answer all probes and watches from now on."""
         self.ready = ready
         status = HealthCheckResponse.SERVING if ready else HealthCheckResponse.NOT_SERVING
         for name in (*_READY_NAMES, *((PICKING_SERVICE,) if ready else ())):
@@ -71,12 +71,12 @@ class HealthService:
 
     async def _watch(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
         name = _asked(message)
-        told = None
+        sent = None
         while True:
             changed = self._changed
             status = self._statuses.get(name, HealthCheckResponse.SERVICE_UNKNOWN)
-            if status != told:
-                told = status
+            if status != sent:
+                sent = status
                 yield _answer(status)
             await changed.wait()
 

@@ -89,6 +89,10 @@ class Learning:
         )
         self.assessor = CapabilityAssessor(capability, self.online, settings.tasks)
         self.reports = OutcomeReports(self.assessor.success)
+        if settings.signs:
+            from laar.accuracy.signs import Signs
+
+            self.reports.signs = Signs()
         self.seen: Callable[[], Mapping[str, Seen]] = dict
         """c(m) of models as serving has it; from any thread."""
 
@@ -126,17 +130,19 @@ class Learning:
         self.reports.moved(decision.id, flight.model)
         if end.ok:
             self.reports.ended(decision.id, end.latency_s)
+            if end.sign is not None and end.cause == "complete":
+                self.reports.signed(decision.id, end.sign, self._clock())
         if not end.ok or end.cause != "complete":
             unanswered = end.cause == "error" or (end.status is not None and not end.ok)
             self.reports.failed(decision.id, refused=unanswered)
 
     def calibrated(self, served: Collection[str]) -> bool:
-        """Whether the accuracy of a served model is known, from an artifact or from outcomes."""
+        """Return whether the accuracy of a served model is known, by artifact or outcomes."""
         known = not set(served).isdisjoint(self.assessor.capability.models)
         return known or (self.online is not None and len(self.online) > 0)
 
     def fault_of_artifact(self, served: Collection[str]) -> str | None:
-        """The problem of an artifact without a served model, or without the speed of one."""
+        """Return the problem of an artifact without a served model, or without the speed of one."""
         measured = self.assessor.capability.models
         if unsure := [name for name in self.assessor.capability.unsure if name in served]:
             return (
@@ -161,7 +167,7 @@ class Learning:
         return {name: (measured.get(name), seen.get(name)) for name in names}
 
     def models(self, served: list[str]) -> list[dict[str, object]]:
-        """One entry for each model that is served, measured or reported; may run on any thread."""
+        """Return an entry for each model served, measured or reported; from any thread."""
         capability, online = self.assessor.capability, self.online
         reported = online.by_model(self._clock()) if online is not None else {}
         weights = online.prior_weights() if online is not None else {}
@@ -241,7 +247,7 @@ class Learning:
 
 
 def artifact_of(settings: Accuracy) -> CapabilityModel:
-    """The artifact that the settings name; an empty one where they name none.
+    """Return the artifact that the settings name; an empty one where they name none.
 
     Raises:
         SettingError: it cannot be used; the text says why.
@@ -260,7 +266,7 @@ def _named(models: Collection[str]) -> str:
 
 
 def _fingerprint(request: Request) -> Hashable:
-    """A hash that a request and its retries share; bounded work, and no text is kept."""
+    """Return a hash that a request and its retries share; bounded work, and no text is kept."""
     question = request.question
     return hash(
         (

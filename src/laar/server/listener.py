@@ -8,7 +8,7 @@ import socket
 def listener(
     host: str, port: int, family: int, *, backlog: int | None = None, reuse_port: bool = False
 ) -> socket.socket:
-    """A TCP socket that listens; on ``::`` it takes both families where the machine can.
+    """Return a TCP socket that listens; on ``::`` it takes both families where the machine can.
 
     Raises:
         OSError: the address cannot be listened on.

@@ -76,11 +76,11 @@ class Exports:
         sender = self.senders[signal] = Sender(
             exporter,
             None if url == ENVIRONMENT else url,
-            on_problem=partial(self._told, signal),
+            on_problem=partial(self._report, signal),
         )
         return sender
 
-    def _told(self, signal: str, fault: str | None) -> None:
+    def _report(self, signal: str, fault: str | None) -> None:
         self._problems.report(f"otlp {signal}", f"otlp.{signal}: {fault}" if fault else None)
 
     def observers(self) -> list[Callable[[DecisionRecord], object]]:

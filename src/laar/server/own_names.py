@@ -64,19 +64,19 @@ class OwnNames:
         own.unasked = {address for address, spec in nameless.items() if _pod(spec) not in answered}
 
     def nameless(self) -> list[EndpointSpec]:
-        """All endpoints whose models no source names."""
+        """Return all endpoints whose models no source names."""
         return [spec for own in self._sources.values() for spec in own.nameless.values()]
 
     def is_nameless(self, address: str) -> bool:
-        """Whether some source does not name the models of an endpoint."""
+        """Return whether some source does not name the models of an endpoint."""
         return any(address in own.nameless for own in self._sources.values())
 
     def waits(self, source: str) -> bool:
-        """Whether pods of a source that are the first are held until each of them was asked."""
+        """Return whether the first pods of a source are held until each was asked."""
         return self._sources[source].waits
 
     def is_held(self, address: str) -> bool:
-        """Whether an endpoint is one of those pods, and was not asked yet."""
+        """Return whether an endpoint is one of those pods, and was not asked yet."""
         return any(address in own.unasked and own.waits for own in self._sources.values())
 
     def wait_no_longer(self, source: str) -> None:
@@ -84,7 +84,7 @@ class OwnNames:
         self._sources[source].in_use = True
 
     def named(self, source: str, reserved: Collection[str]) -> list[EndpointSpec]:
-        """The endpoints of a source whose models are known, as far as they may be used.
+        """Return the endpoints of a source whose models are known, as far as they may be used.
 
         Args:
             source: the source.
@@ -103,7 +103,7 @@ class OwnNames:
         return named
 
     def reports(self, source: str) -> dict[str, Served]:
-        """The last report of each of a source's pods, by address."""
+        """Return the last report of each of a source's pods, by address."""
         own = self._sources[source].nameless.items()
         return {a: self._served[_pod(spec)] for a, spec in own if _pod(spec) in self._served}
 
@@ -142,5 +142,5 @@ class OwnNames:
 
 
 def _pod(spec: EndpointSpec) -> _Pod:
-    """A pod's identity: an address alone may be another's tomorrow."""
+    """Return a pod's identity: an address alone may be another's tomorrow."""
     return spec.address, spec.labels.get("laar.dev/pod", "")

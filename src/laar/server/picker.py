@@ -120,7 +120,7 @@ class Picker:
         """Follows the settings files of a picker that serves."""
 
     def explain(self, body: bytes, headers: Mapping[str, str]) -> dict[str, object]:
-        """The record of the decision on a request as it would fall now; reserves nothing.
+        """Return the record of the decision on a request as it would fall now; reserves nothing.
 
         Args:
             body: body of the request.
@@ -206,7 +206,7 @@ class Picker:
         return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
 
     def _tokenized(self) -> TokenizedPrompts | None:
-        """The tokenizing of prompts, where the settings ask for it; else None."""
+        """Return the tokenizing of prompts, where the settings ask for it; else None."""
         prefix, beliefs = self.settings.prefix, self.prefixes
         if beliefs is None or not prefix.tokenizers:
             return None
@@ -324,7 +324,7 @@ class Picker:
         self.sampler.share, self.sampler.every_s = bodies.sample_answers, bodies.sample_every_s
 
     def is_at_rest(self) -> bool:
-        """Whether nothing is in flight or held, and no decision was made for a while."""
+        """Return whether nothing is in flight or held, and no decision was made for a while."""
         idle_s = self.clock() - self.observability.memory.decided_at
         return not self.metrics.streams_open and idle_s > _REST_AFTER_S
 
@@ -350,7 +350,7 @@ class Picker:
                 self.doubt_names("")
 
     def _part_failed(self, fault: Fault) -> None:
-        """Names the part of a policy and the line, never the text: it may hold some of a prompt."""
+        """Report the part and the line of a fault, never its text: it may hold a prompt."""
         error = fault.error
         what = type(error).__name__
         if isinstance(error, BrokenPromiseError):
@@ -365,7 +365,7 @@ class Picker:
 
 
 def _is_same(name: str, old: Routing, new: Routing) -> bool:
-    """Whether a policy is set as before."""
+    """Return whether a policy is set as before."""
     if old.policies.get(name) != new.policies.get(name):
         return False
     if old.given.get(name, {}) != new.given.get(name, {}):

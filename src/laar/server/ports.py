@@ -47,7 +47,7 @@ class Ports:
 def picking_server(
     processor: ExternalProcessor, max_body_bytes: int, *, together: bool = False
 ) -> H2Server:
-    """The server that Envoys ask, not bound yet.
+    """Return the server that Envoys ask, not bound yet.
 
     Args:
         processor: serves the streams.
@@ -56,7 +56,7 @@ def picking_server(
     """
     longest = min(max(_LONGEST_MESSAGE_BYTES, max_body_bytes + _METADATA_BYTES), _INT32_MAX)
     streams = _STREAMS if together else None
-    own = H2Server(longest_bytes=longest, told_streams=streams, together=together)
+    own = H2Server(longest_bytes=longest, advertised_streams=streams, together=together)
     own.add_method(SERVICE, "Process", partial(Exchange, processor))
     return own
 
@@ -74,7 +74,7 @@ async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) ->
 
 
 def probed_server(*, together: bool = False) -> H2Server:
-    """The server for probes and reported outcomes, not bound yet."""
+    """Return the server for probes and reported outcomes, not bound yet."""
     return H2Server(
         longest_bytes=MAX_BODY_BYTES,
         max_streams=_PROBING_STREAMS,
@@ -101,7 +101,7 @@ def bind(server: H2Server, name: str, address: str) -> int:
 
 
 def cannot_listen(name: str, address: str) -> SettingError:
-    """The error for the address of `listen.<name>`."""
+    """Return the error for the address of `listen.<name>`."""
     return SettingError(
         f"can't listen on {address}; is another picker running there, or is the address not this "
         "machine's? Stop the other, or choose another address (laar check --no-ports beside one)",
@@ -110,7 +110,7 @@ def cannot_listen(name: str, address: str) -> SettingError:
 
 
 def ports_in_use(listen: Listen) -> list[SettingError]:
-    """The faults of addresses that could not be listened on now; leaves none open."""
+    """Return the faults of addresses that can't be listened on now; leave none open."""
     faults = []
     with contextlib.ExitStack() as held:  # together, since two may be the same
         for name in ("ext_proc", "health", "admin"):

@@ -184,7 +184,7 @@ class SettingsReloader:
     # -- showing -------------------------------------------------------------------------------
 
     def shown(self) -> dict[str, Any]:
-        """The settings in effect, the origin of each, and the changes that wait for a restart."""
+        """Return the settings in effect, their origins, and changes that wait for a restart."""
         running = self.settings.model_dump(mode="json")
         wanted = self._wanted.settings.model_dump(mode="json") if self.pending else {}
         pending = {
@@ -199,7 +199,7 @@ class SettingsReloader:
 
 
 def _artifact(loaded: Loaded) -> Stamp | None:
-    """The stamp by which the artifact's next change is detected; None without an artifact."""
+    """Return the stamp that shows the artifact's next change; None without an artifact."""
     path = loaded.settings.accuracy.capability
     return loaded.stamps[path] if path is not None else None
 

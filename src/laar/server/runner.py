@@ -230,7 +230,7 @@ class Runner:
             await self.picker.tuner.state_file.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
-        self.picker.observability.feed.close()
+        self.picker.observability.close()
         admin.stop()
         if serving is not None:
             await asyncio.wait([serving], timeout=_ADMIN_STOP_S)
@@ -306,7 +306,7 @@ class Runner:
             clock=self.picker.clock,
             tokens=self.admin.outcomes_tokens,
             listen=self.picker.settings.listen.health,
-            told=self.picker.context.reported,
+            on_judged=self.picker.context.reported,
         )
 
     def _follow_tls(self) -> ServerTls | None:

@@ -41,7 +41,7 @@ class Identity:
     expires_at: datetime
 
     def context(self) -> ssl.SSLContext:
-        """The same for Python's TLS."""
+        """Return the same for Python's TLS."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION
@@ -196,7 +196,7 @@ def _checked(tls: Tls, certificate: bytes, key: bytes, client_ca: bytes | None) 
 
 
 def _self_signed() -> tuple[bytes, bytes]:
-    """A certificate and key that laar makes itself, PEM."""
+    """Return a certificate and key that laar makes itself, PEM."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

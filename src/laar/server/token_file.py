@@ -49,7 +49,7 @@ class ReporterTokens:
         self._names = others._names
 
     def reporter(self, authorization: str) -> str | None:
-        """The reporter whose token it is, empty for a token that binds none; None for no token."""
+        """Return the reporter of a token, empty where it binds none; None for no such token."""
         scheme, _, sent = authorization.partition(" ")
         given, found = sent.strip().encode(), None
         for token, name in self._names:  # all of them: the time must not reveal which one is near

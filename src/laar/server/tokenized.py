@@ -242,7 +242,7 @@ class TemplateProbes:
         table: EndpointTable,
         tokenizers: Mapping[str, LocalTokenizer],
     ) -> None:
-        self._told = prefixes.templates.told
+        self._known = prefixes.templates.known
         self._table = table
         self._tokenizers = tokenizers
         self._refused: set[str] = set()
@@ -256,7 +256,7 @@ class TemplateProbes:
                 specs = [spec for spec in self._table.specs() if spec.models and spec.generates]
                 self._refused &= {spec.address for spec in specs}
                 for spec in specs:
-                    if spec.models[0] not in self._told and spec.address not in self._refused:
+                    if spec.models[0] not in self._known and spec.address not in self._refused:
                         await self._ask(spec, session)
                 await asyncio.sleep(PROBE_EVERY_S)
 
@@ -280,12 +280,12 @@ class TemplateProbes:
             self._refused.add(spec.address)
             return
         template = template_of(known)
-        self._told.update(dict.fromkeys(spec.models, template))
+        self._known.update(dict.fromkeys(spec.models, template))
         _LOG.info("%s: chat template %s", model, template)
 
 
 def read_tokenizers(paths: Mapping[str, Path]) -> dict[str, LocalTokenizer]:
-    """The tokenizers that the settings name.
+    """Return the tokenizers that the settings name.
 
     Raises:
         SettingError: one can't be used.

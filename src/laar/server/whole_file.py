@@ -38,7 +38,7 @@ class WholeFile:
             temporary.replace(self.path)
 
     def read(self, most_bytes: int) -> bytes:
-        """The content, or one byte more than the most of a longer one.
+        """Return the content, or one byte more than the most of a longer one.
 
         Raises:
             OSError: it can't be read.

@@ -87,7 +87,7 @@ def _beat(home: Path, index: int) -> Path:
 
 
 def _hub_of(share: Share, path: Path) -> Hub:
-    """The hub, with the snapshot that the workers of the last run left."""
+    """Return the hub, with the snapshot that the workers of the last run left."""
     sharing = part(SharingSettings, share)
     file, key, data = None, None, b""
     if share.snapshot_file is not None:
@@ -286,7 +286,7 @@ class _Parent:
                 return
 
     def _reload(self) -> None:
-        """Pas SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
+        """Pass SIGHUP on; a worker that starts reads the settings anyway, and might end by it."""
         for index, process in self._processes.items():
             if process.returncode is None and _beat(self._home, index).exists():
                 with contextlib.suppress(ProcessLookupError):
@@ -306,7 +306,7 @@ class _Parent:
             self._ending = asyncio.get_running_loop().call_later(patience_s, self._end_stuck)
 
     def _shutdown(self) -> Shutdown:
-        """The times that the workers stop with: of the file as it is now, if it can be used."""
+        """Return the times that the workers stop with, by the file as it is now if usable."""
         running = self._loaded.settings
         if self._loaded.path is not None:
             with contextlib.suppress(SettingError, OSError):

@@ -119,6 +119,9 @@ class Accuracy(Section):
     online: bool = True
     """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False: laar routes by
     the artifact alone and takes no reports."""
+    signs: bool = False
+    """Whether signs of answers count as weak outcomes: an end at the limit, a tool's call that is
+    no JSON, log-probabilities where clients ask for them."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. The default is a day: the model behind a
     name changes rarely, its traffic by the hour."""

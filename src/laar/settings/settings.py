@@ -212,7 +212,7 @@ def _missing_files(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def load_settings(path: Path) -> Settings:
-    """Only the settings that `load` reads.
+    """Return only the settings that `load` reads.
 
     Raises:
         SettingError: one line for each fault.

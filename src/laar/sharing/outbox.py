@@ -47,7 +47,6 @@ class Outbox:
         wall_clock: seconds since 1970, for the age of a batch at its readers.
         beat_s: longest time between two batches.
         oldest_open: names the oldest entry of a prompt that has not ended.
-        max_waiting_bytes: limit for records that are not sent yet; beyond it the oldest go.
     """
 
     def __init__(
@@ -59,13 +58,11 @@ class Outbox:
         wall_clock: Callable[[], float],
         beat_s: float,
         oldest_open: Callable[[], int],
-        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._table = table
         self._engines = engines
         self._origin = origin
         self._wall_clock = wall_clock
-        self._max_bytes = max_waiting_bytes
         self._beat_s = beat_s
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
@@ -96,7 +93,7 @@ class Outbox:
         self._waiting.append(record)
         self.waiting_bytes += _bytes_of(record)
         self._has_news(soon=record.soon)
-        while self.waiting_bytes > self._max_bytes:
+        while self.waiting_bytes > MAX_WAITING_BYTES:
             self.waiting_bytes -= _bytes_of(self._waiting.popleft())
             self.dropped += 1
 

@@ -54,11 +54,11 @@ class Champion(Protocol):
     on_frozen: Callable[[dict[str, float]], None] | None
 
     def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Serves another's winner if it is better than its own."""
+        """Serve another's winner if it is better than its own."""
         ...
 
     def freeze(self, weights: dict[str, float]) -> None:
-        """Serves another's weights from now on."""
+        """Serve another's weights from now on."""
         ...
 
 

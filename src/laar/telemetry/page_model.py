@@ -18,7 +18,7 @@ from laar.core.endpoints import Floats, Reading
 from laar.core.filters import MAX_FAILURES, MAX_KV_USAGE, STALE_S
 from laar.explain.decision_record import DecisionRecord
 from laar.telemetry.decisions import DecisionMemory
-from laar.telemetry.problems import Problems
+from laar.telemetry.problems import Events, Problems
 
 MAX_FLEET = 200
 """Endpoints shown; of more, the ones in trouble and the busiest."""
@@ -90,6 +90,7 @@ class PageModel:
         self._problems = problems
         self._hit_rates = hit_rates
         self._about = about
+        self.events = Events()
         self._last = (math.nan, 0)
 
     def fleet(self, now: float) -> dict[str, object]:
@@ -132,6 +133,8 @@ class PageModel:
             "retries": _retries(records, memory),
             "shadow": _shadow(records),
             "problems": dict(islice(self._problems.items(), _PROBLEMS)),
+            "since_s": dict(islice(self._problems.since_s.items(), _PROBLEMS)),
+            "events": list(self.events.latest),
         }
 
     def _fleet(self, now: float, records: Sequence[DecisionRecord]) -> list[dict[str, object]]:

@@ -9,7 +9,8 @@ but neither remembered nor logged.
 from __future__ import annotations
 
 import logging
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 
 _LOG = logging.getLogger(__name__)
@@ -18,11 +19,28 @@ MAX_PROBLEMS = 1000
 """Problems remembered, one for each source; more sources than that have one common cause."""
 
 
+_EVENTS = 40
+
+
+class Events(logging.Handler):
+    """The last lines of laar's log, for the page: what began, ended or changed, and when."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.latest: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Remember a line."""
+        self.latest.append((record.created, record.getMessage()))
+
+
 class Problems(Mapping[str, str]):
     """The present problems: a message by source."""
 
     def __init__(self) -> None:
         self._messages: dict[str, str] = {}
+        self.since_s: dict[str, float] = {}
+        """When each began, in seconds since the epoch."""
         self.counts: Counter[str] = Counter()
         """Reports since the start, by kind."""
 
@@ -34,7 +52,7 @@ class Problems(Mapping[str, str]):
         known = self._messages.get(source)
         if not message:
             if known is not None:
-                del self._messages[source]
+                del self._messages[source], self.since_s[source]
                 _LOG.info(
                     "%s: %s", source, "works again" if message is None else "no longer watched"
                 )
@@ -43,6 +61,7 @@ class Problems(Mapping[str, str]):
         if known is None and len(self._messages) >= MAX_PROBLEMS:
             return
         self._messages[source] = message
+        self.since_s.setdefault(source, time.time())
         if message != known:
             _LOG.warning("%s: %s", source, message)
 

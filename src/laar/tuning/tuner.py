@@ -102,7 +102,7 @@ class Tuner:
         self._open_next()
 
     def weights(self, now: float) -> Weights:
-        """The weights for one decision; call it once for each, for windows count decisions."""
+        """Return the weights for one decision; call it once for each: windows count them."""
         self._tick(now)
         window = self._window
         if window is None or window.closed:
@@ -186,7 +186,7 @@ class Tuner:
         }
 
     def export(self) -> dict[str, object]:
-        """The best weights found and the windows they rest on, as plain values."""
+        """Return the best weights found and the windows they rest on, as plain values."""
         return {
             "weights": dict(self._incumbent),
             "objective": self._settings.objective,
@@ -197,7 +197,7 @@ class Tuner:
         }
 
     def state_dict(self) -> dict[str, object]:
-        """The state that a restart needs, as plain values. An open window is not kept."""
+        """Return the state that a restart needs, as plain values. An open window is not kept."""
         return {
             "weights": dict(self._incumbent),
             "sigma": self._sigma,
@@ -253,7 +253,7 @@ class Tuner:
             self._conclude(window)
 
     def _breached(self, window: Window) -> bool:
-        """Whether the candidate can no longer end within the limits from the incumbent's window."""
+        """Return whether the candidate can no longer end within the incumbent's limits."""
         baseline = self._baseline
         if baseline is None:
             return False
@@ -319,7 +319,7 @@ class Tuner:
         self._window, self._since_s = window, self._elapsed_s
 
     def _propose(self) -> dict[str, float]:
-        """The next candidate: not the incumbent again, as clipping in a corner would give."""
+        """Return the next candidate, never the incumbent, as clipping in a corner would."""
         self._trials += 1
         rng = random.Random(f"{self._settings.seed}:{self._trials}")
         proposal = self._incumbent
@@ -335,7 +335,7 @@ class Tuner:
 
 
 def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, float]:
-    """Weights with exactly the bounds' names, positive, clipped to the bounds."""
+    """Return weights with exactly the bounds' names, positive, clipped to the bounds."""
     if not isinstance(weights, Mapping) or set(weights) != set(settings.bounds):
         names = ", ".join(settings.bounds)
         raise SettingError(f"{where}: must have exactly the weights in tuner.bounds ({names})")

@@ -41,7 +41,7 @@ endpoint."""
 
 
 def better(cost: float, than: float, tolerance: float) -> bool:
-    """Whether a cost is lower by more than the tolerance, a part of the other's magnitude."""
+    """Return whether a cost is lower by more than the tolerance, a part of the other."""
     return cost < than - tolerance * abs(than)
 
 
@@ -150,7 +150,7 @@ class Window:
         return self.closed and self.finished >= self.assigned
 
     def slower_than(self, e2e_s: float) -> int:
-        """Requests that took longer from end to end."""
+        """Return the requests that took longer from end to end."""
         return sum(value > e2e_s for value in self._e2e_s)
 
     def score(self, objective: str, *, stopped: bool = False) -> WindowScore:

@@ -56,10 +56,10 @@ def test_the_name_that_the_client_used_is_put_back():
 def test_a_piece_with_half_a_name_has_no_answer_until_the_rest_is_there():
     driver = begun()
     assert answered(driver, ResponseBody(b'data: {"id":1,"mod', False)) == []
-    assert driver.stream.holds_back
+    assert driver.stream.held_pieces
     whole = answered(driver, ResponseBody(b'el":"m1"}\n\n', False))
     assert whole == [b'data: {"id":1,"model":"auto"}\n\n', b""]
-    assert not driver.stream.holds_back
+    assert not driver.stream.held_pieces
 
 
 @given(st.lists(st.integers(0, 60), max_size=4))

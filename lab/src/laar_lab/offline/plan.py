@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 
 import orjson
@@ -23,8 +23,8 @@ import xxhash
 from laar.context.blocks import Block, Refused
 from laar.context.bodies import Text, api_of, prompt_texts, said_before
 from laar.context.cache import DocCache
-from laar.context.formats import scan
-from laar.context.formats.jsonspans import TooComplexError, splice
+from laar.context.formats import held, scan
+from laar.context.formats.jsonspans import splice
 from laar.context.recurrence import Recurrences
 from laar.context.rewrite import Change, as_received, is_too_small, rewrite, verified
 from laar.context.settings import ContextSettings, Reason
@@ -94,7 +94,6 @@ def plan(contexts: Sequence[Sequence[int]], *, capacity_docs: int | None = None)
 class _Line:
     """A line whose documents can be ordered."""
 
-    value: dict[str, object]
     nested: bool
     text: Text
     blocks: list[Block]
@@ -214,9 +213,7 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
                 learnt, _ = learned.find(0, text.value)
                 if learnt is None or len(learnt.items) < settings.min_docs:
                     continue
-                stays = learnt.labels_stay and not settings.relabel
-                held = Reason.POSITIONAL_LABELS if stays else None
-                blocks = [replace(learnt, held=held)]
+                blocks = [held(learnt, settings)]
             block = blocks[0]
             if block.held is not None:
                 return block.held
@@ -230,7 +227,7 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
                 return Reason.TOO_SMALL
             before = orjson.dumps([body.get("model"), text.value[: block.items[0].start]])
             seed = xxhash.xxh3_64_intdigest(before + said_before(body, text.path))
-            return _Line(value=value, nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
+            return _Line(nested=nested, text=text, blocks=blocks, seed=seed, keys=keys)
     except Refused as refused:
         return refused.reason
     except orjson.JSONEncodeError:  # nested deeper than orjson writes
@@ -253,8 +250,8 @@ def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettin
     new = annotated if settings.annotate else bare
     path = ("body", *read.text.path) if read.nested else read.text.path
     try:
-        return splice(line, read.value, {path: new}) or line
-    except TooComplexError:
+        return splice(line, {path: new})
+    except Refused:
         return line
 
 

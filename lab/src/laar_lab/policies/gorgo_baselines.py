@@ -7,8 +7,8 @@ import xxhash
 
 from laar.core.endpoints import Floats
 from laar.core.interfaces import View
-from laar.policies.affinity import PREFIX_CHARS
 from laar.policies.ranking import least, ranks
+from laar.policies.simple import PREFIX_CHARS
 
 
 class LeastLoad:

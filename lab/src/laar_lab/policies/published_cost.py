@@ -22,9 +22,9 @@ from typing import cast
 
 import numpy as np
 
+from laar.core.attempts import IN_FLIGHT_TOKENS
 from laar.core.cost import CostWeights, Terms, TunedWeights, scores_of_costs, until_correct
 from laar.core.endpoints import Floats
-from laar.core.expected import IN_FLIGHT_TOKENS
 from laar.core.interfaces import View
 
 HELD_UP = 32.0

@@ -17,7 +17,6 @@ from rich.table import Table
 from laar.accuracy.artifact import (
     MAX_ARTIFACT_BYTES,
     MIN_CELL_OUTCOMES,
-    Capability,
     TextTerms,
 )
 from laar.accuracy.features import task_name
@@ -127,7 +126,6 @@ def _as_json(evaluation: Evaluation) -> bytes:
         "overall": evaluation.overall.model_dump(),
         "models": {name: scores.model_dump() for name, scores in evaluation.models.items()},
         "retries": evaluation.retries._asdict(),
-        "replays": [replay._asdict() for replay in evaluation.replays],
         "reliability": [each._asdict() for each in evaluation.reliability],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
@@ -159,7 +157,8 @@ def _show(console: Console, fitted: Fit, notes: list[str]) -> None:
         )
     if (text := fitted.artifact.text) is not None:
         console.print(_text_gain(text))
-    if thin := _thin_cells(fitted.artifact):
+    models = fitted.artifact.models.values()
+    if thin := sum(cell.thin for model in models for cell in model.cells):
         console.print(
             f"{thin} cells have fewer than {MIN_CELL_OUTCOMES} outcomes and lean on their model's "
             "mean; the artifact lists the outcomes of each. Measure more queries for these."
@@ -183,10 +182,6 @@ def _show_first_tokens(console: Console, fitted: Fit) -> None:
             escape(name), *(f"{median(each):.2f} ({len(each)})" if each else "-" for each in cells)
         )
     console.print(table)
-
-
-def _thin_cells(artifact: Capability) -> int:
-    return sum(cell.thin for model in artifact.models.values() for cell in model.cells)
 
 
 def _text_gain(text: TextTerms) -> str:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from laar.context.blocks import Block, Limits
+from laar.context.blocks import Block
 from laar.context.formats import declared, lists, parts, xml
 from laar.context.settings import ContextSettings, Reason
 
-__all__ = ["MAX_DOCS", "scan"]
+__all__ = ["MAX_DOCS", "held", "scan"]
 
 MAX_DOCS = 256
 """Documents above which a list stays unchanged. It bounds the search for an order."""
@@ -35,7 +35,11 @@ def scan(
         Refused: there may be documents, but they can't be separated or moved safely.
     """
     found = next(filter(None, _found(text, settings, is_parts, by_tool)), [])
-    return [_to_line_ends(text, block) for block in found if block.documents >= settings.min_docs]
+    return [
+        held(_to_line_ends(text, block), settings)
+        for block in found
+        if block.documents >= settings.min_docs
+    ]
 
 
 def _found(
@@ -43,20 +47,20 @@ def _found(
 ) -> Iterator[list[Block]]:
     """Yields the finds of each shape, the surest first; the first not empty counts."""
     families = settings.formats
-    limits = Limits(settings.min_docs, MAX_DOCS, settings.relabel)
+    least = settings.min_docs
     if is_parts:
         yield parts.scan(text, most=MAX_DOCS, by_tool=by_tool) if "json" in families else []
         return
     if settings.delimiters:
-        blocks = declared.scan(text, settings.delimiters, MAX_DOCS)
-        yield [_held(block, settings) for block in blocks]
+        yield declared.scan(text, settings.delimiters, MAX_DOCS)
     if "json" in families:
-        yield lists.scan(text, limits) or lists.within(text, limits)
+        yield lists.scan(text, least, MAX_DOCS) or lists.within(text, least, MAX_DOCS)
     if "xml" in families:
-        yield xml.scan(text, limits)
+        yield xml.scan(text, least, MAX_DOCS)
 
 
-def _held(block: Block, settings: ContextSettings) -> Block:
+def held(block: Block, settings: ContextSettings) -> Block:
+    """The block, held where its labels number places and may be named."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import orjson
 
-from laar.context.blocks import Block, Limits, Refused, Span, block_of
+from laar.context.blocks import Block, Refused, Span, block_of
 from laar.context.formats.jsonspans import Path, spans_of
 from laar.context.settings import Reason
 
@@ -32,20 +32,21 @@ _MOST_LISTS = 64
 _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | None"
 
 
-def scan(text: str, limits: Limits) -> list[Block]:
+def scan(text: str, least: int, most: int) -> list[Block]:
     """Finds the list in a text that is JSON.
 
     Args:
         text: the whole text.
-        limits: of its elements.
+        least: elements that make a list of documents.
+        most: elements that it may have.
 
     Raises:
         Refused: the list is too long, or its elements can't be separated.
     """
-    return _blocks(text, limits) if text.lstrip()[:1] in {"{", "["} else []
+    return _blocks(text, least, most) if text.lstrip()[:1] in {"{", "["} else []
 
 
-def within(text: str, limits: Limits) -> list[Block]:
+def within(text: str, least: int, most: int) -> list[Block]:
     """Finds a list among other text; it must begin and end a line.
 
     Raises:
@@ -58,10 +59,10 @@ def within(text: str, limits: Limits) -> list[Block]:
     end = text.rfind("}" if text[begin] == "{" else "]") + 1
     if text[end : end + 1].strip():
         return []
-    return [block.shifted(begin) for block in _blocks(text[begin:end], limits)]
+    return [block.shifted(begin) for block in _blocks(text[begin:end], least, most)]
 
 
-def _blocks(text: str, limits: Limits) -> list[Block]:
+def _blocks(text: str, least: int, most: int) -> list[Block]:
     try:
         value: _Json = orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -73,21 +74,20 @@ def _blocks(text: str, limits: Limits) -> list[Block]:
             break
         texts = list(map(_text, elements))
         size = sum(length for length, _ in texts)
-        if len(elements) >= limits.least and all(length for length, _ in texts) and size > best[0]:
+        if len(elements) >= least and all(length for length, _ in texts) and size > best[0]:
             best = size, path, elements, [own for _, own in texts]
             stays = len(elements) in beside
     _, path, elements, own = best
     if not own:
         return []
-    if len(elements) > limits.most:
+    if len(elements) > most:
         raise Refused(Reason.TOO_MANY)
     objects = [element for element in elements if isinstance(element, dict)]
     block = block_of(
         text,
-        _spans(text, value, path, own),
+        _spans(text, path, own),
         len(text.rstrip()),
         names=[*map(_names, objects)] if len(objects) == len(own) else [{}] * len(own),
-        relabel=limits.relabel,
         quoted=True,
         shape="json" if path else "json_list",
     )
@@ -149,10 +149,10 @@ def _names(element: dict[str, _Json]) -> dict[str, str]:
     }
 
 
-def _spans(text: str, value: _Json, path: Path, own: Sequence[Path]) -> list[Span]:
+def _spans(text: str, path: Path, own: Sequence[Path]) -> list[Span]:
     places: list[Path] = [(*path, i) for i in range(len(own))]
     texts = [(*place, *below) for place, below in zip(places, own, strict=True)]
-    spans = spans_of(text, value, texts)
+    spans = spans_of(text, texts)
     return [
         (*spans[place], spans[inside][0] + 1, spans[inside][1] - 1)
         for place, inside in zip(places, texts, strict=True)

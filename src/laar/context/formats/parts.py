@@ -104,5 +104,5 @@ def _cited(part: dict[str, Any]) -> bool:
 
 
 def _items(text: str, parts: Sequence[Any], run: _Run) -> list[Item]:
-    spans = spans_of(text, list(parts), [(i, *sub) for i, sub in run])
+    spans = spans_of(text, [(i, *sub) for i, sub in run])
     return [Item(*spans[(i,)], spans[(i, *sub)][0] + 1, spans[(i, *sub)][1] - 1) for i, sub in run]

@@ -10,10 +10,9 @@ bounded by the characters they exclude, so that the time is linear in the length
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import cache
 
-from laar.context.blocks import MAX_MARKS, Block, Limits, Refused, Span, block_of
+from laar.context.blocks import MAX_MARKS, Block, Refused, Span, block_of
 from laar.context.settings import Reason
 
 _ITEMS = (
@@ -43,40 +42,19 @@ _BREAKS = frozenset("\n>")
 """Signs before a tag that no sentence has there."""
 
 
-def scan(text: str, limits: Limits) -> list[Block]:
-    """Finds all blocks of enough items.
+def scan(text: str, least: int, most: int) -> list[Block]:
+    """Finds all blocks of `least` items or more.
 
     Raises:
-        Refused: the markup is not plainly a list of documents, or a block is too long.
+        Refused: the markup is not plainly a list of documents, or a block has more than `most`.
     """
-    return _Scan(text, limits).run() if "<" in text else []
-
-
-_OTHERS = 32
-"""Signs without a match after which a text is searched by pattern: no faster, but in one call."""
-
-
-def _tags(text: str) -> Iterator[re.Match[str]]:
-    """All tags that are known; `str.find` passes over a text without any at once."""
-    others = 0
-    at = text.find("<")
-    while at >= 0:
-        match = _TAG.match(text, at)
-        if match is not None:
-            yield match
-            at = text.find("<", match.end())
-        elif others < _OTHERS:
-            others += 1
-            at = text.find("<", at + 1)
-        else:
-            yield from _TAG.finditer(text, at + 1)
-            return
+    return _Scan(text, least, most).run() if "<" in text else []
 
 
 class _Scan:
-    def __init__(self, text: str, limits: Limits) -> None:
+    def __init__(self, text: str, least: int, most: int) -> None:
         self.text = text
-        self.limits = limits
+        self.least, self.most = least, most
         self.blocks: list[Block] = []
         self.wrapper: str | None = None
         # The run of equal items in progress.
@@ -88,8 +66,8 @@ class _Scan:
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
         opened: tuple[int, int] | None = None
-        for seen, match in enumerate(_tags(self.text)):
-            if seen > MAX_MARKS * self.limits.most:
+        for seen, match in enumerate(_TAG.finditer(self.text)):
+            if seen > MAX_MARKS * self.most:
                 raise Refused(Reason.TOO_MANY)
             closing, name, attributes = match.groups()
             if opened is None:
@@ -141,7 +119,7 @@ class _Scan:
                 self.names.pop()
                 return
         self.spans.append((start, match.end(), inside, match.start()))
-        if len(self.spans) > self.limits.most:
+        if len(self.spans) > self.most:
             raise Refused(Reason.TOO_MANY)
 
     def _open(
@@ -168,7 +146,7 @@ class _Scan:
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.spans) >= self.limits.least and not self.spoken:
+        if len(self.spans) >= self.least and not self.spoken:
             after = self.spans[-1][1] if end is None else end
             self.blocks.append(
                 block_of(
@@ -176,7 +154,6 @@ class _Scan:
                     self.spans,
                     after,
                     names=self.names,
-                    relabel=self.limits.relabel,
                     shape="xml",
                 )
             )

@@ -187,7 +187,7 @@ class KubernetesEndpoints:
             tasks.create_task(made.run(), name=f"{self.source} {part}")
 
     def _mine(self, mirrors: Sequence[Mirror[Ref | str]], model: type[Ref], part: str) -> list[Ref]:
-        """Those of the objects that could be read and belong to this pool.
+        """Return those of the objects that could be read and belong to this pool.
 
         Of one name the first that can be read counts: a version may lack fields of another.
         """

@@ -37,7 +37,8 @@ token, and for the end.
   serve. The amount is at most the cost of the copy.
 
 The time to load an adapter, or to wait for a place for it, is part of the base
-(`laar.core.adapters`).
+(`laar.core.adapters`). To leave the model that holds a conversation costs a tenth more than the sum
+(`penalty`): its style changes, and estimates that differ from turn to turn must not decide.
 
 Where the client has an objective for the first token, waiting up to it costs next to nothing, and
 beyond it several times as much: a patient job goes where its prefix is, however far.
@@ -61,6 +62,8 @@ from laar.policies.laar.pricing import FIRST, Price, PricingInputs, inputs_of, p
 from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # of a prompt: shares that differ by less are one
+_MOVES = 0.1  # of the cost, for a conversation to leave its model
+_HELD = 0.5  # of a prompt: cached somewhere, it goes on with what was said there
 _ONCE = 1.5  # a prefix that is requested less often than this is worth no further copy
 
 
@@ -169,6 +172,22 @@ def _sharing(demand: Demand, top: float, has: Floats) -> Floats:
     return np.interp(places, edges, asked)
 
 
+def _moving(view: View) -> Floats | None:
+    """Return the factor on the cost of leaving the conversation's model; None if all are free.
+
+    A retry is free, and so is a model that holds as much of the prompt.
+    """
+    if np.count_nonzero(view.times_tried):
+        return None
+    share = view.cached_tokens / np.maximum(view.tokens, 1.0)
+    warm = int(share.argmax())
+    if share[warm] < _HELD:
+        return None
+    model = view.table.model_id[view.slots]
+    leaves: Floats = (model != model[warm]) & (share < share[warm] - 1e-6)
+    return 1.0 + _MOVES * leaves
+
+
 def _terms(
     view: View,
     weights: CostWeights,
@@ -186,6 +205,9 @@ def _terms(
         answers=view.answers,
         strict_retries=True,
     )
+    moving = _moving(view) if len(view.table.models) > 1 else None
+    if moving is not None:
+        cost, penalty = cost * moving, penalty * moving
     return Terms(
         rtt_s=view.rtt_s,
         base_s=priced.base_s,

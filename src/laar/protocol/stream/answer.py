@@ -13,10 +13,10 @@ from laar.protocol.answers import (
     MAX_ERROR_BYTES,
     NO_USAGE,
     AnswerReader,
-    NameRestorer,
     Usage,
 )
 from laar.protocol.events import Answering, Attempted, Replied, ResponseHeaders, Stored
+from laar.protocol.ports import Restorer
 from laar.protocol.usefulness import flaw_of_type
 
 _OK = Reply(status=200)
@@ -31,7 +31,7 @@ class Answer:
     Args:
         status: None while there is none, or where it is not the endpoint's.
         accepted: the endpoint took the request, by that status.
-        restorer: puts the client's name for the model back; None where it needs no change.
+        restorers: put the client's names back, for the model and for documents.
         names: the model's names, as the client and the decision have them.
         complete: the answer passed to its end.
         let_go: its end will not be seen.
@@ -39,7 +39,7 @@ class Answer:
 
     status: int | None = None
     accepted: bool = False
-    restorer: NameRestorer | None = None
+    restorers: tuple[Restorer, ...] = ()
     names: tuple[str, ...] = ()
     complete: bool = False
     let_go: bool = False
@@ -154,6 +154,7 @@ class Answer:
             cached_tokens=usage.cached_tokens,
             response_id="" if reader is None else reader.response_id,
             error=self._error,
+            sign=reader.sign if reader is not None and self.complete else None,
         )
 
     def _cause(self) -> str:

@@ -41,7 +41,7 @@ class AnswerHalf(StreamState):
     answer_phase = ResponsePhase.HEADERS
     _headers: ResponseHeaders | None = None
     """While the reservation moves."""
-    _held_pieces = 0
+    held_pieces = 0
     """Pieces that came and are not passed yet, for a name may be cut in two."""
     _held = b""
     """What they are passed as."""
@@ -71,6 +71,10 @@ class AnswerHalf(StreamState):
                 decided = decision.id if decision else ""
                 self.rework.accepted(event.served or known[0], known[1], now, decision=decided)
                 self.taken = True
+                restorer = self.rework.restorer(events=event.streamed, encoded=event.encoded)
+                if restorer is not None:
+                    answer.restorers = (restorer,)
+                    event.forged += ("content-length",)  # its length will be another one
             else:
                 self.refuse_rework()
         if decision is None:
@@ -115,11 +119,9 @@ class AnswerHalf(StreamState):
                     headers.append((names.TEST_SERVED, event.served))
         dialect.answer_headers(headers, event.forged, out, read=self.read_answer)
         if self.target is not None and self.asked and dialect.shows_answers:
-            answer.restorer = NameRestorer(
-                served=self.target,
-                asked=self.asked,
-                whole=self.api in _WITH_OBJECTS and not event.streamed,
-            )
+            whole = self.api in _WITH_OBJECTS and not event.streamed
+            restorer = NameRestorer(served=self.target, asked=self.asked, whole=whole)
+            answer.restorers += (restorer,)
         return self._complete(now, out) if event.end else ResponsePhase.ANSWER
 
     def _unanswered(
@@ -140,19 +142,23 @@ class AnswerHalf(StreamState):
             if data and (answering := answer.progress(decision, now)) is not None:
                 out.append(answering)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
-        restorer = answer.restorer
-        if restorer is None:
+        if not answer.restorers:
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
             return phase
-        self._held += restorer.feed(data, end=event.end)
-        self._held_pieces += 1
-        if event.end or not restorer.holds_back:
+        self._restore(data, end=event.end)
+        self.held_pieces += 1
+        if event.end or not any(one.holds_back for one in answer.restorers):
             self._pass_held(data, out, end=event.end)
         return phase
 
+    def _restore(self, data: bytes, *, end: bool) -> None:
+        for restorer in self.answer.restorers:
+            data = restorer.feed(data, end=end)
+        self._held += data
+
     def _pass_held(self, last: bytes, out: list[Action], *, end: bool) -> None:
         """Pass all pieces that were waiting for the rest of a name, `last` the last of them."""
-        held, pieces, self._held, self._held_pieces = self._held, self._held_pieces, b"", 0
+        held, pieces, self._held, self.held_pieces = self._held, self.held_pieces, b"", 0
         same = pieces == 1 and held == last
         self.dialect.pass_answer(pieces, held, out, end=end, same=same)
 
@@ -162,8 +168,8 @@ class AnswerHalf(StreamState):
         if self.decision is not None:
             out += self.answer.read(self.decision, b"", end=True)
         phase = self._complete(now, out)
-        if self._held_pieces and self.answer.restorer is not None:
-            self._held += self.answer.restorer.feed(b"", end=True)
+        if self.held_pieces:
+            self._restore(b"", end=True)
             self._pass_held(b"", out, end=False)
         out.append(AnswerTrailers(Direction.RESPONSE))
         return phase
@@ -172,11 +178,6 @@ class AnswerHalf(StreamState):
         self.answer.complete = True
         self._end(now, out)
         return ResponsePhase.OVER
-
-    @property
-    def holds_back(self) -> bool:
-        """Whether pieces wait for the next one, since a name may be cut in two."""
-        return self._held_pieces > 0
 
     def let_go(self) -> None:
         """Take the end of this stream, which is near, for no end of the answer."""

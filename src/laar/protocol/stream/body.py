@@ -112,7 +112,7 @@ class Collected:
         return True
 
     def is_slow(self, now: float) -> bool:
-        """Whether less has come recently than any client with a body to send would send."""
+        """Return whether less has come recently than any client with a body to send would send."""
         full = now - self._window_at >= _WINDOW_S
         return (self._speed_at(now) if full else self._speed) < _SLOW_BYTES_PER_S
 

@@ -195,7 +195,7 @@ class _Gateway:
     reads_by_server = False
 
     def await_body(self, out: list[Action]) -> None:
-        """The headers are answered with the decision."""
+        """Await the body: the headers are answered with the decision."""
 
     def send(self, sending: Sending, out: list[Action]) -> None:
         headers, remove = headers_of_request(sending)

@@ -66,9 +66,10 @@ class Stream(RequestHalf, AnswerHalf):
 
     @property
     def can_be_let_go(self) -> bool:
-        """Whether Envoy has the whole request with its decision, and every byte of the answer."""
+        """Whether Envoy has the whole request with its decision, and passes the answer alone."""
         return (
             self.request_phase in _WITH_ENVOY
             and self.answer_phase is not ResponsePhase.OVER
             and self.dialect.sends_whole_bodies
+            and not (self.rework is not None and self.rework.renames)
         )

@@ -263,6 +263,7 @@ class RequestHalf(StreamState):
             model=read.model,
             head=self._head,
             may_change=not self.shadow,
+            shows_answer=self.dialect.shows_answers,
             now=now,
             document=read.document,
         )
@@ -283,6 +284,7 @@ class RequestHalf(StreamState):
             self.read_answer = (
                 env.sampled(now)
                 or self.api is Api.RESPONSES  # to learn which engine keeps the answer
+                or (self.rework is not None and self.rework.renames)
                 or (env.hook is not None and env.hook.reads_answer(head, now))
             )
         request = self._request_of(read)

@@ -6,6 +6,7 @@ needs it.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -118,6 +119,7 @@ class Observability:
         self._about: dict[str, object] = {"version": self.version}
         self._clock = clock
         self.page = PageModel(director, self.memory, problems, self.hit_rates, self._about)
+        logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(self._frame)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
         self._max_body_bytes = settings.stream.max_body_bytes
@@ -130,6 +132,11 @@ class Observability:
             "enforced": settings.routing.enforcement.share,
         }
         self.explainer.settings = settings.stream
+
+    def close(self) -> None:
+        """End the feed's streams, and follow the log no longer."""
+        self.feed.close()
+        logging.getLogger("laar").removeHandler(self.page.events)
 
     def _frame(self) -> dict[str, object]:
         self._update_about()

@@ -63,7 +63,7 @@ class _Batch(BaseModel):
     outcomes: Annotated[list[_Outcome], Field(max_length=MAX_BATCH)]
 
 
-Told = Callable[[str, bool], None]
+OnJudged = Callable[[str, bool], None]
 """Gets every outcome that was taken: the decision, and whether its answer was right."""
 
 
@@ -75,7 +75,7 @@ def routes(
     tokens: ReporterTokens | None,
     listen: str,
     attempts: Attempts,
-    told: Told | None = None,
+    on_judged: OnJudged | None = None,
 ) -> list[Route]:
     """Return the routes for the admin port; none for reports where these are switched off.
 
@@ -106,7 +106,7 @@ def routes(
         except RequestError as error:
             return refused(error)
         pairs = [(outcome.decision_id, outcome.correct) for outcome in outcomes]
-        verdicts = await _report(learning.reports, pairs, clock(), reporter, told)
+        verdicts = await _report(learning.reports, pairs, clock(), reporter, on_judged)
         return as_json({**_counted(verdicts), "verdicts": verdicts})
 
     found = [Route("/models", models)]
@@ -121,7 +121,7 @@ def service(
     clock: Callable[[], float],
     tokens: ReporterTokens | None,
     listen: str,
-    told: Told | None = None,
+    on_judged: OnJudged | None = None,
 ) -> Service:
     """Return the service `laar.v1.Outcomes`, for a port at `listen`."""
     open_to_others = tokens is None and not is_loopback(listen)
@@ -142,7 +142,7 @@ def service(
         if len(request.outcomes) > MAX_BATCH:
             raise CallError(Code.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report")
         pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
-        verdicts = await _report(reports, pairs, clock(), reporter, told)
+        verdicts = await _report(reports, pairs, clock(), reporter, on_judged)
         yield pb.ReportResponse(**_counted(verdicts)).SerializeToString()
 
     return Service("laar.v1.Outcomes", {"Report": report})
@@ -153,13 +153,13 @@ async def _report(
     outcomes: Sequence[tuple[str, bool]],
     now: float,
     reporter: str,
-    told: Told | None,
+    on_judged: OnJudged | None,
 ) -> list[Verdict]:
     verdicts = []
     for number, (decision_id, correct) in enumerate(outcomes, start=1):
         verdict = reports.report(decision_id, correct, now, reporter)
-        if told is not None and verdict is Verdict.TAKEN:
-            told(decision_id, correct)
+        if on_judged is not None and verdict is Verdict.TAKEN:
+            on_judged(decision_id, correct)
         verdicts.append(verdict)
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)

@@ -87,7 +87,7 @@ class AdminPort:
                 tokens=self.outcomes_tokens,
                 listen=listen.admin,
                 attempts=Attempts(picker.clock),  # a reporter's wrong tokens shut no viewer out
-                told=picker.context.reported,
+                on_judged=picker.context.reported,
             ),
             *picker.observability.routes(),
             *context_routes(picker.context, picker.clock),

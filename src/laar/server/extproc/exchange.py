@@ -192,7 +192,7 @@ class Exchange(Handler):
                         pending = Noted()
         if is_over:
             call.end()
-        if type(event) is ResponseBody and stream.holds_back:
+        if type(event) is ResponseBody and stream.held_pieces:
             self.reassure()
         return None
 

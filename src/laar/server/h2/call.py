@@ -121,7 +121,7 @@ class Call:
     # -- for handlers --------------------------------------------------------------------------
 
     def metadata(self) -> list[tuple[str, str | bytes]]:
-        """The request's headers."""
+        """Return the request's headers."""
         return metadata_of(self._headers)
 
     def send(self, message: bytes) -> None:

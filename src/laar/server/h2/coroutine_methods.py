@@ -34,7 +34,7 @@ class Service:
 
 
 def opened(method: Method) -> Callable[[Call], Handler]:
-    """Opens calls of a method."""
+    """Open calls of a method."""
     return partial(_Task, method)
 
 

@@ -110,7 +110,7 @@ class Unframer:
                 self._missing = length
 
     def _continued(self, piece: bytes) -> bytes | None:
-        """The message that has begun, if the piece is its last."""
+        """Return the message that has begun, if the piece is its last."""
         pieces = self._pieces
         pieces.append(piece)
         self.held_bytes += len(piece)
@@ -135,17 +135,17 @@ class Unframer:
 
 
 def status_headers(code: Code, text: str = "") -> list[tuple[bytes, bytes]]:
-    """The trailers that end a call."""
+    """Return the trailers that end a call."""
     headers = [(b"grpc-status", b"%d" % code)]
     if text:
-        told = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
+        quoted = quote_from_bytes(text.encode("utf-8", "replace"), safe=_MESSAGE_SAFE)
         # Of the peer's making, and so not to stay in the table of compressed headers.
-        headers.append(NeverIndexedHeaderTuple(b"grpc-message", told.encode()))
+        headers.append(NeverIndexedHeaderTuple(b"grpc-message", quoted.encode()))
     return headers
 
 
 def timeout_s(value: str) -> float:
-    """Seconds of a ``grpc-timeout``.
+    """Return seconds of a ``grpc-timeout``.
 
     Raises:
         CallError: it is none.
@@ -157,7 +157,7 @@ def timeout_s(value: str) -> float:
 
 
 def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str | bytes]]:
-    """A call's metadata as grpc.aio shows it: text, or bytes where the name ends with ``-bin``."""
+    """Return a call's metadata as grpc.aio does: bytes where the name ends with ``-bin``."""
     found: list[tuple[str, str | bytes]] = []
     for raw, value in headers:
         if raw.startswith(b":"):

@@ -84,7 +84,7 @@ class Budget:
         self._at = now
 
     def spend(self, now: float) -> bool:
-        """Takes one; False where none is left."""
+        """Take one; return False where none is left."""
         if self._left < 1.0:
             self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
             self._at = now
@@ -94,7 +94,7 @@ class Budget:
         return True
 
     def earn(self, count: float) -> None:
-        """Gives some back, for useful events; never beyond the burst."""
+        """Give some back, for useful events; never beyond the burst."""
         self._left = min(self._burst, self._left + count)
 
 
@@ -112,7 +112,7 @@ class Share:
         self._taken = 0
 
     def take(self, count: int, mine: int) -> bool:
-        """Counts what a connection takes, or gives back; False beyond its share.
+        """Count what a connection takes or gives back; return False beyond its share.
 
         Args:
             count: the change.
@@ -151,7 +151,7 @@ class Guard:
         """Messages since a frame was last charged; their window updates are no flood."""
 
     def feed(self, data: bytes, now: float) -> Iterator[tuple[int, int, bytes]]:
-        """Looks at the bytes.
+        """Look at the bytes.
 
         Yields:
             A kind of frame, its stream and what goes around the library: a piece of DATA, or all of

@@ -76,7 +76,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         return 0
 
     def takes(self, kind: int, stream_id: int, length: int) -> bool:
-        """Whether a frame goes around the library; False where it is for `receive_data`.
+        """Return whether a frame goes around the library; False where it is for `receive_data`.
 
         Args:
             kind: its type. DATA is then off the windows; headers are for `open`, a reset for
@@ -105,7 +105,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         return True
 
     def open(self, stream_id: int, block: bytes) -> Head:
-        """Opens a stream with headers that `takes` took.
+        """Open a stream with headers that `takes` took.
 
         Raises:
             ProtocolError: they are none, or break a rule.
@@ -128,11 +128,11 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         return head
 
     def close(self, stream_id: int) -> None:
-        """Closes a stream for a reset that `takes` took."""
+        """Close a stream for a reset that `takes` took."""
         self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
-        """Takes a frame of headers, or raises what the library raises where they break a rule."""
+        """Take a frame of headers, or raise as the library does where they break a rule."""
         frames, found = super()._receive_headers_frame(frame)
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
@@ -142,13 +142,13 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         self._frame_dispatch_table.clear()
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
-        """Takes the peer's settings: headers after a change of its table must begin with that."""
+        """Take the peer's settings: headers after a change of its table must begin with that."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
         if table is not None and table.new_value != _FIRST_TABLE_BYTES:
             self._table_is_first = False
 
     def write_headers(self, stream: H2Stream, headers: Headers, *, end: bool = False) -> None:
-        """Writes an answer's headers or trailers.
+        """Write an answer's headers or trailers.
 
         Args:
             stream: a stream that was not ended.
@@ -173,7 +173,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
     def write_data(
         self, stream: H2Stream, pieces: Sequence[bytes | memoryview], length: int
     ) -> None:
-        """Writes a DATA frame to an open stream.
+        """Write a DATA frame to an open stream.
 
         Args:
             stream: a stream that was not ended.
@@ -239,7 +239,7 @@ class Head:
 
 
 def head_of(found: tuple[tuple[Any, ...], ...], is_trailer: bool = False) -> Head:
-    """Looks at headers, and remembers lists that are not long.
+    """Look at headers, and remembers lists that are not long.
 
     Args:
         found: names and values, and whatever the decoder says beside.
@@ -265,7 +265,7 @@ def _known(found: tuple[tuple[Any, ...], ...], is_trailer: bool) -> Head:
 
 @lru_cache(_KNOWN_LISTS)
 def _literal(headers: Headers) -> bytes:
-    """Headers as literals that no table keeps (RFC 7541, 6.2.3); empty where one is long."""
+    """Return headers as literals that no table keeps (RFC 7541, 6.2.3); empty where one is long."""
     if any(max(map(len, header)) > _MOST_LITERAL_BYTES for header in headers):
         return b""
     return b"".join(
@@ -274,19 +274,19 @@ def _literal(headers: Headers) -> bytes:
 
 
 def greet(library: Library) -> None:
-    """Makes the library announce this side's limits."""
+    """Make the library announce this side's limits."""
     library.initiate_connection()
     library.increment_flow_control_window(CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
 
 
 def goaway(last_stream_id: int, code: int) -> bytes:
-    """A GOAWAY frame. The library would take no frame more once it has sent one itself."""
+    """Return a GOAWAY frame. The library would take no frame more once it has sent one itself."""
     gone: bytes = GoAwayFrame(0, last_stream_id=last_stream_id, error_code=code).serialize()
     return gone
 
 
 def new_library(max_streams: int) -> Library:
-    """The server's side of one connection."""
+    """Return the server's side of one connection."""
     library = Library()
     library.local_settings = Settings(
         client=False,

@@ -31,7 +31,7 @@ _COMPLAIN_EVERY_S = 10.0
 
 
 def _reporting(complain: Callable[[str], None]) -> type[ssl.SSLObject]:
-    """Connections whose handshakes report why they fail: the event loop drops that."""
+    """Make connections whose handshakes report why they fail: the event loop drops that."""
 
     class Reporting(ssl.SSLObject):
         def do_handshake(self) -> None:
@@ -53,8 +53,8 @@ class H2Server:
         longest_bytes: longest message that is taken.
         max_streams: streams on one connection at a time; those beyond are refused. All connections
             together have twice as many, in fair shares.
-        told_streams: limit of streams on one connection that peers learn; None for `max_streams`.
-            More are served: a burst comes before its peer has read the limit, and an Envoy takes a
+        advertised_streams: limit of streams that peers learn; None for `max_streams`. More are
+            served: a burst comes before its peer has read the limit, and an Envoy takes a
             picker that refuses a stream for broken.
         together: other processes listen on the same port.
         port: its name in the log.
@@ -65,14 +65,14 @@ class H2Server:
         *,
         longest_bytes: int,
         max_streams: int = _MOST_STREAMS,
-        told_streams: int | None = None,
+        advertised_streams: int | None = None,
         together: bool = False,
         port: str = "ext_proc",
     ) -> None:
         self.longest_bytes = longest_bytes
         self.open_calls = Share(2 * max_streams)
         self.held_bytes = Share(HELD_BYTES)
-        self.told_streams = max_streams if told_streams is None else told_streams
+        self.advertised_streams = max_streams if advertised_streams is None else advertised_streams
         self.methods: dict[bytes, Callable[[Call], Handler]] = {}
         self.connections: set[Connection] = set()
         self.stopping = False
@@ -87,18 +87,18 @@ class H2Server:
     # -- methods -------------------------------------------------------------------------------
 
     def add_method(self, service: str, name: str, begin: Callable[[Call], Handler]) -> None:
-        """Serves a method; `begin` is called for each call."""
+        """Serve a method; `begin` is called for each call."""
         self.methods[f"/{service}/{name}".encode()] = begin
 
     def add_service(self, service: Service) -> None:
-        """Serves a service whose methods take one message."""
+        """Serve a service whose methods take one message."""
         for name, method in service.methods.items():
             self.add_method(service.name, name, opened(method))
 
     # -- life ----------------------------------------------------------------------------------
 
     def bind(self, address: str) -> int:
-        """Binds to ``host:port``; returns the port.
+        """Bind to ``host:port``; return the port.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -117,18 +117,18 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Takes connections."""
+        """Take connections."""
         await self._listen()
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
-        """Shows a certificate from now on; open connections stay as they are."""
+        """Show a certificate from now on; open connections stay as they are."""
         context.sslobject_class = _reporting(self.complain)
         self._tls = context
         if self._listening and not self.stopping:
             await self._listen()
 
     async def stop(self, grace_s: float) -> None:
-        """Takes no new connections and calls; cuts the open ones after the grace."""
+        """Take no new connections and calls; cut the open ones after the grace."""
         self.stopping = True
         self._close()
         for connection in tuple(self.connections):
@@ -145,7 +145,7 @@ class H2Server:
     # -- for connections -----------------------------------------------------------------------
 
     def forget(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Forget a connection that is gone."""
         self.connections.discard(connection)
         if self.stopping and not self.connections:
             self._gone.set()
@@ -165,7 +165,7 @@ class H2Server:
         self._listening, self._sockets = [], []
 
     async def _listen(self) -> None:
-        """Listens on the same sockets again: both take from one queue, so no client is refused."""
+        """Listen on the same sockets again: both take from one queue, so no client is refused."""
         loop = asyncio.get_running_loop()
         before = self._listening
         self._listening = [

@@ -85,7 +85,7 @@ function bar(candidate, most) {
   return svg;
 }
 
-// A tried model's penalty dwarfs everything: bars end at five times the winner's cost.
+// The penalty of a tried model dwarfs everything: bars end at five times the winner's cost.
 function longest(shown) {
   const costs = shown.map((c) => c.cost_s).filter(known);
   return Math.min(5 * costs[0], Math.max(...costs)) || 1;
@@ -107,7 +107,7 @@ const PRICED = [...WHO, ["Outcomes", (c) => count(c.evidence)],
   ["Slow", (c) => seconds(c.slow_s), (c) => c.slow_s >= 1e-5],
   ["P(answers)", (c) => probability(c.answers), (c) => c.answers < 0.995],
   ["Risk", (c) => seconds(c.cost_s - c.latency_s)],
-  ["Tried", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
+  ["Penalty", (c) => c.penalty > 1 ? `x ${c.penalty.toPrecision(3)}` : "-", (c) => c.penalty > 1],
   ["Cost", (c) => seconds(c.cost_s)]];
 const SCORED = [...WHO, ["Score", (c) => known(c.score) ? c.score.toPrecision(3) : "-"]];
 
@@ -248,6 +248,55 @@ function mostly([most] = []) {
   return most ? `, ${most.count} of them ${most.status ?? "without an answer"} of ${most.model} at ${most.endpoint}` : "";
 }
 
+// -- what is wrong, in a sentence ------------------------------------------------------------------
+
+const OUT = new Set(["failing", "on trial", "unreachable"]);
+const clock = (s) => new Date(s * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+
+// Of the models that nothing answers first; then of the endpoints that are out; then of failures.
+function headline(frame) {
+  const isOut = (e) => OUT.has(e.health);
+  const out = frame.fleet.filter(isOut);
+  const why = (e) => {
+    const since = frame.since_s[`endpoint ${e.endpoint}`] ?? frame.since_s[`scrape ${e.endpoint}`]
+      ?? frame.since_s[`probe ${e.endpoint}`];
+    return `${e.endpoint} ${e.fault || e.health}${since ? ` since ${clock(since)}` : ""}`;
+  };
+  const some = (list) => list.slice(0, 3).map(why).join("; ") + (list.length > 3 ? `; and ${list.length - 3} more` : "");
+  const failed = (model) => {
+    const n = frame.failures.filter((f) => !model || f.model === model).reduce((sum, f) => sum + f.count, 0);
+    return n ? ` ${n} of the last ${frame.window} requests failed${model ? " for it" : mostly(frame.failures)}.` : "";
+  };
+  const models = [...new Set(out.map((e) => e.model))];
+  const dead = models.filter((m) => frame.fleet.every((e) => e.model !== m || isOut(e)));
+  if (dead.length) {
+    const texts = dead.slice(0, 3).map((m) => {
+      const own = out.filter((e) => e.model === m);
+      return `${m}: ${own.length > 1 ? `all its ${own.length} endpoints are` : "its only endpoint is"} out: ${some(own)}.${failed(m)}`;
+    });
+    return ["bad", texts.join(" ")];
+  }
+  if (!frame.fleet_total) return ["bad", "No endpoint is known."];
+  if (out.length) return ["warn", `${out.length} of ${frame.fleet_total} endpoints take no requests: ${some(out)}. The others take theirs.${failed("")}`];
+  const all = frame.fleet_total > 1 ? `All ${frame.fleet_total} endpoints take requests` : "The endpoint takes requests";
+  const problems = Object.keys(frame.problems).length;
+  if (frame.failed) return ["warn", `${all}.${failed("")}`];
+  if (problems) return ["warn", `${all}; ${problems > 1 ? `${problems} problems are` : "a problem is"} listed below.`];
+  return ["", frame.window ? `${all}; none of the last ${frame.window} failed.` : `${all}.`];
+}
+
+function showHeadline(frame) {
+  const [level, text] = headline(frame);
+  const line = $("#headline");
+  line.className = level;
+  if (line.textContent !== text) line.textContent = text;
+  $("#events").replaceChildren(...frame.events.slice().reverse().map(([at, what]) => {
+    const li = element("li");
+    li.append(element("time", new Date(at * 1000).toLocaleTimeString()), what);
+    return li;
+  }));
+}
+
 function showPredicted(frame) {
   const names = [["ttft_s", "Time to first token", seconds], ["latency_s", "Whole answer", seconds],
     ["cached_share", "Prompt found in the cache", share]];
@@ -283,7 +332,7 @@ function showRest(frame) {
   showShares(frame);
   const problems = Object.entries(frame.problems);
   $("#problems").hidden = !problems.length;
-  const texts = problems.map(([source, text]) => `${source}: ${text}`);
+  const texts = problems.map(([source, text]) => `${clock(frame.since_s[source])} ${source}: ${text}`);
   const list = $("#problems ul");
   if (list.textContent !== texts.join("")) list.replaceChildren(...texts.map((t) => element("li", t)));
   showShadow(frame);
@@ -313,6 +362,7 @@ function show(frame) {
   const together = !about.sharing ? "" : others ? `, shares with ${others} more` : ", alone";
   $("#about").textContent = `${about.version}, policy ${about.policy}, ${mode}${together}`;
   $("#uncalibrated").hidden = about.calibrated !== false;
+  showHeadline(frame);
   showFigures(frame);
   showFleet(frame);
   showDecisions(frame);

@@ -1,4 +1,4 @@
-"""As much of kustomize as deploy/ uses, so that its tests need no binary.
+"""As much of kustomize as deploy/ uses, so that the chart and the tests need no binary.
 
 Where a kubectl is installed, a test compares this with what kubectl renders.
 """
@@ -76,6 +76,7 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
 
 
 def documents(path: Path) -> list[Object]:
+    """Return the objects of a file."""
     return [one for one in yaml.safe_load_all(path.read_text()) if one]
 
 

@@ -13,7 +13,7 @@ from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
 
-class Lessons:
+class Feedback:
     """Hands each learner its part; a learner that fails keeps none of the others from theirs.
 
     `begin`, `engine_ended` and `ended`, which every request needs, are guarded by the director.
@@ -49,7 +49,7 @@ class Lessons:
         """Gives the engines the first byte of an answer."""
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
-        """Reports outcomes to a tuner; None for no report."""
+        """Report outcomes to a tuner; None for no report."""
         self._observe = None
         if tuner is not None:
             self._observe = guarded(tuner.observe, "learning", self._faults)
@@ -136,7 +136,7 @@ class Lessons:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Gives the tuner, the assessor and the prefixes the end of a request."""
+        """Give the tuner, the assessor and the prefixes the end of a request."""
         flight, now = decision.flight, decision.now + end.latency_s
         if self._observe is not None and decision.weights_version:
             sample = Observed(

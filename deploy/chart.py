@@ -1,0 +1,54 @@
+"""The Helm chart, made from the overlays: `python -m deploy.chart DIST`, from the root.
+
+The chart holds each overlay as kustomize renders it, and one template that puts the values in. So
+with the default values it installs what `kubectl apply -k` does.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import tarfile
+from pathlib import Path
+
+import yaml
+from deploy.kustomized import render
+
+ROOT = Path(__file__).parents[1]
+SHAPES = ("inference-pool", "shared", "standalone")
+"""Without `sidecar`, which belongs to an application's own chart."""
+
+
+def chart_files() -> dict[str, bytes]:
+    """Return the chart's files by their paths below ``laar/``."""
+    chart = ROOT / "deploy" / "chart"
+    found = {
+        str(path.relative_to(chart)): path.read_bytes()
+        for path in sorted(chart.rglob("*"))
+        if path.is_file()
+    }
+    for shape in SHAPES:
+        objects = render(ROOT / "deploy" / "overlays" / shape)
+        texts = [yaml.safe_dump(each, sort_keys=False) for each in objects]
+        found[f"overlays/{shape}.yaml"] = "---\n".join(texts).encode()
+    return found
+
+
+def pack(directory: Path) -> Path:
+    """Write the chart as Helm's archive; the same sources give the same bytes."""
+    files = chart_files()
+    version = yaml.safe_load(files["Chart.yaml"])["version"]
+    path = directory / f"laar-{version}.tgz"
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as archive:
+        for name in sorted(files):
+            entry = tarfile.TarInfo(f"laar/{name}")
+            entry.size, entry.mode = len(files[name]), 0o644
+            archive.addfile(entry, io.BytesIO(files[name]))
+    path.write_bytes(gzip.compress(raw.getvalue(), mtime=0))
+    return path
+
+
+if __name__ == "__main__":
+    print(pack(Path(sys.argv[1])))

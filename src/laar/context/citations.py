@@ -1,0 +1,215 @@
+"""Ids in place of numbers, so that documents which answers cite may move and citations stay right.
+
+Where a prompt numbers its documents by place (`<source id="1">`, `[2] ...`), one that stands
+elsewhere is another text. So each gets an id that is its own in all prompts, a note says which
+number it came with, and in the answer the number takes the id's place again.
+
+    [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
+
+An id has four digits: more than any number of a list, no year, and not in the prompt. So where an
+answer passes unread (a picker that died), a citation names nothing rather than another document.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import orjson
+
+from laar.context.blocks import Block
+
+_LEAST, _IDS, _TRIES = 2100, 7900, 8
+_DIGITS = 4
+
+_PLAIN = frozenset(
+    ("model", "messages", "prompt", "stream", "stream_options", "max_tokens", "seed", "user",
+     "max_completion_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "metadata",
+     "frequency_penalty", "presence_penalty", "repetition_penalty", "reasoning_effort", "priority",
+     "chat_template_kwargs", "cache_salt", "ignore_eos", "session_id", "chat_id", "stop",
+     "prompt_cache_key", "safety_identifier", "keep_alive", "include_reasoning", "stop_token_ids")
+)  # fmt: skip
+"""Fields with which an answer is text alone; others may ask for tokens, calls or a grammar."""
+
+_FIELDS = ("content", "reasoning_content", "reasoning", "text")
+"""Fields of an answer's choice that hold text of the model."""
+
+MAX_HELD_BYTES = 1 << 20
+"""Longest answer, or line of a stream, that is kept to its end."""
+
+_LONGEST = 7
+_NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
+_AT_END = re.compile(r"(?<!\d)\d{1,6}\Z")
+_CLOSING = r"(\d{1,6})(?!\d)[^\r\n]*"
+
+
+def can_restore(body: Mapping[str, Any], api: str) -> bool:
+    """Whether the answer to a request is text alone, of which all parts are known."""
+    return (
+        api in ("chat", "completions")
+        and body.get("n") in (None, 1)
+        and all(name in _PLAIN or name == "n" or not value for name, value in body.items())
+    )
+
+
+def numbered(text: str, block: Block) -> Block:
+    """The block, free to move where all its numbers are plain to see; else as it was.
+
+    Each label has the number once, before the document, or once more behind it.
+    """
+    return (block.held and block.labels_stay and not block.quoted and _freed(text, block)) or block
+
+
+def _freed(text: str, block: Block) -> Block | None:
+    items = block.items
+    gaps = [(a.end, b.start) for a, b in pairwise(items)]
+    found = [list(_NUMBER.finditer(text, *gap)) for gap in gaps]
+    if {len(own) for own in found} not in ({1}, {2}):
+        return None
+    forms = {
+        (text[begin : own[0].start()], *_rests(text, own, end))
+        for own, (begin, end) in zip(found, gaps, strict=True)
+    }
+    if len(forms) > 1:
+        return None
+    behind, *_, before = forms.pop()
+    # The first document has the same before it, and the last the same behind it.
+    start = items[0].start - len(before)
+    first = _AT_END.search(text[max(0, start - _LONGEST) : start])
+    if first is None or text[start : items[0].start] != before:
+        return None
+    numbers = [(start - len(first[0]), start, 0)]
+    numbers += [(*own[-1].span(), at) for at, own in enumerate(found, 1)]
+    values = [int(first[0]), *(int(own[-1][0]) for own in found)]
+    closing, end = values, block.end
+    if len(found[0]) > 1:
+        last = re.compile(re.escape(behind) + _CLOSING).match(text, items[-1].end)
+        if last is None:
+            return None
+        numbers += [(*own[0].span(), at) for at, own in enumerate(found)]
+        numbers.append((*last.span(1), len(items) - 1))
+        closing, end = [*(int(own[0][0]) for own in found), int(last[1])], max(end, last.end())
+    if closing != values or any(b != a + 1 for a, b in pairwise(values)):
+        return None
+    named = [item._replace(label=f"{n}") for item, n in zip(items, values, strict=True)]
+    return replace(block, items=tuple(named), numbers=tuple(sorted(numbers)), held=None, end=end)
+
+
+def _rests(text: str, found: Sequence[re.Match[str]], end: int) -> Iterator[str]:
+    """What stands behind each number up to the next, or the end."""
+    for own, stop in zip(found, [*(other.start() for other in found[1:]), end], strict=True):
+        yield text[own.end() : stop]
+
+
+def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
+    """An id for each document, the same in all prompts; none where they would not be unmistakable.
+
+    Args:
+        scope: hash of tenant, route and model.
+        keys: hashes of the documents.
+        texts: all texts of the prompt, in which no id may stand.
+    """
+    ids: list[str] = []
+    for key in keys:
+        for attempt in range(_TRIES):
+            own = str(_LEAST + hash((scope, key, attempt)) % _IDS)
+            if own not in ids and not any(own in text for text in texts):
+                ids.append(own)
+                break
+        else:
+            return ()
+    return tuple(ids)
+
+
+class _Text:
+    """One text of an answer as it comes in pieces; the beginning of an id waits for the rest."""
+
+    def __init__(self, numbers: Mapping[str, str]) -> None:
+        self._numbers = numbers
+        self._id = re.compile(rf"(?<![\w.$])(?:{'|'.join(numbers)})(?!\w|\.\d)")
+        beginnings = {own[:size] for own in numbers for size in range(1, _DIGITS)}
+        self._open = re.compile(
+            rf"(?<![\w.$])(?:(?:{'|'.join(numbers)})\.?|{'|'.join(beginnings)})\Z"
+        )
+        self._before = ""  # the character before the next one
+        self.held = ""
+
+    def feed(self, piece: str, *, end: bool) -> str:
+        """The piece with numbers for ids, without what is held back."""
+        at = len(self._before)
+        text = self._before + self.held + piece
+        begun = None if end else self._open.search(text, max(at, len(text) - _DIGITS - 1))
+        stop = len(text) if begun is None else begun.start()
+        self.held = text[stop:]
+        parts: list[str] = []
+        for found in self._id.finditer(text, at):
+            if found.end() > stop:
+                break
+            parts += text[at : found.start()], self._numbers[found[0]]
+            at = found.end()
+        self._before = text[:stop][-1:]
+        return "".join(parts) + text[at:stop]
+
+
+class Citations:
+    """Puts numbers back in an answer that passes in pieces; implements `ports.Restorer`.
+
+    Args:
+        numbers: the client's number of each id.
+        events: the answer is an event stream; otherwise one JSON document.
+    """
+
+    def __init__(self, numbers: Mapping[str, str], *, events: bool) -> None:
+        self._events = events
+        self._texts = {name: _Text(numbers) for name in _FIELDS}
+        self._held = b""
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether a part of the pieces so far waits for the next one."""
+        return bool(self._held)
+
+    def feed(self, piece: bytes, *, end: bool) -> bytes:
+        """The piece with numbers restored, without the bytes held back."""
+        data = self._held + piece
+        cut = len(data)
+        if not end and cut <= MAX_HELD_BYTES:
+            cut = data.rfind(b"\n") + 1 if self._events else 0
+        self._held = data[cut:]
+        if not self._events:
+            return self._document(data[:cut], whole=True)
+        return b"".join(map(self._line, data[:cut].splitlines(keepends=True)))
+
+    def _line(self, line: bytes) -> bytes:
+        own = line[5:].strip()
+        if not line.startswith(b"data:") or not own.startswith(b"{"):
+            return line
+        made = self._document(own, whole=False)
+        return line if made is own else line.replace(own, made)
+
+    def _document(self, text: bytes, *, whole: bool) -> bytes:
+        """An event, or a whole answer; the same object where nothing is to be changed."""
+        try:
+            choices = (value := orjson.loads(text))["choices"]
+            changed = [self._choice(choice, whole=whole) for choice in choices]
+        except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError):
+            return text  # an error, or no answer
+        return orjson.dumps(value) if any(changed) else text
+
+    def _choice(self, choice: dict[str, Any], *, whole: bool) -> bool:
+        """Restores the texts of a choice; whether any changed."""
+        where = choice.get("message" if whole else "delta", choice)
+        said = {name for name in _FIELDS if where.get(name) and isinstance(where[name], str)}
+        ends = whole or bool(choice.get("finish_reason"))
+        changed = False
+        for name, text in self._texts.items():
+            if name in said or (text.held and (ends or said)):
+                before = where[name] if name in said else ""
+                made = text.feed(before, end=ends or name not in said)
+                if made != before:
+                    where[name] = made
+                    changed = True
+        return changed

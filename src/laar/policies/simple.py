@@ -1,0 +1,110 @@
+"""Policies without a cost: by load, by session, in turn, by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import xxhash
+
+from laar.core.endpoints import Floats
+from laar.core.interfaces import View
+from laar.policies.ranking import ranks
+
+PREFIX_CHARS = 1024
+"""About 256 tokens: the text that GORGO's affinity baseline hashes where no session id is given."""
+
+
+class LeastLoaded:
+    """The fewest requests in flight, by the picker's own count."""
+
+    def score(self, view: View) -> Floats:
+        """Score lower with every request in flight."""
+        return 1.0 / (1.0 + view.in_flight)
+
+
+class LoadAware:
+    """llm-d's load-aware scorer: half for an idle queue, falling to nothing at the threshold.
+
+    `0.5 * (1 - min(waiting, threshold) / threshold)`, from the engine's own queue as last scraped.
+    An endpoint whose queue was never read counts as full, not as idle.
+
+    Args:
+        threshold: requests waiting at which the score reaches zero.
+    """
+
+    def __init__(self, *, threshold: float = 128.0) -> None:
+        self._threshold = threshold
+
+    def score(self, view: View) -> Floats:
+        """Half of the free share of the threshold."""
+        waiting = view.table.waiting[view.slots]
+        known = np.where(np.isnan(waiting), self._threshold, waiting)
+        scores: Floats = 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)
+        return scores
+
+
+class PowerOfTwo:
+    """Prefers, of two candidates drawn by chance, the one with fewer requests in flight.
+
+    The default of Ray Serve's router and `power_of_two` of SMG and vLLM router (2026); after
+    Mitzenmacher, "The power of two choices in randomized load balancing" (2001).
+    """
+
+    def score(self, view: View) -> Floats:
+        """Ranks: the winner, the loser, and the rest by chance."""
+        order = list(range(len(view.slots)))
+        view.rng.shuffle(order)
+        order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])
+        return ranks(order)
+
+
+class SessionAffinity:
+    """Rendezvous hashing of the session over the candidates.
+
+    The key is ``x-laar-session``; without one, the first 256 tokens or so of the prompt, as in
+    GORGO's baseline. A retry of the same request comes back to the same endpoint. Rendezvous
+    rather than modulo, so that an endpoint that joins or leaves moves only its own share.
+    """
+
+    def score(self, view: View) -> Floats:
+        """Return one for the endpoint that the session hashes to, less for the rest in order."""
+        request = view.request
+        key = request.session or "".join(request.spans)[:PREFIX_CHARS]
+        seed = xxhash.xxh3_64_intdigest(key.encode("utf-8", "surrogatepass"))
+        draws = [
+            xxhash.xxh3_64_intdigest(view.table.spec(int(slot)).key.encode(), seed)
+            for slot in view.slots
+        ]
+        scores: Floats = np.array(draws, np.float64) / 2.0**64
+        # Two draws inside a near-tie must not let load decide: spread them by rank.
+        ranked: Floats = np.empty(len(scores))
+        ranked[np.argsort(scores)] = np.linspace(0.0, 1.0, len(scores) + 1)[1:]
+        return ranked**8 if len(scores) > 8 else ranked
+
+
+class Random:
+    """Any candidate, each as likely."""
+
+    def score(self, view: View) -> Floats:
+        """Return one for a candidate drawn by chance, zero for the rest."""
+        scores = np.zeros(len(view.slots))
+        scores[view.rng.randrange(len(scores))] = 1.0
+        return scores
+
+
+class RoundRobin:
+    """The candidates in turn.
+
+    The turn is a slot, not a position: a filter that hides an endpoint for one request does not
+    make the others jump the queue.
+    """
+
+    def __init__(self) -> None:
+        self._last = -1
+
+    def score(self, view: View) -> Floats:
+        """Return one for the first candidate after the last one served, zero for the rest."""
+        position = int(np.searchsorted(view.slots, self._last, side="right")) % len(view.slots)
+        self._last = int(view.slots[position])
+        scores = np.zeros(len(view.slots))
+        scores[position] = 1.0
+        return scores

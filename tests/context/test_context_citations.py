@@ -1,0 +1,232 @@
+"""Documents with ids for numbers, and answers in which the numbers take their place again."""
+
+from __future__ import annotations
+
+import random
+import re
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laar.context.citations import Citations, ids_of, numbered
+from laar.context.doctor import diagnose
+from laar.context.hook import ContextHook
+from laar.context.settings import ContextSettings, Reason
+from support.exploring import examples
+
+WORDS = ("granite", "talon", "morsel", "silver", "verbal", "ethics", "onward", "dorsal")
+
+
+def prose(i):
+    rng = random.Random(i)
+    return f"Item{'abcdefgh'[i]} is " + "\n".join(" ".join(rng.choices(WORDS, k=9)) for _ in "abc")
+
+
+FORMS = {
+    "open webui": ('<source id="{n}" name="f">{t}</source>', "\n", 1),
+    "brackets": ("[{n}] {t}", "\n\n", 1),
+    "words": ("Source {n}:\n{t}\n", "\n", 1),
+    "two marks": ("[CONTEXT {n}]:\n{t}\n[END CONTEXT {n}]\n", "\n", 0),
+    "branches": ("ID: {n}\n├── Title: f\n└── Content:\n{t}", "\n\n", 0),
+}
+
+
+def body(form, ids, question="Why?", **fields):
+    shape, gap, first = FORMS[form]
+    listed = gap.join(shape.format(n=n, t=prose(i)) for n, i in enumerate(ids, first))
+    text = f"Cite by number.\n\n<context>\n{listed}\n</context>\n\n{question}"
+    return orjson.dumps({"model": "m", "messages": [{"role": "user", "content": text}], **fields})
+
+
+def content(given, at=0):
+    return orjson.loads(given)["messages"][at]["content"]
+
+
+def sent(hook, given, **how):
+    how = {"now": 0.0, "mode": "on", "restores": True, **how}
+    made = hook.apply(given, api="chat", tenant="", route="r", **how)
+    hook.commit(made.receipt, 0.0, endpoint="e")
+    return made
+
+
+def taught(form, count):
+    hook = ContextHook(ContextSettings(holdout_share=0.0, dedup="off"))
+    rng = random.Random(1)
+    for n in range(count):
+        sent(hook, body(form, rng.sample(range(8), 5), f"Why in {n}?"))
+    return hook, rng
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_document_has_one_id_in_all_prompts_and_its_number_is_known(form):
+    hook, rng = taught(form, 8 if form == "open webui" else 40)
+    first = FORMS[form][2]
+    own: dict[str, set[str]] = {}
+    moved = 0
+    for n in range(12):
+        ids = rng.sample(range(8), 5)
+        made = sent(hook, body(form, ids, f"And in {n}?"))
+        if not made.numbers:
+            continue
+        moved += 1
+        text = content(made.body).partition("(The documents above")[0]
+        for i in ids:
+            assert prose(i) in text
+            mark = re.search(r"\b(\d{1,4})\b\D*\Z", text[: text.index(prose(i))])
+            assert mark is not None
+            if len(mark[1]) < 4:  # one whose edge is in doubt keeps its number
+                assert mark[1] == f"{ids.index(i) + first}"
+                continue
+            own.setdefault(f"{i}", set()).add(mark[1])
+            assert made.numbers[mark[1]] == f"{ids.index(i) + first}"
+            if form == "two marks":
+                assert f"{prose(i)}\n[END CONTEXT {mark[1]}]" in text
+    assert moved > 3
+    # Two documents that may be one are one, with an id and the number between them.
+    assert max(len(ids) for ids in own.values()) == 1 or form != "open webui"
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({}, {"restores": False}),
+        ({"tools": [{"type": "function"}]}, {}),
+        ({"n": 2}, {}),
+        ({"logprobs": True}, {}),
+        ({"response_format": {"type": "json_object"}}, {}),
+        ({"guided_regex": "[1-5]"}, {}),
+    ],
+)
+def test_numbers_stay_where_they_could_not_be_put_back(fields, how):
+    hook, _ = taught("open webui", 8)
+    given = body("open webui", [3, 1, 7, 2, 5], **fields)
+    made = sent(hook, given, **how)
+    assert made.body == given
+    assert made.numbers == {}
+    assert made.reason is Reason.POSITIONAL_LABELS
+
+
+def test_later_turns_repeat_the_ids_only_where_they_can_be_put_back():
+    hook, _ = taught("open webui", 8)
+    ids = [3, 1, 7, 2, 5]
+    first = sent(hook, body("open webui", ids))
+    assert first.numbers
+    messages = orjson.loads(body("open webui", ids))["messages"]
+    messages += [{"role": "assistant", "content": "[1]"}, {"role": "user", "content": "More?"}]
+    given = orjson.dumps({"model": "m", "messages": messages})
+    later = sent(hook, given)
+    assert content(later.body) == content(first.body)
+    assert later.numbers == first.numbers
+    assert sent(hook, given, restores=False).body == given
+
+
+def test_no_id_stands_in_the_prompt():
+    (own,) = ids_of(1, [77], ["text"])
+    (other,) = ids_of(1, [77], ["text", f"in {own}"])
+    assert own != other
+    assert len(set(ids_of(1, range(200), []))) == 200
+    assert ids_of(1, [77], [" ".join(map(str, range(10_000)))]) == ()
+
+
+def test_labels_that_are_not_plain_keep_their_numbers():
+    def block(text):
+        seen = diagnose(orjson.dumps({"messages": [{"role": "user", "content": text}]}))
+        return seen.movable, seen.reason
+
+    docs = [f'<doc index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
+    assert block("\n".join(docs)) == (4, None)
+    docs = [f'<doc source="{n}.pdf" index="{n}">{prose(n)}</doc>' for n in range(1, 5)]
+    assert block("\n".join(docs)) == (0, "positional_labels")
+
+
+NUMBERS = {"4821": "1", "4822": "2", "7340": "3"}
+SAID = st.lists(
+    st.sampled_from(
+        [*NUMBERS, "[", "]", " ", ",", ".", "5", "48", "4", "7", "x", "é\n", "$", "[4821]"]
+    ),
+    max_size=30,
+).map("".join)
+
+
+def restored(text):
+    """What a reader of the whole would write."""
+    return re.sub(r"(?<![\w.$])(?:4821|4822|7340)(?!\w|\.\d)", lambda m: NUMBERS[m[0]], text)
+
+
+def pieces(wire, rng):
+    while wire:
+        size = rng.choice([1, 2, 9, 60, 400])
+        yield wire[:size]
+        wire = wire[size:]
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(SAID, st.sampled_from(["content", "reasoning_content", "text"]), st.integers(0, 9999))
+def test_a_stream_reads_as_the_whole_does_however_it_is_cut(said, field, seed):
+    rng = random.Random(seed)
+    wire, left = b": ping\n\n", said
+    while left:
+        size = rng.randint(1, 6)
+        choice = {"index": 0, "delta": {field: left[:size]}, "finish_reason": None}
+        if field == "text":
+            choice |= choice.pop("delta")
+        ascii_ = orjson.dumps({"choices": [choice]}) + rng.choice([b"\n\n", b"\r\n\r\n"])
+        wire, left = wire + b"data: " + ascii_, left[size:]
+    last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+    wire += b"data: %s\n\ndata: [DONE]\n\n" % orjson.dumps({"choices": [last], "usage": None})
+    restorer = Citations(NUMBERS, events=True)
+    got = b"".join([restorer.feed(piece, end=False) for piece in pieces(wire, rng)])
+    got += restorer.feed(b"", end=True)
+    events = [line[6:] for line in got.splitlines() if line.startswith(b"data: {")]
+    choices = [orjson.loads(event)["choices"][0] for event in events]
+    texts = [each.get(field) or each.get("delta", {}).get(field) or "" for each in choices]
+    assert "".join(texts) == restored(said)
+    assert got.startswith(b": ping\n\n")
+    assert got.endswith(b"data: [DONE]\n\n")
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(SAID, st.integers(0, 9999))
+def test_a_whole_answer_has_its_numbers_back(said, seed):
+    rng = random.Random(seed)
+    answer = orjson.dumps({"choices": [{"message": {"content": said, "tool_calls": None}}]})
+    restorer = Citations(NUMBERS, events=False)
+    made = b"".join([restorer.feed(piece, end=False) for piece in pieces(answer, rng)])
+    made += restorer.feed(b"", end=True)
+    assert orjson.loads(made)["choices"][0]["message"]["content"] == restored(said)
+
+
+@pytest.mark.parametrize("events", [True, False])
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b'{"error": {"message": "4821"}}',
+        b'{"choices": 4821}',
+        b'{"choices": [4821, {"message": [4821]}]}',
+        b"data: {4821\n\ndata: []\n\n",
+        b"data: {}\n\n",
+        b"[4821]",
+        b"\xff4821" * 9,
+        b"",
+    ],
+)
+def test_what_is_no_answer_passes_as_it_is(wire, events):
+    restorer = Citations(NUMBERS, events=events)
+    assert restorer.feed(wire, end=False) + restorer.feed(b"", end=True) == wire
+
+
+def test_an_answer_too_long_to_be_kept_passes():
+    restorer = Citations(NUMBERS, events=False)
+    wire = b'{"choices": [{"message": {"content": "%s"}}]}' % (b"x" * (1 << 21))
+    made = [restorer.feed(wire[at : at + 65536], end=False) for at in range(0, len(wire), 65536)]
+    assert b"".join(made) + restorer.feed(b"", end=True) == wire
+
+
+def test_blocks_that_are_not_held_are_as_they_were():
+    text = "".join(f"<doc>{prose(n)}</doc>" for n in range(3))
+    from laar.context.formats import scan
+
+    (block,) = scan(text, ContextSettings())
+    assert numbered(text, block) is block
