@@ -49,6 +49,7 @@ async def test_engines_are_measured_to_what_they_are(
         expected = surface.accuracy(name, "en", 8192)
         assert abs(longest.correct / longest.outcomes - expected) < 0.3
     assert "Held out" in ran.text
+    assert "questions that the fit had not seen, the first answer is right in" in ran.text
     done = [parse_outcome(line) for line in outcomes.read_bytes().splitlines()]
     assert all(outcome.ttft_s is not None for outcome in done if outcome.status == 200)
 

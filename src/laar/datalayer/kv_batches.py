@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from laar.prefix.tokens import Stored, TokenIds
+from laar.prefix.tokens import Stored
 
 _MEDIUM = "GPU"
 """The name of the memory that prefills read from, with vLLM on CPUs as well."""
@@ -158,7 +158,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         return Removed(hashes, host)
     if host:
         return Stored(hashes=hashes, host=True)
-    size = raw.get("block_size")
+    size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
     if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there
         raw["extra_keys"] = [[adapter.get("cache_salt")]] if isinstance(adapter, dict) else None
@@ -168,16 +168,12 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     return Stored(
         hashes=hashes,
         parent=parent if isinstance(parent, int | bytes) else None,
-        ids=_ids(raw.get("token_ids")),
+        ids=np.array(ids if isinstance(ids, list) else [], np.uint32).reshape(-1),
         block_size=size if isinstance(size, int) and 0 < size < 1 << 20 else 0,
         adapter=adapter or "",
         extra=_extra(raw.get("extra_keys"), adapter),
         session=session if isinstance(session, str) else "",
     )
-
-
-def _ids(given: Any) -> TokenIds:
-    return np.array(given if isinstance(given, list) else [], np.uint32).reshape(-1)
 
 
 def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:

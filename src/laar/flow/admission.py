@@ -165,7 +165,12 @@ class Admission:
             except Exception as fault:  # noqa: BLE001 - one request's fault must not hold up others
                 return fault
 
-        return self._outcomes(self.queue.dispatch(now, admit, slot_of=_slot_of), now)
+        return self._outcomes(
+            self.queue.dispatch(
+                now, admit, slot_of=lambda v: v.slot if isinstance(v, Decision) else None
+            ),
+            now,
+        )
 
     def cancel(self, ticket: Hashable) -> bool:
         """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
@@ -482,10 +487,6 @@ def _waiting_can_help(error: RequestError, request: Request) -> bool:
     """
     empty = error.reason in ("no-endpoints", "no-candidates")
     return empty and request.subset is None and not request.response_id
-
-
-def _slot_of(verdict: Verdict) -> int | None:
-    return verdict.slot if isinstance(verdict, Decision) else None
 
 
 def _error(shed: Shed) -> RequestError:

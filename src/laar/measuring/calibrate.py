@@ -52,7 +52,7 @@ class Calibration:
 
 
 def calibrate(wanted: Calibration) -> Fit:
-    """Measure and fit.
+    """Measure, fit, and say what the artifact is worth on questions that the fit had not seen.
 
     Raises:
         SettingError: an endpoint does not answer, or too few answers came in the time.
@@ -67,6 +67,7 @@ def calibrate(wanted: Calibration) -> Fit:
         ) from None
     if failed:
         console.print(f"{failed} requests got no answer; {wanted.outcomes} says why.", markup=False)
+    console.print(fitted.evaluation.worth, markup=False)
     return fitted
 
 

@@ -185,7 +185,8 @@ class _Parent:
         Raises:
             LaarError: it can't start, or ended by itself.
         """
-        while not self._stopping.is_set() and not self._has_started():  # noqa: ASYNC110
+        beats = [_beat(self._home, index) for index in range(self._count)]
+        while not (self._stopping.is_set() or any(b.exists() for b in beats)):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         if not self._stopping.is_set():
             async with envoy:
@@ -201,9 +202,6 @@ class _Parent:
                 finally:
                     await cancel([ended, stopping, tidying])
         self._stop_workers(signal.SIGTERM)
-
-    def _has_started(self) -> bool:
-        return any(_beat(self._home, index).exists() for index in range(self._count))
 
     async def _keep(self, index: int) -> None:
         """Keep one worker running."""

@@ -18,10 +18,6 @@ from laar.settings.settings import Loaded, Settings
 _Needs = Callable[[Settings], bool]
 
 
-def _has_tls(settings: Settings) -> bool:
-    return str(settings.share.url).startswith("rediss:")
-
-
 _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("flow.", "flow.enabled", lambda s: s.flow.enabled),
     ("health.", "health.enabled", lambda s: s.health.breaker.enabled),
@@ -37,7 +33,11 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("share.username", "share.url", lambda s: s.share.url is not None),
     ("share.password_file", "share.url", lambda s: s.share.url is not None),
     *(
-        (f"share.{name}_file", "share.url: rediss://...", _has_tls)
+        (
+            f"share.{name}_file",
+            "share.url: rediss://...",
+            lambda s: str(s.share.url).startswith("rediss:"),
+        )
         for name in ("ca", "cert", "key")
     ),
     (

@@ -293,7 +293,8 @@ def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
         view = record.view
         if view is None or view.terms is None:
             continue
-        at = next((i for i, s in enumerate(view.slots) if _is(record, int(s))), None)
+        specs = [record.specs[int(slot)] for slot in view.slots]
+        at = next((i for i, s in enumerate(specs) if s.address == record.served), None)
         if at is not None:
             cost, right = view.terms.cost_s, view.probability
             saved.append(float(cost[at] - cost[record.position]))
@@ -305,7 +306,3 @@ def _shadow(records: Sequence[DecisionRecord]) -> dict[str, object]:
         "saved_s": float(np.mean(saved)) if saved else None,
         "more_correct": float(np.mean(more)) if more else None,
     }
-
-
-def _is(record: DecisionRecord, slot: int) -> bool:
-    return record.specs[slot].address == record.served

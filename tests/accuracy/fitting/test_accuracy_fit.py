@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from random import Random
 from statistics import NormalDist
@@ -106,6 +107,24 @@ def test_held_out_scores_agree_with_fresh_outcomes(large: Fit) -> None:
     assert large.artifact.models["odd"].held_out == large.evaluation.models["odd"]
 
 
+def test_the_worth_of_the_choices_is_said_beside_the_best_model_alone(large: Fit) -> None:
+    outcomes = world(400, seed=9)
+    said = evaluate(large.artifact, outcomes).worth
+    numbers = re.search(
+        r"On (\d+) .* (\d+)% after .* (\d+)% after .* with (\w+) alone \((\S+) p", said
+    )
+    assert numbers is not None, said
+    asked, chosen, alone, best, points = numbers.groups()
+    assert int(asked) == len({each.query_id for each in outcomes})
+    share = {
+        model: np.mean([each.right for each in outcomes if each.model == model])
+        for model in large.artifact.models
+    }
+    assert best == max(share, key=share.__getitem__)
+    assert int(alone) == round(100 * share[best])
+    assert abs(int(chosen) - int(alone) - int(points)) <= 1
+
+
 def test_failures_are_learned_to_be_correlated_and_lower_the_later_brier_score(large: Fit) -> None:
     retry = large.artifact.retry
     assert retry.difficulty is not None
@@ -152,6 +171,7 @@ def test_models_measured_on_different_queries_are_fitted() -> None:
     apart = [o.model_copy(update={"query_id": f"{o.model}{o.query_id}"}) for o in world(40)]
     made = fitted(apart)
     assert made.evaluation.retries.attempts == 0
+    assert "No held-out question was put to all" in made.evaluation.worth
 
 
 def test_too_few_outcomes_are_refused() -> None:

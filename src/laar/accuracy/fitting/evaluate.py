@@ -49,6 +49,7 @@ class Evaluation:
         reliability: bins of equal width with outcomes in them.
         retries: the effect of the retry terms.
         queries: number of held-out queries.
+        worth: what the artifact's choice of a model brings on them, as a sentence.
     """
 
     overall: HeldOut
@@ -56,6 +57,7 @@ class Evaluation:
     reliability: Sequence[Bin]
     retries: RetryScores
     queries: int
+    worth: str
 
 
 def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evaluation:
@@ -75,6 +77,26 @@ def evaluate(artifact: Capability, held_out: Sequence[MeasuredOutcome]) -> Evalu
         reliability=_bins(all_predicted, all_right),
         retries=retry_scores(artifact, held_out),
         queries=len({outcome.query_id for outcome in held_out}),
+        worth=_worth(capability, held_out),
+    )
+
+
+def _worth(capability: CapabilityModel, held_out: Sequence[MeasuredOutcome]) -> str:
+    """Compare the first answers of the models chosen with those of the best model alone."""
+    models = capability.models
+    asked = [a for a in _by_query(held_out).values() if set(models) <= a.keys()]
+    if not asked or len(models) < 2:
+        return "No held-out question was put to all of several models: no choice to compare."
+    chosen = [next(_attempts(capability, answers)) for answers in asked]
+    best = max(models, key=lambda model: sum(answers[model].right for answers in asked))
+    (right, took_s), (alone, alone_s) = (
+        (np.mean([o.right for o in each]), np.mean([o.latency_s for o in each]))
+        for each in (chosen, [answers[best] for answers in asked])
+    )
+    return (
+        f"On {len(asked)} questions that the fit had not seen, the first answer is right in "
+        f"{right:.0%} after {took_s:.2f} s with this artifact, and in {alone:.0%} after "
+        f"{alone_s:.2f} s with {best} alone ({100 * (right - alone):+.0f} points)."
     )
 
 

@@ -114,7 +114,8 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
     """The longest string of an element, and its path."""
     if isinstance(element, str):
         # One word, path or link is a name, no text; scripts that write without blanks aside.
-        return (len(element), ()) if depth < _DEEPEST or not _is_name(element) else (0, ())
+        is_text = depth < _DEEPEST or " " in element or not element.isascii()
+        return (len(element) if is_text else 0), ()
     if not depth:
         return 0, ()
     inner: list[tuple[str | int, _Json]] = []
@@ -128,10 +129,6 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
         if length > best[0]:
             best = length, (step, *path)
     return best
-
-
-def _is_name(text: str) -> bool:
-    return " " not in text and text.isascii()
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
