@@ -97,7 +97,7 @@ async def test_one_of_three_that_refuses_is_left_alone_and_shown(gateway, http, 
     async with http.post(gateway.url("admin", "/explain"), json=body) as answer:
         shown = orjson.loads(await answer.read())
     why = {row["endpoint"]: row["why"] for row in shown["filtered"]}
-    assert "failing (status)" in why[bad]
+    assert "failing (answers 502, 503 or 504)" in why[bad]
     # It mends: a question of the picker's, then a request, and it serves again.
     upstreams[0].chat_answer = None
     before = len(upstreams[0].asked)
