@@ -179,7 +179,7 @@ class Collectors:
         """Report the endpoints that are out, and those that are back."""
         table, health = self._picker.table, self._picker.health
         out = {}
-        for slot in health.records.outliers.intersection(table.active.tolist()):
+        for slot in filter(table.active.__contains__, health.records.outliers):
             key, state = table.spec(slot).key, health.state(slot, now)
             if state == "failing" or (state == "on trial" and key in self._out):
                 out[key] = f"takes no requests: {health.fault(slot)}"
