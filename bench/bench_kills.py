@@ -71,7 +71,8 @@ async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, s
                 load = asyncio.create_task(_load(http, url, run, rng, rate, over))
                 try:
                     await _back(run, process)
-                    run = _forget(run)
+                    for kept in (run.failed, run.decided, run.undecided):
+                        kept.clear()  # of the start
                     for _ in range(kills):
                         await asyncio.sleep(pause_s)
                         _serving(process, ports[0]).send_signal(signal.SIGKILL)
@@ -84,12 +85,6 @@ async def measure(directory: Path, *, kills: int, rate: float, pause_s: float, s
                 finally:
                     over.set()
                     await load
-    return run
-
-
-def _forget(run: Run) -> Run:
-    for kept in (run.failed, run.decided, run.undecided):
-        kept.clear()
     return run
 
 
