@@ -14,6 +14,7 @@ from aiohttp import web
 
 from laar.health.breaker import State
 from support import eventually
+from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
 
@@ -29,7 +30,7 @@ GOOD = orjson.dumps(
 )
 
 
-class Engine:
+class Engine(ServedEngine):
     """Breaks at prompts with `poison`, and refuses beyond `most` requests, as vLLM does."""
 
     def __init__(self, how="500", most=10**6, took_s=0.03):
@@ -37,18 +38,6 @@ class Engine:
         self.in_flight = self.refused = 0
         self.dead = False
         self.asked = Counter()
-
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_failure):
-        await self._runner.cleanup()
 
     async def _handle(self, request):
         if request.path == "/metrics":

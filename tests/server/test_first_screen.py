@@ -10,6 +10,7 @@ from aiohttp import web
 from browser import browsing, missing
 
 from support import eventually
+from support.served import ServedEngine
 
 pytestmark = [
     pytest.mark.envoy,
@@ -34,23 +35,11 @@ def changed(**fields):
     return web.json_response({**GOOD, **fields})
 
 
-class Engine:
+class Engine(ServedEngine):
     """An engine with one fault."""
 
     def __init__(self):
         self.fault = ""
-
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_failure):
-        await self._runner.cleanup()
 
     async def _handle(self, request):
         if self.fault == "gone":

@@ -9,6 +9,8 @@ import orjson
 import pytest
 from aiohttp import web
 
+from support.served import ServedEngine
+
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 
 PATIENCE_S = 15.0  # longer than the load: no client that leaves shows what is wrong
@@ -20,25 +22,15 @@ def event(text, **fields):
     return b"data: %s\n\n" % orjson.dumps({"model": "m", "choices": [choice]})
 
 
-class Engine:
+class Engine(ServedEngine):
     """Streams three tokens; one that is dead sends comments in place of the last two."""
 
     def __init__(self):
         self.dead = False
 
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_post("/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_failure):
-        await self._runner.cleanup()
-
     async def _handle(self, request):
+        if request.method != "POST":
+            return web.Response(status=405)
         if not (await request.json()).get("stream"):
             await asyncio.sleep(0.03)
             return web.json_response(WHOLE)

@@ -10,29 +10,18 @@ from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
 from support import eventually
+from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
 
 
-class RankedEngine:
+class RankedEngine(ServedEngine):
     """A vLLM with data-parallel ranks: a metrics page with a line for each, one port."""
 
     def __init__(self, ranks=2):
         self.ranks = ranks
         self.dead = False
         self.prompts = defaultdict(list)
-
-    async def __aenter__(self):
-        app = web.Application()
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
-        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
-        return self
-
-    async def __aexit__(self, *_failure):
-        await self._runner.cleanup()
 
     async def _handle(self, request):
         if request.path == "/metrics":
