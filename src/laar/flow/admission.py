@@ -267,7 +267,8 @@ class Admission:
         """Where the context of a preview would lie and at which price, and all that have a place.
 
         `price_s` is what its room costs the others beyond what they have waited for it: 0 if it
-        goes at once, None where turns in flight have the room.
+        goes at once, None where turns in flight have the room. `wait_s` is how long it would wait
+        for room that costs nobody anything.
         """
         view = decision.view
         if view is None:
@@ -275,10 +276,13 @@ class Admission:
         own = self._own(decision.request, view)
         needs = own is None and decision.request.session
         price_s = self.sessions.prices_s(view, now).min().item() if needs else 0.0
+        longest_s = self._settings.limits.max_hold_s
+        wait_s = min(longest_s, self.sessions.wait_s(view, now)) if price_s else 0.0
         return {
             "has_place": own is not None,
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
-            "longest_hold_s": self._settings.limits.max_hold_s,
+            "wait_s": round(wait_s, 3),
+            "longest_hold_s": longest_s,
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {

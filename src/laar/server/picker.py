@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from laar.server.reload import SettingsReloader
     from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
-    from laar.server.tokenized import TokenizedPrompts
 
 _REST_AFTER_S = 10.0
 """Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
@@ -87,7 +86,6 @@ class Picker:
         )
         self.prefix_key = rng.randbytes(16)
         self.prefixes = self._prefixes()
-        self.tokenized = self._tokenized()
         self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
@@ -205,22 +203,6 @@ class Picker:
             return None
         return PrefixBeliefs(key=self.prefix_key, max_bytes=prefix.max_bytes)
 
-    def _tokenized(self) -> TokenizedPrompts | None:
-        """Return the tokenizing of prompts, where the settings ask for it; else None."""
-        prefix, beliefs = self.settings.prefix, self.prefixes
-        if beliefs is None or not prefix.tokenizers:
-            return None
-        from laar.server.tokenized import TokenizedPrompts, read_tokenizers
-
-        tokenizers = read_tokenizers(prefix.tokenizers)
-        return TokenizedPrompts(
-            beliefs,
-            self.table,
-            tokenizers,
-            clock=self.clock,
-            problems=self.problems,
-        )
-
     def _tuner(self) -> TunerKeeper | None:
         settings, weights = self.settings.tuner, self.settings.routing.weights
         if not settings.enabled:
@@ -232,10 +214,9 @@ class Picker:
     async def ask_templates(self) -> None:
         """Ask for the chat templates of the models, until cancelled."""
         if self.prefixes is not None:
-            from laar.server.tokenized import TemplateProbes
+            from laar.datalayer.chat_templates import TemplateProbes
 
-            tokenizers = {} if self.tokenized is None else self.tokenized.tokenizers
-            await TemplateProbes(self.prefixes, self.table, tokenizers).run()
+            await TemplateProbes(self.prefixes, self.table).run()
 
     def _director(self) -> Director:
         routing = self.settings.routing
@@ -334,8 +315,6 @@ class Picker:
         """Have decisions and their ends observed: one call for each, in turn."""
         watch, memory = self.director.watch, self.observability.memory
         watch(settled=self._doubt_names)
-        if self.tokenized is not None:
-            watch(self.tokenized.decided, self.tokenized.settled)
         watch(self.learning.decided, self.learning.settled)
         watch(self.pools.decided)
         watch(self.metrics.decided, self.metrics.settled)

@@ -191,8 +191,6 @@ class Runner:
         tasks.spawn("state", picker.learning.state_file.keep_saving)
         if picker.tuner is not None:
             tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
-        if picker.tokenized is not None:
-            tasks.spawn("tokens", picker.tokenized.run)
         tasks.spawn("templates", picker.ask_templates)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
