@@ -378,7 +378,7 @@ def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() ->
         assert of_pods.validate_python(engine) == engine
         assert {ENGINE_NAMES[name] for name in (engine, *names.aliases)} == {engine}
     with pytest.raises(ValidationError):
-        Endpoint(address="10.0.0.1:1", model="m", engine="lmdeploy")
+        Endpoint(address="10.0.0.1:1", model="m", engine="triton")
 
 
 def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:

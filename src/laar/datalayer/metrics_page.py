@@ -124,6 +124,21 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"llamacpp:prompt_tokens_total",
         aliases=("llamacpp", "llama-server"),
     ),
+    # With `--enable-metrics`.
+    "lmdeploy": EngineNames(
+        prefix=b"lmdeploy:",
+        waiting=(b"lmdeploy:num_requests_waiting",),
+        running=(b"lmdeploy:num_requests_running",),
+        kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
+    ),
+    # It counts requests only: nothing of its cache.
+    "tgi": EngineNames(
+        prefix=b"tgi_",
+        waiting=(b"tgi_queue_size",),
+        running=(b"tgi_batch_current_size",),
+        kv_usage=(),
+        aliases=("text-generation-inference",),
+    ),
 }
 """The engines that laar knows, all of them: settings and labels of pods take these names."""
 
