@@ -174,7 +174,7 @@ class Runner:
         self._stopping.set()
 
     def stop_undrained(self) -> None:
-        """Stops, and drains no longer than Envoys need to notice: others have the same ports."""
+        """Stop, and drain no longer than Envoys need to notice: others have the same ports."""
         self._undrained = True
         self.stop()
 
