@@ -1,7 +1,7 @@
 """Probe what compare.md says of other projects: in their packages, at the version that it names.
 
 python docs/compare.py            run every probe, and name the projects that have moved since: a
-                                  newer version is out, or pages without a package were read long ago
+                                  newer version is out, or pages without a package are too old
 python docs/compare.py --write    write the table into compare.md
 """
 
