@@ -456,38 +456,6 @@ async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, mon
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
 
 
-async def test_programs_may_have_documents_ordered_without_a_request(place):
-    there = await place("standalone", ON)
-
-    async def reorder(body):
-        async with there.http.post(
-            there.gateway.url("admin", "/context/reorder"), json=body
-        ) as answer:
-            return answer.status, await answer.json()
-
-    docs = [prose(i) for i in range(4)]
-    assert (await reorder({"contexts": [[docs[2], docs[1], docs[3]]]}))[0] == 200
-    asked = {"contexts": [[docs[3], docs[1], docs[2]]] * 2, "conversation_ids": ["a", "a"]}
-    status, told = await reorder(asked)
-    first, second = told["contexts"]
-    assert status == 200
-    assert first["documents"] == [docs[2], docs[1], docs[3]]
-    assert first["order"] == [2, 1, 0]
-    assert second["repeated"] == [0, 1, 2]
-    for wrong in (
-        {},
-        {"contexts": "x"},
-        {"contexts": [["x", "x"]]},
-        {"contexts": [["x"]], "conversation_ids": []},
-        {"contexts": [["x"]], "other": 1},
-    ):
-        status, told = await reorder(wrong)
-        if wrong.get("conversation_ids") == []:
-            assert status == 200
-        else:
-            assert (status, list(told)) == (400, ["error"])
-
-
 async def test_reported_outcomes_reach_the_guard(place):
     there = await place("standalone", {**ON, "holdout_share": 0.5})
     rng = random.Random(8)

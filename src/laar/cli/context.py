@@ -75,11 +75,11 @@ def doctor(
         return
     if diagnosis.shape is None:
         typer.echo(f"no documents: {diagnosis.reason}")
-    for seen in diagnosis.lists:
+    else:
         typer.echo(
-            f"{seen.documents} documents ({seen.bytes:,} bytes), shape {seen.shape}, "
-            f"in {seen.path} ({seen.role}); {seen.movable} may be moved"
-            + (f": {seen.reason}" if seen.reason else "")
+            f"{diagnosis.documents} documents ({diagnosis.bytes:,} bytes), shape "
+            f"{diagnosis.shape}; {diagnosis.movable} may be moved"
+            + (f": {diagnosis.reason}" if diagnosis.reason else "")
         )
     if diagnosis.why:
         typer.echo(diagnosis.why)
