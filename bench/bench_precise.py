@@ -4,9 +4,9 @@ The block pools of eight engines (the simulator's, 1,600 blocks of 16 tokens) ta
 through the picker, and turns that pass it by. Believed is the share of a prompt that the picker
 expects to be cached, found the share that the pool has; the latter differs, since requests go
 where they are believed to be cached. The text index alone is corrected by the answers' reports.
-Targets with events and token ids: the means within 1 point where all turns pass through the picker
-(a turn that does not is not tokenized, so its part of the next prompt is not matched), and a
-decision at most 1.3 times as long.
+Targets with events that name the request: the means within 1 point where all turns pass through the
+picker (the blocks of a turn that does not are not learned, so its part of the next prompt is not
+matched), and a decision at most 1.3 times as long.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ def _run(past: float, *, precise: bool) -> tuple[list[float], list[float], float
             found.append(cached / len(tokens))
         director.settle(decision, answered(len(tokens), cached, 0.01))
         if precise and chain is not None:
-            blocks = {SIZE: hash_blocks(tokens, SIZE, root("", ""))}
-            if beliefs.blocks_held.holds(slot, blocks):
-                beliefs.blocks_held.learn("m", chain, len(tokens), blocks)
+            blocks = hash_blocks(tokens, SIZE, root("", ""))
+            beliefs.blocks_held.learn("m", chain, len(tokens), SIZE, blocks)
     return believed, found, statistics.median(taken) * 1e6
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from laar.core.decision import DirectorSettings
 from laar.core.director import Director
-from laar.core.endpoints import EndpointTable, Floats, Mask, Reading
+from laar.core.endpoints import EndpointTable, Floats, Mask
 from laar.core.interfaces import Filter, Picker, Scorer, View
 from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
@@ -102,15 +102,10 @@ def make_view(
     )
     busy = _each(in_flight, n)
     if waiting is not None:
-        columns = (_each(waiting, n), busy if running is None else _each(running, n))
-        for i, spec in enumerate(table.specs()):
-            reading = Reading(
-                waiting=float(columns[0][i]),
-                running=float(columns[1][i]),
-                kv_usage=float(_each(kv_usage, n)[i]),
-                capacity_tokens=10_000.0,
-            )
-            table.read(spec.address, reading, now)
+        table.waiting[:n], table.kv_usage[:n] = _each(waiting, n), _each(kv_usage, n)
+        table.running[:n] = busy if running is None else _each(running, n)
+        table.capacity_tokens[:n], table.read_at[:n] = 10_000.0, now
+        table.readings += n
     queued = _each(queued_tokens, n)
     table.in_flight[:n], table.queued_tokens[:n] = busy, queued
     table.queued_uncached_tokens[:n] = table.prefill_tokens[:n] = queued
@@ -381,5 +376,5 @@ class _Even:
     """All candidates alike."""
 
     def score(self, view: View) -> Floats:
-        """One."""
+        """Score all of them 1."""
         return np.ones(len(view.slots))

@@ -105,7 +105,7 @@ WRONG = [
         "endpoints: [{address: 'a:1', model: m}, {address: 'a:1', model: n}]",
         "[1] has the address a:1 of [0]; keep one",
     ),
-    wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: tgi}]", "'tgi'", "'vllm'"),
+    wrong("engine", "endpoints: [{address: 'a:1', model: m, engine: exl}]", "'exl'", "'vllm'"),
     wrong("metrics", "endpoints: [{address: 'a:1', model: m, metrics_url: /m}]", "'/m'", "http://"),
     wrong(
         "no endpoints file",

@@ -227,6 +227,17 @@ def test_saturated_endpoints_are_passed_over_unless_all_are():
     assert {d.decide(request(text="x"), 101.0).address for _ in range(60)} == {"a:1", "b:1"}
 
 
+def test_an_engine_that_sleeps_is_passed_over_unless_all_do():
+    d = director(("a:1", "m"), ("b:1", "m"))
+    d.table.read("a:1", Reading(asleep=True), 100.0)
+    d.table.read("b:1", Reading(waiting=500.0), 100.0)
+    assert {d.decide(request(text="x"), 101.0).address for _ in range(20)} == {"b:1"}
+    d.table.read("b:1", Reading(asleep=True), 102.0)
+    assert {d.decide(request(text="x"), 103.0).address for _ in range(60)} == {"a:1", "b:1"}
+    d.table.read("a:1", Reading(), 104.0)
+    assert {d.decide(request(text="x"), 105.0).address for _ in range(20)} == {"a:1"}
+
+
 def test_stale_readings_lock_nobody_out():
     d = director(("a:1", "m"), ("b:1", "m"))
     d.table.read("a:1", Reading(waiting=500.0), 0.0)

@@ -67,8 +67,8 @@ def test_an_empty_list_is_a_fleet_scaled_to_zero(tmp_path: Path) -> None:
         (ONE.replace("    model: tiny\n", ""), "needs `model: name`, or `models: [name, ...]`"),
         (ONE + "    models: [b]\n", "and not both"),
         (
-            ONE + "    engine: tgi\n",
-            "e.yaml:4: endpoints[0].engine: 'tgi' is not known here",
+            ONE + "    engine: triton\n",
+            "e.yaml:4: endpoints[0].engine: 'triton' is not known here",
         ),
         (ONE + "    metrics_url: /metrics\n", "no http:// or https:// address"),
         (TWO.replace("0.8", "0.7"), "endpoints[1] has the address 10.0.0.7:8000 of endpoints[0]"),

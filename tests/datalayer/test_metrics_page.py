@@ -365,7 +365,10 @@ def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
         )
 
 
-_LABELS = (b"running_lora_adapters", b"max_lora", b"engine", b'reason="max_num_queued_')
+_LABELS = (
+    *(b"running_lora_adapters", b"max_lora", b"engine"),
+    *(b'reason="max_num_queued_', b'sleep_state="awake"'),
+)
 
 
 def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() -> None:
@@ -375,7 +378,7 @@ def test_every_engine_may_be_named_by_files_and_settings_and_by_pods_labels() ->
         assert of_pods.validate_python(engine) == engine
         assert {ENGINE_NAMES[name] for name in (engine, *names.aliases)} == {engine}
     with pytest.raises(ValidationError):
-        Endpoint(address="10.0.0.1:1", model="m", engine="lmdeploy")
+        Endpoint(address="10.0.0.1:1", model="m", engine="triton")
 
 
 def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
@@ -388,3 +391,15 @@ def test_requests_refused_for_a_full_queue_count_since_the_last_page() -> None:
             text += line % ("max_num_queued_reqs", full) + line % ("other", other)
         seen.append(reader.read(text.encode(), "vllm").refused)
     assert seen == [0, 14, 0, 6, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("awake", "asleep"), [((1,), False), ((0,), True), ((0, 1), False), ((0, 0), True), ((), False)]
+)
+def test_an_engine_sleeps_once_all_its_ranks_do(awake, asleep) -> None:
+    line = 'vllm:engine_sleep_state{engine="%d",model_name="m",sleep_state="%s"} %d.0\n'
+    page = "".join(
+        line % (rank, "awake", value) + line % (rank, "weights_offloaded", 1 - value)
+        for rank, value in enumerate(awake)
+    )
+    assert PageReader().read(page.encode(), "vllm").asleep is asleep

@@ -222,7 +222,7 @@ def test_rows_are_by_rank_and_their_terms_add_up():
 def test_everybody_left_out_has_a_reason():
     known = Known(**dict.fromkeys(("a", "slow"), (0.9, 1e-5, 0.5)))
     labels = {"laar.dev/pool": "p"}
-    names = ("ok", "far", "full", "deep", "out")
+    names = ("ok", "far", "full", "deep", "out", "asleep")
     director = fleet(
         known,
         *((f"10.0.0.{i}:80", "a", labels) for i in range(len(names))),
@@ -233,7 +233,8 @@ def test_everybody_left_out_has_a_reason():
     table.failures[table.slot("10.0.0.1:80")] = 3
     table.read("10.0.0.2:80", Reading(kv_usage=0.99), 0.0)
     table.read("10.0.0.3:80", Reading(waiting=500.0), 0.0)
-    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 8, 9))
+    table.read("10.0.0.5:80", Reading(asleep=True), 0.0)
+    subset = frozenset(f"10.0.0.{i}" for i in (0, 1, 2, 3, 5, 8, 9))
     shown = told(director, request("a", subset=subset, pool="p"))
     assert [row["endpoint"] for row in shown["candidates"]] == ["10.0.0.0:80"]
     assert {row["endpoint"]: row["why"] for row in shown["filtered"]} == {
@@ -241,6 +242,7 @@ def test_everybody_left_out_has_a_reason():
         "10.0.0.2:80": "saturated: 99% of its KV cache is in use",
         "10.0.0.3:80": "saturated: 500 requests wait in its engine",
         "10.0.0.4:80": "outside the gateway's subset",
+        "10.0.0.5:80": "asleep: its engine waits to be woken",
         "10.0.0.8:80": "does not serve a",
         "10.0.0.9:80": "not of the pool p",
     }

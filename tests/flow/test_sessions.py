@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 
+import pytest
+
 from laar.core.cost import CostWeights
 from laar.core.decision import Completion, Decision, DirectorSettings
 from laar.core.director import Director
@@ -171,3 +173,18 @@ def test_an_endpoint_that_leaves_takes_its_places_with_it():
     picker.director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
     assert isinstance(picker.ask(1.0, session="two"), Decision)
     assert len(picker.flow.sessions) == 0  # the size of b's cache is not known yet
+
+
+@pytest.mark.parametrize("asked_at", [1.0, 1.2, 1.5, 2.0, 2.4])
+def test_an_explanation_says_for_how_long_a_session_would_wait(asked_at):
+    picker = Picker()
+    first = picker.ask(0.0, session="one")
+    picker.ask(0.1, session="two")
+    picker.end(first, 1.0)
+    request = Request(
+        id="?", api=Api.CHAT, model="m", spans=("q" * 24_000,), chars=24_000, session="three"
+    )
+    shown = picker.flow.explained(picker.director.preview(request, asked_at), asked_at)
+    assert shown["price_s"] > 0.0
+    assert picker.dispatch(asked_at + shown["wait_s"] - 0.01) == []
+    assert len(picker.dispatch(asked_at + shown["wait_s"] + 0.01)) == 1

@@ -11,8 +11,8 @@ from laar_lab.claims import Claim, Seen
 from laar_lab.cli import lab as commands
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.report import Report
-from laar_lab.results import Stored, load, store
-from laar_lab.stale import check, differences, digest_of_code
+from laar_lab.results import Stored, load, store, write
+from laar_lab.stale import check, differences, digest_of_code, just_made
 
 CLAIM = Claim(
     name="c", says="It is so.", metric="m", effect="level", direction="below", bound=9.0, seeds=3
@@ -32,12 +32,19 @@ def stored(directory: Path, *values: float) -> Stored:
     return store(directory, its, its.run(scope), scope, "abcdef0")
 
 
+@pytest.fixture
+def _one_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laar_lab.stale.digest_of_code", lambda _: "d")
+
+
+@pytest.mark.usefixtures("_one_code")
 def test_a_run_whose_first_seed_comes_out_again_holds(tmp_path: Path) -> None:
     run = check(experiment(1.0, 5.0, 5.0), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
     assert run.checked is not None
     assert (run.checked.numbers, run.checked.differ, run.checked.worst) == (1, 0, "")
 
 
+@pytest.mark.usefixtures("_one_code")
 def test_a_run_whose_first_seed_differs_is_stale(tmp_path: Path) -> None:
     run = check(experiment(1.5), stored(tmp_path, 1.0, 2.0, 3.0), None, "1234567")
     assert run.checked is not None
@@ -52,26 +59,61 @@ def test_a_number_that_is_no_longer_made_differs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "same"),
+    ("changed", "text", "same"),
     [
-        ('"""Other words."""\nx = 1  # why\n', True),
-        ("x = 1\n", True),
-        ("x = 2\n", False),
-        ("x = 1\ny = 1\n", False),
+        ("used", '"""Other words."""\nx = 1  # why\n', True),
+        ("used", "x = 2\n", False),
+        ("used", "x = 1\ny = 1\n", False),
+        ("unused", "x = 2\n", True),
+        ("policies/one", "x = 2\n", False),
     ],
 )
-def test_texts_are_no_code(tmp_path: Path, text: str, same: bool) -> None:
-    for name, source in (("a", '"""Words."""\nx = 1\n'), ("b", text)):
-        (tmp_path / name / "server").mkdir(parents=True)
-        (tmp_path / name / "m.py").write_text(source)
-        (tmp_path / name / "server" / "m.py").write_text(text)
-    assert (digest_of_code((tmp_path / "a",)) == digest_of_code((tmp_path / "b",))) is same
+def test_the_code_of_a_run_is_what_it_reaches(
+    tmp_path: Path, changed: str, text: str, same: bool
+) -> None:
+    def digest(root: str, **files: str) -> str:
+        package = tmp_path / root / "laar"
+        (package / "policies").mkdir(parents=True)
+        written = {
+            "__init__": "",
+            "run": "def f():\n    from laar.used import x\n",
+            "used": '"""Words."""\nx = 1\n',
+            "unused": "x = 1\n",
+            "policies/__init__": "from laar.policies import one\n",
+            "policies/one": "x = 1\n",
+        }
+        for name, content in (written | files).items():
+            (package / f"{name}.py").write_text(content)
+        run = lambda scope: Report(tables=())  # noqa: E731
+        run.__module__ = "laar.run"
+        its = Experiment(name="e", about="", source="no paper", run=run)
+        return digest_of_code(its, (package,))
+
+    assert (digest("a") == digest("b", **{changed: text})) is same
 
 
+def test_what_lies_beside_the_code_is_of_it(tmp_path: Path) -> None:
+    def digest(room: str, rate: str) -> str:
+        for name in ("laar", f"laar/{room}", f"laar/{room}/data"):
+            (tmp_path / name).mkdir(exist_ok=True)
+        for name in ("laar", f"laar/{room}"):
+            (tmp_path / name / "__init__.py").touch()
+        (tmp_path / "laar" / "engine").mkdir(exist_ok=True)
+        (tmp_path / "laar" / "engine" / "__init__.py").touch()
+        (tmp_path / "laar" / room / "data" / "rates.yaml").write_text(rate)
+        run = lambda scope: Report(tables=())  # noqa: E731
+        run.__module__ = "laar.engine"
+        its = Experiment(name="e", about="", source="no paper", run=run)
+        return digest_of_code(its, (tmp_path / "laar",))
+
+    assert digest("engine", "1") != digest("engine", "2")
+    assert digest("other", "1") == digest("other", "2")
+
+
+@pytest.mark.usefixtures("_one_code")
 def test_the_command_stores_what_it_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(tmp_path, 1.0, 2.0, 3.0)
     monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: experiment(1.5))
-    monkeypatch.setattr("laar_lab.stale.digest_of_code", lambda: "d")
     command = ["results", "--check", "--directory", str(tmp_path)]
     result = CliRunner().invoke(commands.app, command)
     assert result.exit_code == 3
@@ -82,3 +124,26 @@ def test_the_command_stores_what_it_saw(tmp_path: Path, monkeypatch: pytest.Monk
     again = CliRunner().invoke(commands.app, command)  # the same code is not run again
     assert again.exit_code == 3
     assert "e:" not in again.output
+
+
+@pytest.mark.usefixtures("_one_code")
+def test_runs_of_other_code_are_listed_with_the_pages_that_quote_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "docs" / "results"
+    directory.mkdir(parents=True)
+    (tmp_path / "README.md").write_text("`laar lab run e` makes the figure")
+    (tmp_path / "docs" / "other.md").write_text("`laar lab run e-large` makes another")
+    its = experiment(1.0, 2.0, 3.0)
+    write(directory, just_made(its, stored(directory, 1.0, 2.0, 3.0)))
+    monkeypatch.setattr("laar_lab.experiments.find_experiment", lambda _name: its)
+    command = ["results", "--stale", "--directory", str(directory)]
+    fresh = CliRunner().invoke(commands.app, command)
+    assert (fresh.exit_code, fresh.output) == (0, "0 of 1 stored runs are stale\n")
+    monkeypatch.setattr("laar_lab.stale.digest_of_code", lambda _: "other")
+    changed = CliRunner().invoke(commands.app, command)
+    assert changed.exit_code == 3
+    assert (
+        "e: as stored at abcdef0, and its code has changed since; quoted in README.md"
+        in " ".join(changed.output.split())
+    )

@@ -11,11 +11,11 @@ from aiohttp import web
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
+from laar.datalayer.chat_templates import TemplateProbes
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
 from laar.prefix.templates import Template
 from laar.protocol.openai import read_body
-from laar.server.tokenized import TemplateProbes
 from laar_lab.sim.endpoint.bodies import ChatBody, TokenizeBody
 from laar_lab.sim.endpoint.bodies import read_body as read_in_engine
 from laar_lab.sim.endpoint.tokenizer import block_hashes
@@ -129,7 +129,7 @@ async def test_engines_are_asked_once_and_those_without_a_tokenizer_not_again():
     specs = [EndpointSpec(address=a, models=m) for a, m in zip(addresses, models, strict=True)]
     table.replace("test", specs)
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
-    probes = TemplateProbes(beliefs, table, {})
+    probes = TemplateProbes(beliefs, table)
     running = asyncio.create_task(probes.run())
     try:
         await eventually(lambda: probes._refused == {addresses[1]}, what="an answer of both")

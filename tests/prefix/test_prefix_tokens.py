@@ -73,8 +73,8 @@ def beliefs_of(slots: int) -> PrefixBeliefs:
 
 def known(beliefs: PrefixBeliefs, text: str, salt: str = "") -> None:
     ids = ids_of(text)
-    blocks = {SIZE: hash_blocks(ids, SIZE, root("", salt))}
-    beliefs.blocks_held.learn("m", beliefs.chain(request(text, salt)), len(ids), blocks)
+    blocks = hash_blocks(ids, SIZE, root("", salt))
+    beliefs.blocks_held.learn("m", beliefs.chain(request(text, salt)), len(ids), SIZE, blocks)
 
 
 def share(beliefs: PrefixBeliefs, text: str, slot: int = 0, salt: str = "") -> float:
@@ -165,7 +165,7 @@ def test_other_salts_and_other_models_share_nothing() -> None:
     assert share(beliefs, text, salt="b") == 0.0
     assert share(beliefs, text) == 0.0
     beliefs.emptied(1, "other")
-    assert beliefs.blocks_held.sizes("other") == []
+    assert beliefs.blocks_held.size("other") == 0
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -254,14 +254,13 @@ def test_two_names_of_one_block_are_one_block_until_both_are_gone() -> None:
     """As of two images on the same token ids, where events do not tell them apart."""
     blocks = TokenBlocks()
     ids = np.arange(SIZE, dtype=np.uint32)
-    own = {SIZE: hash_blocks(ids, SIZE, root("", ""))}
     for name in (7, 8, 9):
         blocks.stored(0, "m", Stored(hashes=[name], ids=ids, block_size=SIZE))
     for name in (7, 9):
         blocks.removed(0, [name])
-        assert blocks.holds(0, own)
+        assert blocks.blocks
     blocks.removed(0, [8])
-    assert not blocks.holds(0, own)
+    assert not blocks.blocks
     for name in (7, 8):
         blocks.stored(0, "m", Stored(hashes=[name], ids=ids, block_size=SIZE))
     blocks.drop(0)

@@ -25,6 +25,8 @@ def test_laars_own_header_comes_first_and_a_sub_agent_is_a_session_of_its_own():
     sub = {**main, "x-claude-code-agent-id": "a"}
     assert read_head(main).session == "s"
     assert read_head(sub).session == "s/a"
+    assert read_head({**sub, "x-claude-code-parent-agent-id": "p"}).session == "s/a"
+    assert read_head({**main, "x-claude-code-parent-agent-id": "p"}).session == "s/p"
     assert read_head({**sub, "x-laar-session": "mine"}).session == "mine"
     assert read_head({**sub, "x-laar-session": "x" * 300}).session == "s/a"
 
@@ -47,6 +49,12 @@ def test_agents_headers_reach_the_picker_without_headers_and_stay_for_the_engine
         ({"metadata": {"user_id": "x" * 5000}}, ""),
         ({"metadata": {"user_id": "a\nb"}}, ""),
         ({"metadata": ["user_id"]}, ""),
+        ({"vllm_xargs": {"agentic_context": {"program_id": "p", "session_id": "s"}}}, "p"),
+        ({"vllm_xargs": {"agentic_context": {"session_id": "s", "agent_id": "a"}}}, "s/a"),
+        ({"vllm_xargs": {"agentic_context": {"task_id": "t", "program_id": 7}}}, "t"),
+        ({"vllm_xargs": {"agentic_context": ["p"]}}, ""),
+        ({"vllm_xargs": "p", "metadata": {"user_id": "u"}}, "u"),
+        ({"cache_salt": "tenant"}, ""),
         ({}, ""),
     ],
 )

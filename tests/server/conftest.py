@@ -17,6 +17,10 @@ from support import RecordingUpstream, free_port
 from support.bootstraps import be_patient, rendered
 
 
+def pytest_addoption(parser):
+    parser.addoption("--write-pages", action="store_true", help="write docs/reference/engines.md")
+
+
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
     """Lets the context hook take its time: on a busy machine it is no reason to leave a body."""

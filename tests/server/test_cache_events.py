@@ -86,8 +86,8 @@ async def test_an_endpoint_that_was_away_for_a_moment_is_not_believed_by_older_e
         text, ids = "a prompt that the engine let go " * 100, list(range(160))
         beliefs, (spec,) = director.prefixes, director.table.specs()
         chain = beliefs.chain(request(text))
-        blocks = {16: hash_blocks(np.array(ids, np.uint32), 16, root("", ""))}
-        beliefs.blocks_held.learn("m", chain, len(ids), blocks)
+        blocks = hash_blocks(np.array(ids, np.uint32), 16, root("", ""))
+        beliefs.blocks_held.learn("m", chain, len(ids), 16, blocks)
         names = list(range(10))
         stored = {"type": "BlockStored", "block_hashes": names, "parent_block_hash": None}
 

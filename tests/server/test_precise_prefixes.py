@@ -69,7 +69,7 @@ async def test_a_cache_is_believed_as_its_events_say(gateway, http):
         async def followed():
             """Events before the picker listens are not seen, nor sent again."""
             await post(http, url, chat(story(next(fresh), 30)))
-            return runner.picker.prefixes.blocks_held.sizes("m")
+            return runner.picker.prefixes.blocks_held.size("m")
 
         await eventually(followed, what="the first event")
         bodies = [chat(story(number)) for number in range(2)]

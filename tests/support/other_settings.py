@@ -44,7 +44,6 @@ OTHER: dict[str, Any] = {
     "accuracy.state_file": "state.json",
     "prefix.enabled": False,
     "prefix.max_bytes": 1 << 20,
-    "prefix.tokenizers": {"m": "tokenizer.json"},
     "readings.scrape_interval_s": 7,
     "readings.probe_interval_s": 7,
     "bodies.max_body_bytes": 4096,

@@ -5,8 +5,6 @@ import random
 from importlib.resources import files
 
 from prometheus_client.parser import text_string_to_metric_families
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
 
 from laar.accuracy.reports import Answered
 from laar.core.decision import Completion
@@ -131,12 +129,10 @@ def test_every_counter_is_read_by_a_row_of_the_table():
 
 
 def test_every_metric_is_on_the_page_with_its_labels(tmp_path):
-    Tokenizer(BPE()).save(str(tmp_path / "tokenizer.json"))
     picker = picker_of(
         ["a"],
         flow={"enabled": True},
         tuner={"enabled": True},
-        prefix={"tokenizers": {"m": str(tmp_path)}},
         decisions={"log": str(tmp_path / "log")},
         share={"snapshot_file": str(tmp_path / "snapshot")},
         context={"routes": [{"name": "all", "mode": "on"}]},

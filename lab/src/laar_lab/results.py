@@ -264,6 +264,8 @@ def _code_of(run: Stored) -> str:
     if checked.differ:
         differ = f"{checked.differ} of {checked.numbers} numbers"
         return f"{text}; **stale**: {differ} differ at {checked.commit}"
+    if checked.commit == run.commit:
+        return text
     return f"{text}; as at {checked.commit}, {checked.date}"
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import xxhash
@@ -24,25 +26,72 @@ from laar_lab.sweep import PACKAGES
 _TOLERANCE = 1e-6
 """Stored numbers have seven digits."""
 
-_SERVING = {"cli", "client", "doctor", "envoy", "measuring", "server"}
-"""Packages that no run in virtual time imports."""
+_FOUND_BY_NAME = ("laar.policies", "laar_lab.policies")
+"""What a picker loads by the names of its settings, besides what an experiment imports."""
+
+_DATA = (".yaml", ".json", ".txt")
 
 
-def digest_of_code(packages: tuple[Path, ...] = PACKAGES) -> str:
-    """Return a digest of the code that runs in virtual time; texts and layout do not count."""
+def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
+    """Return a digest of the code that an experiment's run reaches; texts and layout do not count.
+
+    That is what its module imports, whatever these import, the policies, and the data files beside
+    all of them.
+    """
+    roots = {package.name: package for package in packages}
+    reached = _reached((experiment.run.__module__, *_FOUND_BY_NAME), roots)
+    rooms = {path.parent for path in reached}
     digest = xxhash.xxh3_64()
     for package in packages:
         for path in sorted(package.rglob("*.*")):
-            within = path.relative_to(package)
-            if within.parts[0] in _SERVING:
-                continue
-            if path.suffix == ".py":
-                digest.update(f"{within} {_code(path)}".encode())
-            elif path.suffix in (".yaml", ".json", ".txt"):
+            if path in reached:
+                digest.update(f"{path.relative_to(package)} {_code(path)}".encode())
+            elif path.suffix in _DATA and _room(path) in rooms:
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
+def _reached(modules: Iterable[str], roots: Mapping[str, Path]) -> set[Path]:
+    """Return the files of these modules, of the packages above them, and of all they import."""
+    found: set[Path] = set()
+    left = list(modules)
+    while left:
+        name = left.pop()
+        path = _file(name, roots)
+        if path is not None and path not in found:
+            found.add(path)
+            left += _imported(path)
+            left += [name.rpartition(".")[0]] if "." in name else []
+    return found
+
+
+def _file(module: str, roots: Mapping[str, Path]) -> Path | None:
+    root, *parts = module.split(".")
+    if root not in roots:
+        return None
+    path = roots[root].joinpath(*parts)
+    paths = (path / "__init__.py", path.with_suffix(".py"))
+    return next((each for each in paths if each.is_file()), None)
+
+
+@cache
+def _imported(path: Path) -> tuple[str, ...]:
+    """Return the names that may be modules, among all that a file imports."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [node.module, *(f"{node.module}.{each.name}" for each in node.names)]
+    return tuple(names)
+
+
+def _room(path: Path) -> Path:
+    """Return the package that a data file lies in."""
+    return next(each for each in path.parents if (each / "__init__.py").is_file())
+
+
+@cache
 def _code(path: Path) -> str:
     tree = ast.parse(path.read_bytes())
     for node in ast.walk(tree):
@@ -60,9 +109,19 @@ def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str
     words = stored.command.split()
     first = int(words[words.index("--first-seed") + 1])
     report = experiment.run(Scope(seeds=(first,), data=data if "--data" in words else None))
-    differ = list(differences(stored.evidence, report.evidence))
+    return _checked(experiment, stored, commit, list(differences(stored.evidence, report.evidence)))
+
+
+def just_made(experiment: Experiment, stored: Stored) -> Stored:
+    """Return a run that was made a moment ago as one that holds for the code as it is."""
+    return _checked(experiment, stored, stored.commit, [])
+
+
+def _checked(
+    experiment: Experiment, stored: Stored, commit: str, differ: list[tuple[float, str]]
+) -> Stored:
     checked = Checked(
-        code=digest_of_code(),
+        code=digest_of_code(experiment),
         commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         numbers=sum(1 for _ in _first_numbers(stored.evidence)),
@@ -70,6 +129,32 @@ def check(experiment: Experiment, stored: Stored, data: Path | None, commit: str
         worst=max(differ, default=(0.0, ""))[1],
     )
     return replace(stored, checked=checked)
+
+
+def of_other_code(experiment: Experiment, stored: Stored) -> str | None:
+    """Return in words why a run is not known to hold for the code as it is; None where it is."""
+    seen = stored.checked
+    if seen is None:
+        return f"made at {stored.commit}, never checked"
+    if seen.differ:
+        return f"{seen.differ} of {seen.numbers} numbers differ at {seen.commit}; {seen.worst}"
+    if seen.code != digest_of_code(experiment):
+        return f"as stored at {seen.commit}, and its code has changed since"
+    return None
+
+
+def pages_of(name: str, docs: Path) -> list[str]:
+    """Return the pages that name an experiment: in a command, a link or as code.
+
+    The results' own page, decisions, which are of their day, and what is generated do not count.
+    """
+    named = re.compile(rf"`{name}`|lab (?:run|results) {name}\b(?!-)|results/{name}\.")
+    pages = [docs.parent / "README.md", *docs.glob("*.md"), *docs.glob("guides/*.md")]
+    return sorted(
+        str(page.relative_to(docs.parent))
+        for page in pages
+        if page.is_file() and named.search(page.read_text("utf-8"))
+    )
 
 
 def differences(stored: Evidence, seen: Evidence) -> Iterator[tuple[float, str]]:

@@ -207,7 +207,8 @@ def _room(sessions: Mapping[str, Any]) -> str:
     elif price_s is None:
         said = "room for its context is taken by turns in flight; it would wait for one to end"
     elif price_s > 0.0:
-        said = f"room for its context costs the others {price_s:.1f} s more than waiting costs it"
+        wait_s = sessions["wait_s"]
+        said = f"room for its context costs the others {price_s:.1f} s; waiting, it {wait_s:.1f} s"
     else:
         said = "there is room for its context"
     longest_s = max((each["waited_s"] for each in waiting), default=0.0)

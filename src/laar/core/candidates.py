@@ -14,7 +14,7 @@ import numpy as np
 from laar.core.apart import Prefillers, kin_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
-from laar.core.filters import FilterSettings, in_subset, reachable, unless_none, unsaturated
+from laar.core.filters import FilterSettings, awake, in_subset, reachable, unless_none, unsaturated
 from laar.core.request import GENERATES, Request
 from laar.core.roundtrip import fresh_rtt
 from laar.errors import RequestError
@@ -134,6 +134,7 @@ class Candidates:
                 503, "no-candidates", "no endpoint may serve this request", retry_after_s=1
             )
         reached = unless_none(able, reachable(table, able))
+        reached = unless_none(reached, awake(table, reached))
         slots = unless_none(reached, unsaturated(table, reached, self._filters, now))
         models = self._models(able)
         group = Group(
@@ -166,7 +167,7 @@ class Candidates:
     def _prefillers(self, group: Group, slots: Slots, now: float) -> Prefillers | None:
         """Return the endpoints that may prefill: sound ones, since plain serving remains."""
         table, health = self._table, self._health
-        slots = slots[reachable(table, slots)]
+        slots = slots[reachable(table, slots) & awake(table, slots)]
         slots = slots[unsaturated(table, slots, self._filters, now)]
         answers, trials = None, Standing()
         if health is not None:

@@ -42,7 +42,8 @@ class Reading:
     of the KV cache. `adapters` are those of running requests, `max_adapters` how many may run at
     once. `restarted` is true when counters ran backwards since the last page: the engine restarted,
     and its cache is empty. `started_s` is when it started, by its own clock. `refused` counts the
-    requests that it has refused since the last page because its queue was full.
+    requests that it has refused since the last page because its queue was full. `asleep` is true
+    of an engine whose weights are out of its memory until somebody wakes it.
     """
 
     waiting: float = math.nan
@@ -56,6 +57,7 @@ class Reading:
     restarted: bool = False
     started_s: float = math.nan
     refused: float = 0.0
+    asleep: bool = False
 
 
 _FIRST_CAPACITY = 16
@@ -63,7 +65,7 @@ _NO_SLOTS: Slots = np.empty(0, np.intp)
 COUNTED = ("in_flight", "queued_tokens", "queued_uncached_tokens", "prefill_tokens")
 """The counters that add up over several pickers."""
 _UNKNOWN = ("rtt_s", "rtt_at", "waiting", "running", "kv_usage", "capacity_tokens", "read_at")
-_COUNTERS = (*COUNTED, "visiting", "failures")
+_COUNTERS = (*COUNTED, "visiting", "failures", "asleep")
 _FIRST_VALUES = dict.fromkeys(_UNKNOWN, math.nan) | dict.fromkeys(_COUNTERS, 0.0)
 """First values of an endpoint's columns, whichever endpoint had its slot before."""
 _OF_SPEC = {
@@ -85,7 +87,8 @@ class EndpointTable:
     `queued_tokens` counts prompt tokens of requests not yet complete, `queued_uncached_tokens` the
     part of them that was not believed to be cached, `prefill_tokens` what of that is not yet seen
     to answer, `in_flight` the requests, `visiting` those of them that are only read there, for an
-    answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row.
+    answer from elsewhere (this picker's alone), `failures` the collectors' failures in a row,
+    `asleep` is 1 for an engine that sleeps.
     `model_id` indexes `models`, the distinct first names. The `COUNTED` columns are the rows of
     `counted`, and `elsewhere` is the part of them that other pickers have in flight; 0 for a picker
     that is alone.
@@ -106,6 +109,7 @@ class EndpointTable:
     in_flight: Floats
     visiting: Floats
     failures: Floats
+    asleep: Floats
     model_id: Slots
     window_tokens: Floats
     """Largest context by slot; infinite where it is not known."""
@@ -328,6 +332,7 @@ class EndpointTable:
             self.running[slot] = reading.running
             self.kv_usage[slot] = reading.kv_usage
             self.capacity_tokens[slot] = reading.capacity_tokens
+            self.asleep[slot] = reading.asleep
             self.read_at[slot] = now
             self.readings += 1
         return slot

@@ -1,7 +1,7 @@
 """Filters: which endpoints may serve a request at all.
 
 Each returns a mask of the candidates that the one before left. Hard filters (model, subset) may
-leave nothing. Soft filters (reachable, not saturated) are skipped where they would
+leave nothing. Soft filters (reachable, awake, not saturated) are skipped where they would
 (`unless_none`), since stale or alarming readings must never lock a fleet out.
 """
 
@@ -53,6 +53,12 @@ def in_subset(table: EndpointTable, slots: Slots, subset: Iterable[str]) -> Mask
 def reachable(table: EndpointTable, slots: Slots) -> Mask:
     """Return the candidates that the collectors can reach."""
     keep: Mask = table.failures[slots] < MAX_FAILURES
+    return keep
+
+
+def awake(table: EndpointTable, slots: Slots) -> Mask:
+    """Return the candidates whose engines do not sleep; the others answer once they are woken."""
+    keep: Mask = table.asleep[slots] == 0.0
     return keep
 
 

@@ -45,6 +45,7 @@ class EngineNames:
         started: a gauge with the time at which `worked` began.
         refused: a counter of requests refused since the queue was full, with the label of its
             reason that means so.
+        awake: a gauge that is 0 in an engine that sleeps, with its label.
         rank: the label of a data-parallel rank, where requests may name one.
         path: path of the page.
         aliases: other names of the engine, in labels of pods.
@@ -62,6 +63,7 @@ class EngineNames:
     worked: bytes = b""
     started: bytes = b""
     refused: tuple[bytes, bytes] | None = None
+    awake: tuple[bytes, bytes] | None = None
     rank: bytes = b""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
@@ -84,6 +86,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"vllm:prompt_tokens_total",
         started=b"vllm:prompt_tokens_created",
         refused=(b"vllm:admission_rejections_total", b'reason="max_num_queued_'),
+        awake=(b"vllm:engine_sleep_state", b'sleep_state="awake"'),
         rank=b"engine",
     ),
     # Every scheduler of a group may report, and each priority beside the total (`_once`).
@@ -120,6 +123,21 @@ ENGINES: Mapping[str, EngineNames] = {
         kv_usage=(b"llamacpp:kv_cache_usage_ratio",),
         worked=b"llamacpp:prompt_tokens_total",
         aliases=("llamacpp", "llama-server"),
+    ),
+    # With `--enable-metrics`.
+    "lmdeploy": EngineNames(
+        prefix=b"lmdeploy:",
+        waiting=(b"lmdeploy:num_requests_waiting",),
+        running=(b"lmdeploy:num_requests_running",),
+        kv_usage=(b"lmdeploy:gpu_cache_usage_perc",),
+    ),
+    # It counts requests only: nothing of its cache.
+    "tgi": EngineNames(
+        prefix=b"tgi_",
+        waiting=(b"tgi_queue_size",),
+        running=(b"tgi_batch_current_size",),
+        kv_usage=(),
+        aliases=("text-generation-inference",),
     ),
 }
 """The engines that laar knows, all of them: settings and labels of pods take these names."""
@@ -238,7 +256,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         queries=_total(page, names.queries_tokens),
         worked=_total(page, (names.worked,)),
         started=_latest(page, names.started),
-        refused=_refused(page, names),
+        refused=_labelled(page, names.refused),
     )
     kv_usage = _mean(page, names.kv_usage)
     adapters, max_adapters = _adapters(page, names)
@@ -254,6 +272,7 @@ def read_page(page: bytes, engine: str, before: Counters | None) -> tuple[Readin
         restarted=before is not None and counters.restarted_since(before),
         started_s=counters.started,
         refused=0.0 if before is None else counters.refused_since(before),
+        asleep=_labelled(page, names.awake) == 0.0,
     )
     return reading, counters if before is None else counters.or_known(before)
 
@@ -277,10 +296,11 @@ def _mean(page: bytes, names: tuple[bytes, ...]) -> float:
     return math.nan
 
 
-def _refused(page: bytes, names: EngineNames) -> float:
-    if names.refused is None or not (samples := _samples(page, names.refused[0])):
+def _labelled(page: bytes, series: tuple[bytes, bytes] | None) -> float:
+    """Return the sum of those of a name's series that have a label; NaN without the name."""
+    if series is None or not (samples := _samples(page, series[0])):
         return math.nan
-    return sum(_number(value) for labels, value in samples if names.refused[1] in labels)
+    return sum(_number(value) for labels, value in samples if series[1] in labels)
 
 
 def _finite(value: float) -> float:

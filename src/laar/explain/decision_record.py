@@ -29,6 +29,7 @@ class Readings:
     waiting: Floats
     kv_usage: Floats
     generates: Mask
+    asleep: Floats
 
 
 @dataclass(slots=True, kw_only=True)

@@ -129,6 +129,8 @@ def _why_filtered(record: DecisionRecord, readings: Readings, slot: int) -> str:
     failures = int(readings.failures[slot])
     if failures >= MAX_FAILURES:
         return f"unreachable: {failures} scrapes or probes failed in a row"
+    if readings.asleep[slot]:
+        return "asleep: its engine waits to be woken"
     if record.left_out and slot in record.left_out:
         return record.left_out[slot]
     if readings.waiting[slot] > record.settings.filters.max_waiting:

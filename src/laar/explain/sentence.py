@@ -97,9 +97,8 @@ def _who_won(record: DecisionRecord) -> str:
 
 def _blind(record: DecisionRecord, view: View) -> str:
     """Return a warning that time alone chose between models; empty if accuracy is known."""
-    reported = view.reported is not None and view.reported.any()
     models = {record.specs[int(slot)].models[0] for slot in view.slots}
-    if len(models) < 2 or view.evidence.any() or reported:
+    if len(models) < 2 or view.evidence.any() or np.ptp(view.probability) > 0.0:
         return ""
     return " No outcome is known of these models, so time decided: short answers win."
 

@@ -118,6 +118,16 @@ class Sessions:
         candidates = zip(view.slots.tolist(), missing.tolist(), strict=True)
         return np.array([self._price_s(slot, tokens, now) for slot, tokens in candidates])
 
+    def wait_s(self, view: View, now: float) -> float:
+        """Return the seconds until some candidate has room at no price, if nobody returns."""
+        missing = view.tokens - view.cached_tokens
+        waits_s = [math.inf]
+        for slot, tokens in zip(view.slots.tolist(), missing.tolist(), strict=True):
+            leaving = self._leaving(slot, tokens, now)
+            if leaving is not None:
+                waits_s.append(max((self._kept_for_s(each, now) for each in leaving), default=0.0))
+        return min(waits_s)
+
     def begin(
         self,
         session: str,
@@ -168,7 +178,7 @@ class Sessions:
         return own
 
     def end(self, place: Place, now: float) -> None:
-        """Take the end of a turn."""
+        """Handle the end of a turn."""
         place.busy -= 1
         place.idle_at = now
         if self._places.get(place.key) is place:
@@ -201,28 +211,42 @@ class Sessions:
         cache.tokens = cache.tokens - place.tokens if cache.places else 0.0
 
     def _price_s(self, slot: int, tokens: float, now: float) -> float:
-        """The price of room at an endpoint; infinite where turns in flight have it."""
+        """Return the price of room at an endpoint; infinite where turns in flight have it."""
+        leaving = self._leaving(slot, tokens, now)
+        return math.inf if leaving is None else sum(self._worth_s(each, now) for each in leaving)
+
+    def _leaving(self, slot: int, tokens: float, now: float) -> list[Place] | None:
+        """Return whose places make room at an endpoint; None where turns in flight have it."""
         cache, room = self._caches.get(slot), self._table.capacity_tokens.item(slot)
         if cache is None or not cache.places or math.isnan(room):
-            return 0.0
+            return []
         missing = cache.tokens + tokens - max(room, tokens)
-        price_s = 0.0
+        leaving = []
         for place in cache.places.values():
             if missing <= 0.0:
                 break
-            worth_s = self._worth_s(place, now)
-            if not place.busy or worth_s <= 0.0:
-                price_s, missing = price_s + worth_s, missing - place.tokens
-        return price_s if missing <= 0.0 else math.inf
+            if not place.busy or self._worth_s(place, now) <= 0.0:
+                leaving.append(place)
+                missing -= place.tokens
+        return leaving if missing <= 0.0 else None
+
+    def _kept_for_s(self, place: Place, now: float) -> float:
+        """Return how much longer a place is kept if its session does not return."""
+        if self._worth_s(place, now) <= 0.0:
+            return 0.0
+        idle_s, saved_s = now - place.idle_at, _EVICTIONS * place.reread_s
+        at, keeping_s = bisect_left(_AGES_S, idle_s), self._keeping(now)
+        older = zip(_AGES_S[at:], keeping_s[at + 1 :], strict=True)
+        return next(age_s for age_s, kept_s in older if kept_s >= saved_s) - idle_s
 
     def _worth_s(self, place: Place, now: float) -> float:
-        """The seconds that are saved by each return that is caught if a place is kept."""
+        """Return the seconds saved by each return that is caught if a place is kept."""
         at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
         saved_s = _EVICTIONS * place.reread_s - self._keeping(now)[at]
         return max(0.0, saved_s) if place.is_session else 0.0
 
     def _keeping(self, now: float) -> list[float]:
-        """The seconds of room for each return that is caught, by how long a session was idle."""
+        """Return the seconds of room for each return that is caught, by the time since its turn."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         self._learned_at = now

@@ -6,10 +6,10 @@ of its blocks; they are hashed again, chained as the engine chains them, under t
 cache salt. The engine's own names serve to find a block's parent, and the block that was removed.
 
 A prompt is matched in two steps. The text index's chain (`laar.prefix.blocks`) names a text; for
-texts that were tokenized (`TokenBlocks.learn`), the blocks of token ids are known, and how deep in
-them a place of the text is. Then each endpoint's events give the number of those that it holds.
-Token ids are made beside the requests, so a prompt is known by the turns before it. That is all
-that a cache can hold, except the last answer.
+texts whose blocks were learned (`TokenBlocks.learn`), it is known how deep in them a place of the
+text is. Then each endpoint's events give the number of those that it holds. Blocks are learned once
+a request has ended, so a prompt is known by the turns before it. That is all that a cache can hold,
+except the last answer.
 
 Where a prompt diverges from all known ones, its place in the token ids is interpolated; the second
 prompt that diverges there makes it exact, since the token ids of both are known then.
@@ -21,12 +21,9 @@ What counts for which endpoint:
 * Otherwise: at least the blocks in them.
 * Requests in flight count in any case: their blocks will be stored.
 
-Token ids may be wrong: another tokenizer, a template that the engine fills in otherwise. So a text
-is learned once an endpoint that answered it was seen to hold its blocks (`TokenBlocks.holds`).
-
-An engine whose events name the session of a request needs no tokenizer: the decision's id goes
-along as the session (`TokenBlocks.expect`), and what comes back under it are the prompt's blocks,
-whatever the prompt is made of, and those of its answer.
+A prompt's blocks are learned from the events themselves, where they name the session of a request:
+the decision's id goes along as the session (`TokenBlocks.expect`), and what comes back under it are
+the prompt's blocks, whatever the prompt is made of, and those of its answer.
 
 Pure, without a clock. Memory is bounded by `max_blocks` and `max_texts`.
 """
@@ -37,7 +34,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,17 +50,12 @@ MAX_BLOCKS = 1_000_000
 it the endpoint with most of them uses the text index until its cache is empty."""
 
 MAX_TEXTS = 400_000
-"""Blocks of text whose token ids are known, about 60 MB: 750 conversations of 400 kB."""
-
-MAX_SIZES = 4
-"""Block sizes that prompts of one model are cut in; replicas have one, or two while they change."""
+"""Blocks of text whose engine's blocks are known, about 60 MB: 750 conversations of 400 kB."""
 
 MAX_EXPECTED = 8192
 """Requests whose blocks are expected under their id; about 3 kB each for 6,000 tokens."""
 
 _MAX_ANCHORS = 64  # places of a text whose token is known; a conversation has one a turn
-_LEAST_AGREEING = 0.5
-"""Share of a prompt's blocks: some may have been let go already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +102,12 @@ def hash_blocks(ids: TokenIds, size: int, seed: int, extra: Sequence[str] = ()) 
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A tokenized prompt: places of the text, and the token at each; its blocks by their size."""
+    """A prompt whose blocks are known: places of the text, and the token at each."""
 
     chain: Chain
     tokens: int
-    blocks: Mapping[int, array[int]]
+    size: int
+    blocks: array[int]
     anchors: list[tuple[int, float]]
 
     def tokens_at(self, place_bytes: int) -> float:
@@ -153,11 +146,11 @@ class _Expected:
 
 
 class TokenBlocks:
-    """Blocks by endpoint, and token ids by text.
+    """Blocks by endpoint, and by text.
 
     Args:
         max_blocks: most blocks of all endpoints together.
-        max_texts: blocks of text whose token ids are kept.
+        max_texts: blocks of text whose engine's blocks are kept.
     """
 
     def __init__(self, max_blocks: int = MAX_BLOCKS, max_texts: int = MAX_TEXTS) -> None:
@@ -266,13 +259,10 @@ class TokenBlocks:
         self.lost(slot)
         self._slots.pop(slot, None)
 
-    def sizes(self, model: str) -> list[int]:
-        """Block sizes in use at the model's endpoints, `MAX_SIZES` at most; empty without events.
-
-        Prompts of other models need no token ids.
-        """
-        found = {held.size for held in self._slots.values() if held.model == model and held.size}
-        return sorted(found)[:MAX_SIZES]
+    def size(self, model: str) -> int:
+        """Return the smallest block size at the model's endpoints; 0 without events."""
+        sizes = [held.size for held in self._slots.values() if held.model == model and held.size]
+        return min(sizes, default=0)
 
     def _of(self, slot: int, model: str) -> _Held:
         held = self._slots.get(slot)
@@ -328,7 +318,7 @@ class TokenBlocks:
             return
         expected.is_answered = True
         expected.tokens = float(tokens or expected.tokens)
-        size = next(iter(self.sizes(model)), 0)
+        size = self.size(model)
         if expected.blocks and size:
             self._learn_expected(expected, model, size)
 
@@ -363,18 +353,16 @@ class TokenBlocks:
     def _learn_expected(self, expected: _Expected, model: str, size: int) -> None:
         most = float(size * (len(expected.blocks) + 1) - 1)
         tokens = max(1, round(min(expected.tokens, most)))
-        self.learn(model, expected.chain, tokens, {size: expected.blocks})
+        self.learn(model, expected.chain, tokens, size, expected.blocks)
 
     # -- texts ---------------------------------------------------------------------------------
 
-    def learn(
-        self, model: str, chain: Chain, tokens: int, blocks: Mapping[int, array[int]]
-    ) -> None:
-        """Learn the token ids of a prompt, as blocks by size; `holds` has checked them."""
+    def learn(self, model: str, chain: Chain, tokens: int, size: int, blocks: array[int]) -> None:
+        """Learn the blocks of a prompt, each of `size` tokens."""
         if not len(chain) or not tokens or not blocks or len(chain) > self._max_texts:
             return
         known = self._known.setdefault(model, {})
-        text = _Text(chain, tokens, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
+        text = _Text(chain, tokens, size, blocks, [(0, 0.0), (chain.total_bytes, float(tokens))])
         self._anchor(text, *self._deepest(known, chain))
         for hash_ in chain.hashes:
             known[hash_] = text
@@ -390,12 +378,12 @@ class TokenBlocks:
 
     def _anchor(self, text: _Text, depth: int, other: _Text | None) -> None:
         """Note the token at which a text leaves the deepest known one."""
-        size = next((size for size in text.blocks if other and size in other.blocks), 0)
-        if other is None or not size:
+        size = text.size
+        if other is None or size != other.size:
             return
         place = text.chain.bytes_of(depth)
         # The next turn shares the answer's blocks as well, which are after the place.
-        shared = min(_shared(text.blocks[size], other.blocks[size]), other.tokens // size)
+        shared = min(_shared(text.blocks, other.blocks), other.tokens // size)
         at = float(size * shared)
         if depth == len(other.chain):  # a continuation: known but for the last block
             guess = other.tokens_at(place)
@@ -442,12 +430,12 @@ class TokenBlocks:
             if held.model not in places:
                 places[held.model] = self._place(held.model, chain)
             place = places[held.model]
-            if place is None or held.size not in place[1].blocks:
+            if place is None or held.size != place[1].size:
                 continue
             known_bytes, text = place
             share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
             wanted = int(tokens) // held.size
-            found = self._held(slot, text.blocks[held.size], wanted)
+            found = self._held(slot, text.blocks, wanted)
             of_text = share * (found * held.size / max(tokens, 1.0))
             believed = float(shares[slot])
             if of_text >= believed or (found < wanted and held.whole):
@@ -455,19 +443,8 @@ class TokenBlocks:
                     of_text = max(of_text, min(believed, claimed(slot)))
                 shares[slot] = min(1.0, of_text)
 
-    def holds(self, slot: int, blocks: Mapping[int, array[int]]) -> bool | None:
-        """Return whether an endpoint that just answered a prompt holds its blocks, by size.
-
-        None where that is not known.
-        """
-        held = self._slots.get(slot)
-        own = blocks.get(held.size) if held is not None and not held.left_out else None
-        if not own:
-            return None
-        return self._held(slot, own, len(own)) >= _LEAST_AGREEING * len(own)
-
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
-        """Return how many bytes of a prompt are known as token ids, and by which text.
+        """Return how many bytes of a prompt have known blocks, and by which text.
 
         A prompt that goes on where a text's last whole block ends is taken to continue all of it.
         """

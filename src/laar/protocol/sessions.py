@@ -3,7 +3,11 @@
 laar's own header comes first. Coding agents name the session in a header of theirs, and a sub-agent
 in another: its prompts share little with those of the session, so it counts as one of its own. The
 APIs have fields with the same meaning: ``prompt_cache_key`` (OpenAI) and ``metadata.user_id``
-(Anthropic), which Claude Code fills with a text that ends in the session.
+(Anthropic), which Claude Code fills with a text that ends in the session. Agents in front of vLLM's
+router describe themselves in ``vllm_xargs.agentic_context``.
+
+A ``cache_salt`` is no session, since all chats of a tenant have the same one. It is part of the
+chain that a prompt is known by.
 """
 
 from __future__ import annotations
@@ -34,8 +38,8 @@ They are left in place, since engines may read them too."""
 NAMING = frozenset({SESSION, *SESSION_HEADERS})
 """All headers that name a session; most requests have none of them."""
 
-AGENT_HEADERS = ("x-claude-code-agent-id",)
-"""Names a sub-agent within the session."""
+AGENT_HEADERS = ("x-claude-code-agent-id", "x-claude-code-parent-agent-id")
+"""Names a sub-agent within the session; those that name only their parent count as one."""
 
 MAX_SESSION_CHARS = 256
 """Longer ones are as good as absent."""
@@ -46,7 +50,7 @@ NAME = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 _SESSION_IN_USER = re.compile(r"_session_([0-9A-Za-z-]+)$")
 
 
-SESSION_MEMBERS = frozenset(("prompt_cache_key", "metadata"))
+SESSION_MEMBERS = frozenset(("prompt_cache_key", "metadata", "vllm_xargs"))
 """Members of a body that may name a session."""
 
 
@@ -71,9 +75,23 @@ def session_of_body(document: Mapping[str, Any]) -> str:
     key = document.get("prompt_cache_key")
     if isinstance(key, str) and (key := _checked(key)):
         return key
+    if session := _session_of_agent(document.get("vllm_xargs")):
+        return session
     metadata = document.get("metadata")
     user = metadata.get("user_id") if isinstance(metadata, dict) else None
     return _session_of_user(user) if isinstance(user, str) else ""
+
+
+def _session_of_agent(xargs: object) -> str:
+    """Return the session of an ``agentic_context``: its program, or else its session and agent."""
+    context = xargs.get("agentic_context") if isinstance(xargs, dict) else None
+    if not isinstance(context, dict):
+        return ""
+    names = {key: _checked(value) for key, value in context.items() if isinstance(value, str)}
+    if program := names.get("program_id"):
+        return program
+    session, agent = names.get("session_id") or names.get("task_id"), names.get("agent_id")
+    return f"{session}/{agent}"[:MAX_SESSION_CHARS] if session and agent else session or ""
 
 
 def _session_of_user(user: str) -> str:

@@ -84,13 +84,13 @@ _BUILT_IN = {
     "single-profile-handler": "each profile becomes a policy, and one of them serves",
     "anthropic-parser": "the path names the body's format",
     "models-responder": "`GET /v1/models` lists the whole fleet",
-    "token-producer": "prompt lengths are learned from answers; prefix.tokenizers counts them",
+    "token-producer": "prompt lengths are learned from answers",
     "session-affinity-scorer": "a session stays where its prefix is; the policy "
     "`session-affinity` pins it",
 }
 _PRECISE = (
     "let engines publish at a port of their own (tcp://*:5557) and not to the picker, label "
-    "endpoints laar.dev/kv-events; engines other than vLLM 0.32 also need prefix.tokenizers"
+    "endpoints laar.dev/kv-events; vLLM before 0.32 and other engines go by text beside it"
 )
 _ROLES = "roles in the label llm-d.ai/role are followed, by the policy `laar`"
 _APART = {

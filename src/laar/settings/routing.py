@@ -151,10 +151,6 @@ class Prefix(Section):
     max_bytes: Annotated[int, Ge(1 << 20), Le(64 << 30)] = MAX_BYTES
     """Memory for the index. 128 MiB holds the caches of about 100 endpoints with 500,000 tokens
     each. When it is full, the oldest entries of the fullest endpoint are dropped."""
-    tokenizers: Annotated[Mapping[str, Path], MaxLen(64)] = Field(default={})
-    """Tokenizers by model: a directory with tokenizer.json and the chat template, or that file
-    alone. Needs the extra `tokenizers`. If the model's endpoints publish KV events, prompts are
-    tokenized in parallel to their requests and matched with the blocks that the events report."""
 
 
 @declared(TunerSettings)

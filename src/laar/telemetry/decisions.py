@@ -167,6 +167,7 @@ def _readings(table: EndpointTable) -> Readings:
         table.waiting.copy(),
         table.kv_usage.copy(),
         table.generates.copy(),
+        table.asleep.copy(),
     )
 
 

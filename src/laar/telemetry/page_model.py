@@ -186,6 +186,8 @@ class PageModel:
         table = self._table
         if table.failures[slot] >= MAX_FAILURES:
             return "unreachable"
+        if table.asleep[slot]:
+            return "asleep"
         learned = self._director.health
         if learned is not None and (said := learned.state(slot, now)):
             return said

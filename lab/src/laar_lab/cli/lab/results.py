@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +40,14 @@ def results(
             " Those of the code as it is are skipped.",
         ),
     ] = False,
+    stale: Annotated[
+        bool,
+        typer.Option(
+            "--stale",
+            help="Run nothing: list the stored runs that are not known to hold for the code as it"
+            " is, with the pages that quote them, and exit with 3 if there are any.",
+        ),
+    ] = False,
     data: Data = None,
     backend: Backend = "loky",
     jobs: Jobs = -1,
@@ -53,12 +61,15 @@ def results(
     with report_errors():
         from laar_lab.experiment import spoken_time
         from laar_lab.experiments import all_experiments, find_experiment
-        from laar_lab.results import commit_of, index_of, load, store
+        from laar_lab.results import commit_of, index_of, load, store, write
+        from laar_lab.stale import just_made
         from laar_lab.sweep import kept_in, placed
 
         directory.mkdir(parents=True, exist_ok=True)
         known = {name: each for name, each in all_experiments().items() if each.claims}
         stored = load(directory)
+        if stale:
+            raise typer.Exit(NOT_HELD if _list_stale(stored, directory) else 0)
         if check:
             with placed(backend, jobs), kept_in(keep, (data,)):
                 _check([stored[name] for name in names or stored], directory, minutes, data)
@@ -83,7 +94,9 @@ def results(
             scope = experiment.scope(None, quick=False, data=taken)
             with placed(backend, jobs), kept_in(keep, (taken,)):
                 report = experiment.run(scope)
-            stored[experiment.name] = store(directory, experiment, report, scope, commit)
+            run = just_made(experiment, store(directory, experiment, report, scope, commit))
+            write(directory, run)
+            stored[experiment.name] = run
             for one in experiment.judged(report, scope):
                 console.print(f"  {one.verdict}: {one.claim.says}", highlight=False)
             (directory / "index.md").write_text(index_of(known, stored), "utf-8")
@@ -96,10 +109,10 @@ def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path |
     from laar_lab.results import commit_of, write
     from laar_lab.stale import check, digest_of_code
 
-    console, code, commit = lab_console(), digest_of_code(), commit_of()
+    console, commit = lab_console(), commit_of()
     for run in runs:
         experiment = find_experiment(run.experiment)
-        if run.checked is not None and run.checked.code == code:
+        if run.checked is not None and run.checked.code == digest_of_code(experiment):
             continue
         if experiment.minutes > minutes or ("--data" in run.command and data is None):
             console.print(f"{run.experiment}: not checked", highlight=False)
@@ -110,3 +123,20 @@ def _check(runs: Sequence[Stored], directory: Path, minutes: float, data: Path |
         assert seen is not None
         said = f"{seen.differ} of {seen.numbers} numbers differ; {seen.worst}"
         console.print(f"{run.experiment}: {said if seen.differ else 'as stored'}", highlight=False)
+
+
+def _list_stale(stored: Mapping[str, Stored], directory: Path) -> int:
+    """Print a line for each run that is not known to hold for the code as it is; count them."""
+    from laar_lab.experiments import find_experiment
+    from laar_lab.stale import of_other_code, pages_of
+
+    console, count = lab_console(), 0
+    for name, run in stored.items():
+        why = of_other_code(find_experiment(name), run)
+        if why is not None:
+            count += 1
+            pages = ", ".join(pages_of(name, directory.absolute().parent))
+            quoted = f"; quoted in {pages}" if pages else ""
+            console.print(f"{name}: {why}{quoted}", highlight=False)
+    console.print(f"{count} of {len(stored)} stored runs are stale", highlight=False)
+    return count

@@ -1,0 +1,98 @@
+"""Where each model's chat template puts a prompt's parts: one of its engines is asked once.
+
+It is asked for the token ids of a few chats (`laar.prefix.probing`), with ``POST /tokenize`` of
+vLLM and SGLang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+import numpy as np
+import orjson
+
+from laar.core.endpoints import EndpointTable
+from laar.core.membership import EndpointSpec
+from laar.datalayer.fetching import options_for, visiting_session
+from laar.datalayer.scrape import read_capped
+from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.probing import PROBES, template_of
+from laar.prefix.tokens import TokenIds
+
+MAX_ANSWER_BYTES = 32 << 20
+"""Longest answer of ``/tokenize``: a million ids take about 7 MB."""
+ASK_TIMEOUT_S = 10.0
+PROBE_EVERY_S = 10.0
+"""Until models that are new, or whose engines did not answer, are asked for their template."""
+
+_LOG = logging.getLogger(__name__)
+
+
+class TemplateProbes:
+    """Asks for the chat template of each model.
+
+    Args:
+        prefixes: gets the templates.
+        table: the endpoints.
+    """
+
+    def __init__(self, prefixes: PrefixBeliefs, table: EndpointTable) -> None:
+        self._known = prefixes.templates.known
+        self._table = table
+        self._refused: set[str] = set()
+
+    async def run(self) -> None:
+        """Ask until cancelled."""
+        headers = {"content-type": "application/json", "user-agent": "laar-templates"}
+        timeout = aiohttp.ClientTimeout(total=ASK_TIMEOUT_S)
+        async with visiting_session(timeout, headers=headers) as session:
+            while True:
+                specs = [spec for spec in self._table.specs() if spec.models and spec.generates]
+                self._refused &= {spec.address for spec in specs}
+                for spec in specs:
+                    if spec.models[0] not in self._known and spec.address not in self._refused:
+                        await self._ask(spec, session)
+                await asyncio.sleep(PROBE_EVERY_S)
+
+    async def _ask(self, spec: EndpointSpec, session: aiohttp.ClientSession) -> None:
+        model = spec.models[0]
+        try:
+            ids = [await ask_engine(session, spec, probe, model) for probe in PROBES]
+        except (aiohttp.ClientError, OSError):  # it may start, or be restarted
+            return
+        except ValueError:  # it has no such path, or the template takes no such chat
+            ids = []
+        if not ids or not all(map(len, ids)):
+            self._refused.add(spec.address)
+            return
+        template = template_of(ids)
+        self._known.update(dict.fromkeys(spec.models, template))
+        _LOG.info("%s: chat template %s", model, template)
+
+
+async def ask_engine(
+    session: aiohttp.ClientSession, spec: EndpointSpec, chat: Mapping[str, Any], model: str
+) -> TokenIds:
+    """Return the token ids of a chat's prompt, from an engine.
+
+    Raises:
+        ValueError: the answer is none.
+        ClientError, OSError, TimeoutError: it does not answer.
+    """
+    async with session.post(
+        spec.url("/tokenize"),
+        data=orjson.dumps({**chat, "model": model}),
+        allow_redirects=False,
+        **options_for(spec),
+    ) as answer:
+        body = await read_capped(answer, MAX_ANSWER_BYTES)
+        if answer.status != 200:
+            raise ValueError(f"POST /tokenize is answered with {answer.status}")
+    try:
+        return np.array(orjson.loads(body)["tokens"], np.uint32).reshape(-1)
+    except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, OverflowError):
+        raise ValueError("POST /tokenize: the answer has no token ids") from None

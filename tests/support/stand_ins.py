@@ -1,0 +1,348 @@
+"""Stand-ins for eight kinds of engine: the routes, answers and pages that each documents.
+
+They serve one model each and say no more than their documentation does: which paths there are,
+whether usage names cached tokens, what the metrics page is called. What an engine does not document
+answers 404, as FastAPI, llama.cpp's and Ollama's servers do.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from aiohttp import web
+
+PROMPT_TOKENS, ANSWER_TOKENS, CACHED_TOKENS = 1234, 7, 1000
+"""What a stand-in says of every prompt."""
+
+_TEXT = "The answer is four."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of engine.
+
+    Args:
+        name: for a reader.
+        docs: where its API is documented.
+        serves: the paths by the form of their answers (`_FORMS`).
+        details: the forms whose usage names cached tokens.
+        native: its own API for texts, a body for it and its answer; empty for none.
+        tokenize: its path that counts tokens, a body for it and its answer; empty for none.
+        page: the path of its metrics page and one; empty for none.
+        settings: what an endpoint's entry says beside address and model.
+        base: the path in place of `/v1`.
+        secure: it speaks https and wants a key.
+    """
+
+    name: str
+    docs: str
+    serves: Mapping[str, str]
+    details: frozenset[str] = frozenset()
+    native: tuple[str, Mapping[str, Any], Mapping[str, Any]] = ("", {}, {})
+    tokenize: tuple[str, Mapping[str, Any], Mapping[str, Any]] = ("", {}, {})
+    page: tuple[str, str] = ("", "")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    base: str = "/v1"
+    secure: bool = False
+
+
+_OPENAI = {"/v1/chat/completions": "chat", "/v1/completions": "text"}
+_NAMED = {"model": "MODEL"}
+_COUNTED = {"count": 3, "max_model_len": 4096, "tokens": [5, 6, 7]}
+
+KINDS = (
+    Kind(
+        name="vLLM",
+        docs="https://docs.vllm.ai/en/latest/serving/openai_compatible_server/",
+        serves={
+            **_OPENAI,
+            "/v1/responses": "responses",
+            "/v1/messages": "messages",
+            "/v1/embeddings": "embeddings",
+            "/v1/rerank": "rerank",
+            "/v1/audio/transcriptions": "transcription",
+        },
+        details=frozenset({"chat", "text", "responses"}),
+        native=(
+            "/inference/v1/generate",
+            {**_NAMED, "token_ids": "IDS", "sampling_params": {"max_tokens": 8}},
+            {
+                "request_id": "1",
+                "choices": [{"index": 0, "token_ids": [5, 6, 7], "finish_reason": "stop"}],
+            },
+        ),
+        tokenize=("/tokenize", {**_NAMED, "prompt": "PROMPT"}, _COUNTED),
+        page=(
+            "/metrics",
+            "vllm:num_requests_waiting 2\nvllm:num_requests_running 3\n"
+            "vllm:kv_cache_usage_perc 0.25\n",
+        ),
+    ),
+    Kind(
+        name="SGLang",
+        docs="https://docs.sglang.io/basic_usage/openai_api.html",
+        serves={
+            **_OPENAI,
+            "/v1/responses": "responses",
+            "/v1/messages": "messages",
+            "/v1/embeddings": "embeddings",
+            "/v1/rerank": "rerank",
+            "/v1/audio/transcriptions": "transcription",
+            "/v1/images/generations": "images",
+        },
+        details=frozenset({"chat", "text", "responses"}),
+        native=(
+            "/generate",
+            {"text": "PROMPT", "sampling_params": {"max_new_tokens": 8}},
+            {"text": _TEXT, "meta_info": {"prompt_tokens": PROMPT_TOKENS}},
+        ),
+        tokenize=("/tokenize", {**_NAMED, "prompt": "PROMPT"}, _COUNTED),
+        page=(
+            "/metrics",
+            "sglang:num_queue_reqs 2\nsglang:num_running_reqs 3\nsglang:token_usage 0.25\n",
+        ),
+        settings={"engine": "sglang"},
+    ),
+    Kind(
+        name="TensorRT-LLM",
+        docs="https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html",
+        serves={**_OPENAI, "/v1/responses": "responses", "/v1/images/generations": "images"},
+        details=frozenset({"chat", "text", "responses"}),
+        page=(
+            "/prometheus/metrics",
+            "trtllm_num_requests_waiting 2\ntrtllm_num_requests_running 3\n"
+            "trtllm_kv_cache_utilization 0.25\n",
+        ),
+        settings={"engine": "tensorrt-llm"},
+    ),
+    Kind(
+        name="llama.cpp",
+        docs="https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md",
+        serves={
+            **_OPENAI,
+            "/v1/responses": "responses",
+            "/v1/messages": "messages",
+            "/v1/embeddings": "embeddings",
+            "/v1/rerank": "rerank",
+        },
+        details=frozenset({"chat", "text", "responses", "messages"}),
+        native=(
+            "/completion",
+            {"prompt": "PROMPT", "n_predict": 8},
+            {"content": _TEXT, "stop": True, "tokens_evaluated": PROMPT_TOKENS},
+        ),
+        tokenize=("/tokenize", {"content": "PROMPT"}, {"tokens": [5, 6, 7]}),
+        page=("/metrics", "llamacpp:requests_deferred 2\nllamacpp:requests_processing 3\n"),
+        settings={"engine": "llama.cpp"},
+    ),
+    Kind(
+        name="Ollama",
+        docs="https://docs.ollama.com/api/openai-compatibility",
+        serves={
+            **_OPENAI,
+            "/v1/responses": "responses",
+            "/v1/messages": "messages",
+            "/v1/embeddings": "embeddings",
+            "/v1/audio/transcriptions": "transcription",
+            "/v1/images/generations": "images",
+        },
+        native=(
+            "/api/chat",
+            {**_NAMED, "messages": [{"role": "user", "content": "PROMPT"}], "stream": False},
+            {
+                "message": {"role": "assistant", "content": _TEXT},
+                "done": True,
+                "prompt_eval_count": PROMPT_TOKENS,
+                "eval_count": ANSWER_TOKENS,
+            },
+        ),
+        settings={"metrics_url": ""},
+    ),
+    Kind(
+        name="TGI",
+        docs="https://huggingface.co/docs/text-generation-inference/reference/api_reference",
+        serves=_OPENAI,
+        native=(
+            "/generate",
+            {"inputs": "PROMPT", "parameters": {"max_new_tokens": 8}},
+            {"generated_text": _TEXT},
+        ),
+        tokenize=("/tokenize", {"inputs": "PROMPT"}, {"tokens": [{"id": 5, "text": "four"}]}),
+        page=("/metrics", "tgi_queue_size 2\ntgi_batch_current_size 3\n"),
+        settings={"engine": "tgi"},
+    ),
+    Kind(
+        name="LMDeploy",
+        docs="https://lmdeploy.readthedocs.io/en/latest/llm/api_server.html",
+        serves={**_OPENAI, "/v1/responses": "responses", "/v1/messages": "messages"},
+        details=frozenset({"chat", "text"}),
+        native=(
+            "/generate",
+            {"prompt": "PROMPT", "max_tokens": 8},
+            {"text": _TEXT, "meta_info": {"prompt_tokens": PROMPT_TOKENS}},
+        ),
+        tokenize=("/v1/encode", {"input": "PROMPT"}, {"input_ids": [5, 6, 7], "length": 3}),
+        page=(
+            "/metrics",
+            "lmdeploy:num_requests_waiting 2\nlmdeploy:num_requests_running 3\n"
+            "lmdeploy:gpu_cache_usage_perc 0.25\n",
+        ),
+        settings={"engine": "lmdeploy"},
+    ),
+    Kind(
+        name="hosted",
+        docs="https://platform.openai.com/docs/api-reference",
+        serves={
+            **_OPENAI,
+            "/v1/responses": "responses",
+            "/v1/embeddings": "embeddings",
+            "/v1/audio/transcriptions": "transcription",
+            "/v1/images/generations": "images",
+        },
+        details=frozenset({"chat", "text", "responses"}),
+        settings={"metrics_url": ""},
+        base="/openai/v1",
+        secure=True,
+    ),
+)
+"""`hosted` is any service with OpenAI's API behind https, a base path and a key."""
+
+
+class StandIn:
+    """One engine of a kind for the length of an ``async with`` block; it records what it is asked.
+
+    Args:
+        kind: what it speaks.
+        model: the name of its model.
+        pair: its certificate and key, if it speaks https.
+        key: the key that it wants.
+    """
+
+    def __init__(
+        self, kind: Kind, model: str, *, pair: tuple[Path, Path] | None = None, key: str = ""
+    ) -> None:
+        self.kind, self.model, self.key = kind, model, key
+        self._pair = pair
+        self.asked: list[str] = []
+        """The paths of what clients sent, as they arrived."""
+        self.keys: set[str | None] = set()
+        """The `authorization` of everything that arrived."""
+
+    async def __aenter__(self) -> Self:
+        application = web.Application(client_max_size=1 << 26)
+        application.router.add_route("*", "/{path:.*}", self._handle)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        context = None
+        if self._pair is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self._pair)
+        await web.TCPSite(self._runner, "127.0.0.1", 0, ssl_context=context).start()
+        self.address = f"127.0.0.1:{self._runner.addresses[0][1]}"
+        return self
+
+    async def __aexit__(self, *_failure: object) -> None:
+        await self._runner.cleanup()
+
+    def expected(self, path: str) -> str:
+        """Return the path that it knows a client's path by."""
+        return f"{self.kind.base}{path[3:]}" if path.startswith("/v1/") else path
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        agent = request.headers.get("user-agent", "")
+        self.keys.add(request.headers.get("authorization"))
+        if request.method == "POST" and not agent.startswith("laar-"):
+            self.asked.append(request.path)
+        if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
+            return web.json_response({"error": {"message": "bad key"}}, status=401)
+        root = self.kind.base.removesuffix("/v1")
+        path = request.path
+        if path == f"{self.kind.base}/models":
+            return web.json_response({"object": "list", "data": [{"id": self.model}]})
+        if self.kind.page[0] and path == f"{root}{self.kind.page[0]}":
+            return web.Response(text=self.kind.page[1])
+        if path == f"{root}/health" and self.kind.name not in ("Ollama", "hosted"):
+            return web.Response()
+        for own, _, its in (self.kind.native, self.kind.tokenize):
+            if own and path == own and request.method == "POST":
+                return web.json_response(its)
+        served = {self.expected(each): form for each, form in self.kind.serves.items()}
+        if path not in served:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        form = served[path]
+        asked = json.loads(body) if form != "transcription" else {}
+        if form in ("chat", "text") and asked.get("stream"):
+            return await self._stream(request, form, asked)
+        return web.json_response(_answer(form, self.model, cached=form in self.kind.details))
+
+    async def _stream(
+        self, request: web.Request, form: str, asked: Mapping[str, Any]
+    ) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        whole = _answer(form, self.model, cached=form in self.kind.details)
+        usage = whole.pop("usage")
+        for choice in whole["choices"]:
+            choice["delta"] = choice.pop("message", {})
+        events = [whole]
+        if asked.get("stream_options", {}).get("include_usage"):
+            events.append({"model": self.model, "choices": [], "usage": usage})
+        for event in events:
+            await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
+
+
+def _answer(form: str, model: str, *, cached: bool) -> dict[str, Any]:
+    """Return an answer of a form, with the usage that belongs to it."""
+    openai: dict[str, Any] = {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": ANSWER_TOKENS,
+        "total_tokens": PROMPT_TOKENS + ANSWER_TOKENS,
+    }
+    if cached:
+        openai["prompt_tokens_details"] = {"cached_tokens": CACHED_TOKENS}
+    other: dict[str, Any] = {"input_tokens": PROMPT_TOKENS, "output_tokens": ANSWER_TOKENS}
+    only_prompt = {"prompt_tokens": PROMPT_TOKENS, "total_tokens": PROMPT_TOKENS}
+    match form:
+        case "chat":
+            message = {"role": "assistant", "content": _TEXT}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            return {"object": "chat.completion", "model": model, "choices": [choice],
+                    "usage": openai}  # fmt: skip
+        case "text":
+            choice = {"index": 0, "text": _TEXT, "finish_reason": "stop"}
+            return {"object": "text_completion", "model": model, "choices": [choice],
+                    "usage": openai}  # fmt: skip
+        case "responses":
+            if cached:
+                other["input_tokens_details"] = {"cached_tokens": CACHED_TOKENS}
+            parts = [{"type": "output_text", "text": _TEXT}]
+            output = [{"type": "message", "role": "assistant", "content": parts}]
+            return {"object": "response", "id": "resp_1", "status": "completed", "model": model,
+                    "output": output, "usage": other}  # fmt: skip
+        case "messages":
+            if cached:  # what was read from a cache is not in `input_tokens`
+                other["input_tokens"] = PROMPT_TOKENS - CACHED_TOKENS
+                other["cache_read_input_tokens"] = CACHED_TOKENS
+            return {"type": "message", "role": "assistant", "model": model, "usage": other,
+                    "content": [{"type": "text", "text": _TEXT}],
+                    "stop_reason": "end_turn"}  # fmt: skip
+        case "embeddings":
+            data = [{"object": "embedding", "index": 0, "embedding": [0.5, 0.5]}]
+            return {"object": "list", "model": model, "data": data, "usage": only_prompt}
+        case "rerank":
+            return {"model": model, "results": [{"index": 0, "relevance_score": 0.9}],
+                    "usage": only_prompt}  # fmt: skip
+        case "transcription":
+            return {"text": _TEXT}
+        case "images":
+            return {"created": 1, "data": [{"b64_json": "aGk="}]}
+    raise ValueError(form)
