@@ -437,7 +437,7 @@ def test_what_another_request_brought_as_well_is_not_taken_back():
         result = apply(hook_, chat(user([4, 1, 2])))
         hook_.note(result.receipt, 0.0, request=name)
         if name == "two":
-            hook_.commit(result.receipt, 0.0, endpoint="e", request=name, noted=True)
+            hook_.commit(result.receipt, 0.0, endpoint="e", noted=True)
     hook_.retract("one")
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 

@@ -224,7 +224,8 @@ class ContextHook:
     def forget(self, endpoint: str, *, before: float | None = None) -> int:
         """Unlearn the orders that an endpoint was the last to get.
 
-        For caches that were emptied, and endpoints that restarted or left. The popularity of documents stays, and the memory of conversations.
+        For caches that were emptied, and endpoints that restarted or left. The popularity of
+        documents stays, and the memory of conversations.
 
         Args:
             endpoint: name of the endpoint, as in `commit`.

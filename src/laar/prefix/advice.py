@@ -37,14 +37,14 @@ MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 
 _MEMORY = 64  # prompts after which the counts of an agent are halved
 _STEP = 256  # bytes between two places that the cache knows
-_HEAD = 2_000  # bytes by which an agent without a system prompt is known
-_ALIKE, _ALIKE_HEAD = 0.25, 0.05  # share of system prompt and tools, or of these bytes, in common
+_HEAD = 2_000  # characters at the beginning of prompts by which an agent is known
+_ALIKE = 0.06  # share of these that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that have a line of its frame
 _USUAL = 0.3  # share of prompts that a finding is in
 _WORTH = 0.02  # share of the prompt below which nothing is said
 
 _FIXED = ("system", "developer", "tools")
-_SHORT = 500  # characters of lines that differ at the end of a system prompt
+_SHORT, _LONG = 500, 4_000  # characters of lines that differ at a system prompt's end, before it
 _LEARNT = 4  # prompts before an agent's frame is known
 _FEW = 0.1  # share of the prompt that has to stand behind a question or in another order
 _ASKED = ("user", "")
@@ -182,13 +182,10 @@ class Advisor:
             agent.counts = Counter({key: n for key, n in counts.items() if n > 1})
 
     def _agent(self, model: str, names: Sequence[str], lines: Sequence[_Line]) -> _Agent:
-        """Return the agent whose system prompt and tools are most like those of this prompt."""
-        head = [line for line in lines if line.role in _FIXED]
-        alike = _ALIKE
-        if sum(line.size for line in head) < _STEP:
-            ends = accumulate(line.size for line in lines)
-            head = [line for line, end in zip(lines, ends, strict=True) if end - line.size < _HEAD]
-            alike = _ALIKE_HEAD
+        """Return the agent whose prompts begin most like this one."""
+        told = sorted(lines, key=lambda line: line.role == "tools")
+        ends = accumulate(line.size for line in told)
+        head = [line for line, end in zip(told, ends, strict=True) if end - line.size < _HEAD]
         keys = [hash((model, line.unordered)) for line in head]
         votes = Counter[int]()
         for key, line in zip(keys, head, strict=True):
@@ -196,10 +193,10 @@ class Advisor:
             if home in self._agents:
                 votes[home] += line.size
         best, size = max(votes.items(), key=itemgetter(1), default=(0, 0))
-        if size < alike * sum(min(line.size, _HEAD) for line in head):
+        if size < _ALIKE * sum(min(line.size, _HEAD) for line in head):
             best = keys[0]
-            tools = f", {len(names)} tools ({', '.join(names[:3])}, ...)" if names else ""
-            self._agents[best] = _Agent(f"{model}{tools}")
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            self._agents[best] = _Agent(f"{model}, tools {shown}" if names else model)
         for key in keys:
             _keep(self._homes, key, best, MAX_HOMES)
         return _keep(self._agents, best, self._agents[best], MAX_AGENTS)
@@ -276,17 +273,21 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
     if prompts < _LEARNT:
         return moved
     frame = [n for n, line in enumerate(lines) if counts[line.unordered] >= _FRAME * prompts]
-    rest = sum(lines[n].size for n in frame)
+    sizes = {lines[n].unordered: lines[n].size for n in frame}
+    rest = sum(sizes.values())
     for before, n in pairwise([-1, *frame, len(lines)]):
-        rest -= lines[before].size if before >= 0 else 0
+        rest -= sizes.pop(lines[before].unordered, 0) if before >= 0 else 0
         if before + 1 == n:
             continue
         role = lines[before + 1].role
         gap = [*takewhile(lambda i: lines[i].role == role, range(before + 1, n))]  # noqa: B023
+        size = sum(lines[i].size for i in gap)
         if rest < _STEP:  # only a talk goes on behind it; documents are left to the context hook
-            is_break = role in _FIXED and sum(lines[i].size for i in gap) <= _SHORT
+            is_break = role in _FIXED and size <= _SHORT
         else:
-            is_break = role in _FIXED or lines[n].role == role
+            is_break = role == "tools" or (
+                size <= _LONG and (role in _FIXED or lines[n].role == role)
+            )
         if is_break:
             moved.update(gap)
             key = (lines[before].unordered if before >= 0 else 0, role)
@@ -335,7 +336,9 @@ def _judge(
         counts["parts", kind] += 1
         known = sum(n.size for n in kept if counts[n.unordered] and n.role != "tools")
         if known - max(now, could) > _USUAL * total:
-            counts["question" if fresh.role in _ASKED else "order"] += known - max(now, could)
+            above = sum(line.size for line in takewhile(lambda line: line is not fresh, kept))
+            is_asked = fresh.role in _ASKED and above - could < 2 * _STEP
+            counts["question" if is_asked else "order"] += known - max(now, could)
     for line in lines:
         if line.role == "tools":
             _keep(agent.tools, (line.unordered, line.key), None, _MEMORY // 2)
@@ -370,7 +373,10 @@ def _advice(agent: _Agent) -> Advice:
         said.append(f"The same tools come in {max(sets.values())} orders: sort them.")
     if said and could - now >= _WORTH:
         saved = (could - now) / max(1.0 - now, _WORTH)
-        said.append(f"Behind all else, and sorted, that would save {saved:.0%} of the prefill.")
+        said.append(
+            f"Such lines in the last message, and tools sorted, would save {saved:.0%} of the "
+            "prefill."
+        )
     if counts["parts", "tools"] >= usual:
         said.append(f"The tools differ by prompt ({len(sets)} lists): nothing behind is shared.")
     begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
