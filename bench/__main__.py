@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 LONG = (
-    "chaos", "failing", "guard", "hooked", "kills", "models", "picker", "prompts", "sharing", "soak",
-    "stall", "templates",
+    "chaos", "failing", "guard", "hooked", "kills", "models", "picker", "prompts", "sharing",
+    "soak", "stall", "templates",
 )  # fmt: skip
 """Run by name only, with options of their own; their `main` returns an exit status."""
 

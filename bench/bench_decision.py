@@ -181,9 +181,7 @@ def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes
         head.request_headers.headers.headers.append(
             pb.HeaderValue(key=name, raw_value=value.encode())
         )
-    body = pb.ProcessingRequest(
-        request_body=pb.HttpBody(body=content, end_of_stream=True)
-    )
+    body = pb.ProcessingRequest(request_body=pb.HttpBody(body=content, end_of_stream=True))
     answer = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
     answer.response_headers.headers.headers.append(pb.HeaderValue(key=":status", raw_value=b"200"))
     return [message.SerializeToString() for message in (head, body, answer)]

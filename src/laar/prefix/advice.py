@@ -25,8 +25,8 @@ import orjson
 from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
-ENOUGH = 8
-"""Prompts of an agent before anything is said of it."""
+ENOUGH = 5
+"""Prompts of an agent, after those that its frame was learned from, before anything is said."""
 
 MAX_AGENTS = 32
 MAX_LINES = 1_500
@@ -170,7 +170,7 @@ class Advisor:
         could = self._pass(
             hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
         )
-        if counts["prompts"] >= _LEARNT:
+        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen some without such lines
             _judge(agent, lines, kept, now, could)
             counts["billing"] += _BILLING in body
             counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
@@ -221,7 +221,7 @@ class Advisor:
         return [
             _advice(agent)
             for agent in reversed(self._agents.values())
-            if agent.counts["judged"] >= ENOUGH - _LEARNT
+            if agent.counts["judged"] >= ENOUGH
         ]
 
 
