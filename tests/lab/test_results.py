@@ -76,6 +76,25 @@ def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str)
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
 
 
+QUOTED = {
+    "README.md": ("day", "no-regret"),
+    "docs/performance.md": ("day", "no-regret"),
+    "docs/guides/long-prompts.md": ("medha-picker",),
+    "docs/guides/prefill-decode.md": ("prefill-decode",),
+    "docs/guides/rag.md": ("context-memories", "context-turns"),
+    "docs/reference/python-client.md": ("hedging",),
+}
+"""Stored runs whose figures a page has; the tests here hold them to each other."""
+
+
+@pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])
+def test_a_figure_that_later_code_does_not_repeat_names_its_commit(page: str, name: str) -> None:
+    run = STORED[name]
+    if run.checked is not None and run.checked.differ:
+        text = (RESULTS.parents[1] / page).read_text("utf-8")
+        assert f"`{run.commit}`" in text, "make the run again, or say of which commit it is"
+
+
 def test_the_readme_counts_the_workloads_as_they_are_stored() -> None:
     page = (RESULTS.parents[1] / "README.md").read_text("utf-8").replace("\n", " ")
     within, cells = Counter[str](), Counter[str]()
@@ -273,6 +292,14 @@ def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) ->
     (judged,) = verdicts(known, stored["gorgo-live"])
     assert (judged.outcome, judged.part) == ("open", "")
     assert "| not reproduced |" in index_of(KNOWN, stored)
+
+
+def test_every_rivals_numbers_are_stored(tmp_path: Path) -> None:
+    numbers = {"chats": {"ttft_p95_s": {"laar": [1.0, 1.23456789], "smg": [2.0, 3.0]}}}
+    report = Report(tables=[], numbers=numbers)
+    store(tmp_path, KNOWN["agents"], report, Scope(seeds=(7, 8)), "c0ffee0")
+    kept = load(tmp_path)["agents"].numbers
+    assert kept == {"chats": {"ttft_p95_s": {"laar": [1.0, 1.234568], "smg": [2.0, 3.0]}}}
 
 
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
