@@ -267,7 +267,6 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
-            champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )

@@ -14,7 +14,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
-from laar.server.admin import outcomes
 from laar.server.admin.app import AdminServer
 from laar.server.admin.server import AdminPort
 from laar.server.collectors import Collectors
@@ -36,7 +35,7 @@ from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server, Service
+    from laar.server.h2 import H2Server
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
 
@@ -140,8 +139,6 @@ class Runner:
         probed = probed_server(together=together)
         for server in (picking, probed):
             server.add_service(self.health.service)
-        if picker.learning.online is not None:
-            probed.add_service(self._outcomes())
         picker.learning.restore()
         admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
@@ -296,15 +293,6 @@ class Runner:
             spans=picker.observability.exports.spans,
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
             unknown_model=lambda: picker.doubt_names(""),
-        )
-
-    def _outcomes(self) -> Service:
-        return outcomes.service(
-            self.picker.learning.reports,
-            clock=self.picker.clock,
-            tokens=self.admin.outcomes_tokens,
-            listen=self.picker.settings.listen.health,
-            on_judged=self.picker.context.reported,
         )
 
     def _follow_tls(self) -> ServerTls | None:

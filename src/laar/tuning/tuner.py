@@ -22,11 +22,10 @@ generator's state needs to survive a restart.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeGuard
@@ -95,10 +94,6 @@ class Tuner:
         self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
         self._now: float | None = None
         self._window: Window | None = None
-        self.on_accepted: Callable[[dict[str, float], float], None] | None = None
-        """Gets weights that won here, and their cost in seconds."""
-        self.on_frozen: Callable[[dict[str, float]], None] | None = None
-        """Gets the weights that serve once the climb was ended here, not when it ends by itself."""
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -124,38 +119,8 @@ class Tuner:
         elif window.drained:
             self._conclude(window)
 
-    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Take the weights that won at another picker, where they cost less than the incumbent.
-
-        They are measured again, with this picker's load, before anything is compared with them.
-        """
-        try:
-            champion = _checked(weights, self._settings, "shared weights")
-        except SettingError:
-            return False  # other bounds: another experiment
-        baseline = self._baseline
-        if self.frozen or baseline is None:
-            return False
-        if champion == self._incumbent or not better(
-            cost_s, baseline.cost_s, self._settings.tolerance
-        ):
-            return False
-        self._incumbent, self._baseline, self._candidate = champion, None, None
-        self._remeasure, self._lost_in_a_row = True, 0
-        self._windows += 1  # the open window belongs to other weights: its number is not reused
-        self._open_next()
-        return True
-
-    def freeze(self, weights: dict[str, float] | None = None) -> None:
-        """Serve the incumbent from now on, or the weights that another picker was frozen with."""
-        if weights is not None:
-            with contextlib.suppress(SettingError):  # other bounds: the own ones stay
-                self._incumbent = _checked(weights, self._settings, "shared weights")
-        elif self.on_frozen is not None:
-            self.on_frozen(dict(self._incumbent))
-        self._end()
-
-    def _end(self) -> None:
+    def freeze(self) -> None:
+        """Serve the incumbent from now on."""
         self._window = None
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
@@ -278,7 +243,7 @@ class Tuner:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
         if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
-            self._end()
+            self.freeze()
         else:
             self._open_next()
 
@@ -295,8 +260,6 @@ class Tuner:
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
         self._lost_in_a_row = 0
-        if self.on_accepted is not None:
-            self.on_accepted(dict(score.weights), score.cost_s)
         return "accepted"
 
     def _lose(self, outcome: str, *, remeasure: bool) -> str:
