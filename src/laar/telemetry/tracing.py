@@ -30,7 +30,7 @@ NAME = "laar.decision"
 RUNNERS_UP = 3
 """Candidates behind the chosen one that a span shows."""
 
-Metadata = Iterable[tuple[str, str | bytes]]
+Metadata = Iterable[tuple[str, str]]
 
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
