@@ -588,7 +588,7 @@ async def test_the_library_reports_once_and_its_retries_tell_the_rest(gateway, h
         [{"role": "user", "content": "who?"}],
         lambda text: text == "I am b",
         base_url=(await gateway.envoy()).url(),
-        client=http,
+        session=http,
     )
     assert [attempt.model for attempt in outcome.attempts] == ["a", "b"]
     admin = gateway.url("admin", "")
@@ -614,7 +614,7 @@ async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, h
         [{"role": "user", "content": "who?"}],
         lambda text: text == "I am b",
         base_url=(await gateway.envoy()).url(),
-        client=http,
+        session=http,
     )
     assert [(attempt.model, attempt.status) for attempt in outcome.attempts] == [
         ("a", 429),

@@ -80,7 +80,6 @@ OTHER: dict[str, Any] = {
     "tuner.window": 64,
     "tuner.max_windows": 7,
     "tuner.bounds": {"k_rtt": [0.1, 1.0]},
-    "tuner.state_file": "two\nlines.json",
     "decisions.remember": 7,
     "decisions.log": "decisions.jsonl",
     "decisions.viewers_token_file": "token",

@@ -96,7 +96,7 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield files that serving writes, where it could not."""
-    replaced = ("accuracy.state_file", "tuner.state_file", "share.snapshot_file")
+    replaced = ("accuracy.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)
         if path is None:

@@ -210,7 +210,7 @@ class Picker:
             return None
         from laar.server.admin.tuner import TunerKeeper
 
-        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
+        return TunerKeeper(settings, weights.tunable())
 
     async def ask_templates(self) -> None:
         """Ask for the chat templates of the models, until cancelled."""

@@ -186,8 +186,6 @@ class Runner:
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
-        if picker.tuner is not None:
-            tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
@@ -221,8 +219,6 @@ class Runner:
         if self.picker.sharer is not None:
             await self.picker.sharer.stop()
         await self.picker.learning.state_file.save()
-        if self.picker.tuner is not None:
-            await self.picker.tuner.state_file.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.close()

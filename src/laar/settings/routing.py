@@ -160,12 +160,11 @@ class Tuning(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = False
-    """Whether the picker tunes its weights by a hill climb. Off by default: a climb is an
-    experiment on users. Tune, export, and serve the frozen file (routing.weights_file)."""
+    """Whether the picker tunes its weights by a hill climb, from the start again after a restart.
+    Off by default: a climb is an experiment on users. Tune, export, and serve the frozen file
+    (routing.weights_file)."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each weight that is tuned."""
-    state_file: Path | None = None
-    """JSON file that keeps the climb across restarts. None: it begins again."""
 
     @model_validator(mode="after")
     def _usable(self) -> Tuning:

@@ -28,7 +28,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeGuard
 
 from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
@@ -84,7 +83,7 @@ class Tuner:
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self._incumbent = _checked(initial, settings, "tuner.initial")
+        self._incumbent = _checked(initial, settings)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: dict[str, float] | None = None  # has won once and must repeat it
@@ -160,45 +159,6 @@ class Tuner:
             "trials": self._trials,
             "windows": [score.to_dict() for score in self._history],
         }
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state that a restart needs, as plain values. An open window is not kept."""
-        return {
-            "weights": dict(self._incumbent),
-            "sigma": self._sigma,
-            "trials": self._trials,
-            "windows": self._windows,
-            "frozen": self.frozen,
-        }
-
-    @classmethod
-    def from_state(cls, settings: TunerSettings, state: object) -> Tuner:
-        """Go on from `state_dict`. Weights are clipped to today's bounds.
-
-        Raises:
-            SettingError: when the state is not one; it may come from a file that anyone edited.
-        """
-        if not isinstance(state, dict):
-            raise SettingError("tuner state: not a mapping; delete it to start from the settings")
-        tuner = cls(settings, _checked(state.get("weights"), settings, "tuner state: weights"))
-        sigma, trials, windows, frozen = map(state.get, ("sigma", "trials", "windows", "frozen"))
-        if not (
-            _is_number(sigma)
-            and 0.0 < sigma <= SIGMA_MAX
-            and _is_count(trials)
-            and _is_count(windows)
-            and type(frozen) is bool
-        ):
-            raise SettingError(
-                f"tuner state: needs sigma in (0, {SIGMA_MAX:g}], counts trials and windows, "
-                "and frozen true or false; delete it to start from the settings"
-            )
-        tuner._sigma, tuner._trials, tuner._windows = sigma, trials, windows
-        if frozen:
-            tuner.freeze()
-        else:
-            tuner._open_next()
-        return tuner
 
     def _tick(self, now: float) -> None:
         """Let time pass: end a window that has waited too long for decisions or outcomes."""
@@ -297,23 +257,16 @@ class Tuner:
         return proposal
 
 
-def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, float]:
+def _checked(weights: Mapping[str, float], settings: TunerSettings) -> dict[str, float]:
     """Return weights with exactly the bounds' names, positive, clipped to the bounds."""
-    if not isinstance(weights, Mapping) or set(weights) != set(settings.bounds):
+    if set(weights) != set(settings.bounds):
         names = ", ".join(settings.bounds)
-        raise SettingError(f"{where}: must have exactly the weights in tuner.bounds ({names})")
+        raise SettingError(
+            f"tuner.initial: must have exactly the weights in tuner.bounds ({names})"
+        )
     checked = {}
     for name, (floor, cap) in settings.bounds.items():
-        weight = weights[name]
-        if not _is_number(weight) or weight <= 0.0:
-            raise SettingError(f"{where}.{name}: must be a positive number")
-        checked[name] = min(max(float(weight), floor), cap)
+        if not 0.0 < weights[name] < math.inf:
+            raise SettingError(f"tuner.initial.{name}: must be a positive number")
+        checked[name] = min(max(weights[name], floor), cap)
     return checked
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and -1e300 < value < 1e300
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 1 << 53
