@@ -376,5 +376,5 @@ class _Even:
     """All candidates alike."""
 
     def score(self, view: View) -> Floats:
-        """One."""
+        """Score all of them 1."""
         return np.ones(len(view.slots))

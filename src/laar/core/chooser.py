@@ -245,7 +245,7 @@ class Chooser:
         *,
         on_trial: bool,
     ) -> _Ranked:
-        """Filters, scores and picks: the candidates in order, and the reason for the first.
+        """Filter, score and pick; return the candidates in order, and the reason for the first.
 
         `degraded` is the reason where an estimate failed; `on_trial` where the last candidate is
         out, and this request is to try it.

@@ -68,7 +68,7 @@ class StoredAnswers:
         raise _not_here()
 
     def check(self, request: Request, subset: frozenset[str] | None, able: int) -> None:
-        """Lets an unknown id pass only where there is nothing to choose.
+        """Let an unknown id pass only where there is nothing to choose.
 
         Raises:
             RequestError: 404 where several endpoints could be asked for it.

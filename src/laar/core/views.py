@@ -145,7 +145,7 @@ class Views:
         return view, chain, reason
 
     def after(self, view: View, tried: Sequence[str]) -> tuple[Floats, Mask] | None:
-        """P(correct) of each candidate once all of `tried` have failed, and which are untried."""
+        """Return P(correct) once all of `tried` have failed, and which candidates are untried."""
         model_id = self._table.model_id[view.slots]
         models, judged = self._judged(view.request, view.slots, model_id)
         known: Assessment | None = self._assess(view.request, models, tried, view.now)

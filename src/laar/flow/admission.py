@@ -104,14 +104,14 @@ class Admission:
         self._turns: dict[str, Place] = {}  # by decision
 
     def use(self, settings: FlowSettings) -> None:
-        """Admits by other settings, in the same order; those that wait keep their objectives."""
+        """Admit by other settings, in the same order; waiting requests keep their objectives."""
         self._settings = settings
         self.queue.limits = settings.limits
 
     # -- going and waiting ---------------------------------------------------------------------
 
     def ask(self, request: Request, now: float) -> Decision | int:
-        """Decides now, or takes the request into the queue; the ticket then names its outcome.
+        """Decide now, or enqueue the request and return the ticket of its outcome.
 
         A call that returns a ticket should be followed by `dispatch` soon: it may be its turn.
 
@@ -155,7 +155,7 @@ class Admission:
         return decision
 
     def dispatch(self, now: float) -> list[Outcome]:
-        """Dispatches the requests that may go; returns the outcomes reached since the last call."""
+        """Dispatch the requests that may go; return the outcomes since the last call."""
         if not self.ready:  # none goes, but time runs
             return self._outcomes(self.queue.dispatch(now, lambda _item, _shorts: None), now)
 
@@ -173,14 +173,14 @@ class Admission:
         )
 
     def cancel(self, ticket: Hashable) -> bool:
-        """Forgets a request whose client is gone; False when its verdict is out, or comes next."""
+        """Forget a request whose client is gone; return False if its verdict is known already."""
         if not self.queue.cancel(ticket):
             return False
         del self._held[ticket]
         return True
 
     def drain(self, now: float) -> list[Outcome]:
-        """Refuses all that wait and all that will come."""
+        """Refuse all waiting requests, and all that will come."""
         return self._outcomes(self.queue.drain(), now)
 
     def _hold(self, request: Request, item: Item, now: float, *, ready: bool) -> int:
@@ -216,7 +216,7 @@ class Admission:
         return decision
 
     def _let_in(self, request: Request, now: float) -> Verdict:
-        """Decides without asking for room."""
+        """Decide without asking for room."""
         try:
             decision = self._director.decide(request, now)
         except Exception as error:  # noqa: BLE001 - as in `dispatch`
@@ -237,7 +237,7 @@ class Admission:
         return outcomes
 
     def work_s(self) -> dict[tuple[str, str], float]:
-        """Seconds of work of the waiting requests, by pool and model as they were asked for."""
+        """Return the seconds of work that wait, by pool and requested model."""
         found: dict[tuple[str, str], float] = {}
         for item in self.queue.items():
             request = self._held[item.id]
@@ -246,25 +246,25 @@ class Admission:
         return found
 
     def waiting_contexts(self) -> list[Item]:
-        """The waiting turns that need a place for their context."""
+        """Return the waiting turns that need a place for their context."""
         return [item for item in self.queue.items() if item.for_context]
 
     def session_counts(self) -> dict[str, int]:
-        """How many sessions have a place, and how many turns wait for one."""
+        """Return how many sessions have a place, and how many turns wait for one."""
         return {"placed": len(self.sessions), "waiting": len(self.waiting_contexts())}
 
     def missing_tokens(self) -> int:
-        """The tokens of the contexts that wait for a place."""
+        """Return the tokens of the contexts that wait for a place."""
         return sum(item.tokens for item in self.waiting_contexts())
 
     def missing_endpoints(self) -> float:
-        """The same in endpoints; 0 where no cache's size is known."""
+        """Return the same in endpoints; 0 where no cache's size is known."""
         table = self._director.table
         each_tokens = table.cache_tokens() / max(1, len(table))
         return self.missing_tokens() / each_tokens if each_tokens > 0.0 else 0.0
 
     def explained(self, decision: Decision, now: float) -> dict[str, object]:
-        """Where the context of a preview would lie and at which price, and all that have a place.
+        """Return where a preview's context would lie and at which price, and who has a place.
 
         `price_s` is what its room costs the others beyond what they have waited for it: 0 if it
         goes at once, None where turns in flight have the room. `wait_s` is how long it would wait
@@ -297,7 +297,7 @@ class Admission:
     # -- a request as the queue sees it --------------------------------------------------------
 
     def _item(self, request: Request, view: View, now: float, fits: Mask | None = None) -> Item:
-        """Describes a request by the candidate that would finish it first.
+        """Describe a request by the candidate that would finish it first.
 
         Requests that may go to the same endpoints share a lane, by whichever of their names they
         ask for them: `fits` are the candidates of a request that has to wait, None for one that is
@@ -321,7 +321,7 @@ class Admission:
         )
 
     def _blind(self, request: Request, now: float) -> Item:
-        """Describes a request while its candidates are not known."""
+        """Describe a request whose candidates are not known."""
         tokens = request.chars / PlainAssessor.CHARS_PER_TOKEN
         work_s = tokens * PlainAssessor.SECONDS_PER_TOKEN
         return self._described(request, work_s, tokens, tokens, now)
@@ -355,13 +355,13 @@ class Admission:
     # -- room ----------------------------------------------------------------------------------
 
     def _own(self, request: Request, view: View) -> NDArray[np.bool_] | None:
-        """The candidate where its session's context lies; None where it has no place."""
+        """Return the candidate where its session's context lies; None if it has no place."""
         place = self.sessions.place(request.session, view.chain)
         own = None if place is None or not place.is_session else view.slots == place.slot
         return None if own is None or not own.any() else own
 
     def _places(self, request: Request, view: View, now: float) -> Mask:
-        """The candidates that have a place for its context; all for what is no session's turn."""
+        """Return the candidates with a place for its context; all if it is no session's turn."""
         named = request.session
         return (
             self.sessions.prices_s(view, now) <= 0.0
@@ -372,7 +372,7 @@ class Admission:
     def _room(
         self, view: View, item: Item, now: float, *, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """The candidates that may take it; where its prefix is cached, a long prompt is short."""
+        """Return the candidates that may take it; a cached prefix makes a long prompt short."""
         is_long = view.tokens - view.cached_tokens > self._settings.long_tokens
         room = np.zeros(len(is_long), np.bool_)
         for kind in (False, True):
@@ -404,7 +404,7 @@ class Admission:
     def _apart(
         self, mixed: NDArray[np.bool_], item: Item, now: float, *, is_long: bool
     ) -> NDArray[np.bool_]:
-        """Keeps long prompts and short ones on different endpoints while that is possible.
+        """Keep long prompts and short ones on different endpoints while that is possible.
 
         Engines that serve in order of arrival hold a short prompt up for the whole of a long one
         before it. So shorts wait for an endpoint without a long one, if there is any; and long
@@ -427,18 +427,18 @@ class Admission:
     # -- requests in flight --------------------------------------------------------------------
 
     def answering(self, decision: Decision, now: float, *, ok: bool = True) -> None:
-        """The first byte of the answer was seen; `ok` when the endpoint took the request."""
+        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
         self.prefills.answered(decision.id, now, ok=ok)
 
     def ended(self, decision: Decision, now: float) -> None:
-        """The request is over, however it ended."""
+        """Handle the end of a request, however it ended."""
         self.prefills.ended(decision.id)
         place = self._turns.pop(decision.id, None)
         if place is not None:
             self.sessions.end(place, now)
 
     def moved(self, decision: Decision, now: float) -> None:
-        """Envoy serves it elsewhere than it was sent."""
+        """Handle a move: Envoy serves it elsewhere than it was sent."""
         slot = decision.flight.slot
         self.prefills.moved(decision.id, slot, now)
         place = self._turns.get(decision.id)
@@ -485,7 +485,7 @@ def _none(view: View) -> NDArray[np.bool_]:
 
 
 def _waiting_can_help(error: RequestError, request: Request) -> bool:
-    """Whether waiting can help: no endpoint is known, and the request may go to any.
+    """Return whether waiting can help: no endpoint is known, and the request may go to any.
 
     An endpoint that has left does not come back with the responses that it kept.
     """

@@ -102,7 +102,7 @@ class Limits:
     otherwise Envoy waits only 2 s, and sends each held request elsewhere."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError for a value that cannot work."""
+        """Raise SettingError for a value that cannot work."""
         check(self)
         if self.min_hold_s > self.max_hold_s:
             raise SettingError("flow: `min_hold_s` must not be above `max_hold_s`")

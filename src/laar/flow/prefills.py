@@ -92,11 +92,11 @@ class Prefills:
         self._grow()
 
     def __len__(self) -> int:
-        """How many requests have not ended, counted or not."""
+        """Return how many requests have not ended, counted or not."""
         return len(self._slots)
 
     def pace(self, model: str) -> float:
-        """Real seconds that a second by c(m) takes."""
+        """Return the real seconds that a second by c(m) takes."""
         return self._paces.get(model, 1.0)
 
     @property
@@ -116,7 +116,7 @@ class Prefills:
         shown: bool,
         fixed_s: float = 0.0,
     ) -> None:
-        """Counts a prefill.
+        """Count a prefill.
 
         Args:
             key: key of the request.
@@ -131,26 +131,26 @@ class Prefills:
         self._grow()
         line = self._lines.setdefault(slot, _Line())
         self._advance(slot, line, now)
-        ahead_s = seconds + sum(one.left_s for one in line.counted.values())
-        one = _Prefill(key, model, seconds, is_long, shown, now, fixed_s, ahead_s, seconds)
+        ahead_s = seconds + sum(prefill.left_s for prefill in line.counted.values())
+        prefill = _Prefill(key, model, seconds, is_long, shown, now, fixed_s, ahead_s, seconds)
         self._slots[key] = slot
-        line.requests[key] = one
-        self._count(slot, line, one)
+        line.requests[key] = prefill
+        self._count(slot, line, prefill)
 
     def answered(self, key: Hashable, now: float, *, ok: bool) -> None:
-        """The first byte of an answer was seen; `ok` if the endpoint took the request."""
+        """Handle the first byte of an answer; `ok` if the endpoint took the request."""
         slot = self._slots.get(key)
         if slot is None:
             return
         line = self._lines[slot]
-        one = line.counted.get(key)
-        if one is not None:
-            if one.shown and ok:
-                self._learn(one, now)
-            self._uncount(slot, line, one)
+        prefill = line.counted.get(key)
+        if prefill is not None:
+            if prefill.shown and ok:
+                self._learn(prefill, now)
+            self._uncount(slot, line, prefill)
 
     def ended(self, key: Hashable) -> None:
-        """A request is over; harmless when it is not known."""
+        """Handle the end of a request; unknown ones are ignored."""
         slot = self._slots.pop(key, None)
         if slot is None:
             return
@@ -162,25 +162,25 @@ class Prefills:
             self.seconds[slot] = self.long_seconds[slot] = self.longs[slot] = 0.0
 
     def moved(self, key: Hashable, slot: int, now: float) -> None:
-        """A request is at another endpoint than it was sent to."""
+        """Handle a move to another endpoint than it was sent to."""
         before = self._slots.get(key)
         if before is None or before == slot:
             return
-        one = self._lines[before].requests[key]
+        prefill = self._lines[before].requests[key]
         self.ended(key)
         self.add(
             key,
             slot,
-            one.model,
-            one.seconds,
+            prefill.model,
+            prefill.seconds,
             now,
-            is_long=one.is_long,
-            shown=one.shown,
-            fixed_s=one.fixed_s,
+            is_long=prefill.is_long,
+            shown=prefill.shown,
+            fixed_s=prefill.fixed_s,
         )
 
     def look(self, now: float) -> None:
-        """Brings the counts up to this moment."""
+        """Bring the counts up to this moment."""
         self._grow()
         if 0.0 <= now - self._looked_s < _LOOK_EVERY_S:
             return
@@ -200,64 +200,66 @@ class Prefills:
         line.at_s = now  # also when time was set back
 
     def _pass(self, slot: int, line: _Line, now: float) -> None:
-        """Lets time pass: the request that was sent first is prefilled first."""
+        """Let time pass: the request that was sent first is prefilled first."""
         passed_s = now - line.at_s
         if passed_s <= 0.0:
             return
         line.at_s = now
-        for one in tuple(line.counted.values()):
-            needed_s = one.left_s * self.pace(one.model)
+        for prefill in tuple(line.counted.values()):
+            needed_s = prefill.left_s * self.pace(prefill.model)
             if needed_s > passed_s:
-                one.left_s -= passed_s / self.pace(one.model)
+                prefill.left_s -= passed_s / self.pace(prefill.model)
                 return
             passed_s -= needed_s
-            one.left_s = 0.0
-            if not one.shown:
-                self._uncount(slot, line, one)
+            prefill.left_s = 0.0
+            if not prefill.shown:
+                self._uncount(slot, line, prefill)
 
     def _believe(self, slot: int, line: _Line, read_s: float) -> None:
-        """Corrects the clock by an endpoint's reading."""
+        """Correct the clock by an endpoint's reading."""
         waiting, running = float(self._table.waiting[slot]), float(self._table.running[slot])
         if math.isnan(waiting) or math.isnan(running):
             return
-        there = [one for one in line.requests.values() if one.sent_s < read_s]
+        there = [prefill for prefill in line.requests.values() if prefill.sent_s < read_s]
         # Others may send there as well; then as large a share of those that wait are ours.
         ours = min(1.0, len(there) / max(1.0, waiting + running))
         begun = len(there) - min(len(there), math.ceil(waiting * ours))
-        for one in there[begun:]:
-            if one.key not in line.counted and not one.shown:
-                one.left_s = one.seconds
-                self._count(slot, line, one)
-        for one in there[: max(0, begun - 1)]:  # the last of them may be under way
-            if not one.shown and one.sent_s < read_s - _UNDER_WAY_S:
-                self._uncount(slot, line, one)
-        line.counted = {key: one for key, one in line.requests.items() if key in line.counted}
+        for prefill in there[begun:]:
+            if prefill.key not in line.counted and not prefill.shown:
+                prefill.left_s = prefill.seconds
+                self._count(slot, line, prefill)
+        for prefill in there[: max(0, begun - 1)]:  # the last of them may be under way
+            if not prefill.shown and prefill.sent_s < read_s - _UNDER_WAY_S:
+                self._uncount(slot, line, prefill)
+        line.counted = {
+            key: prefill for key, prefill in line.requests.items() if key in line.counted
+        }
 
-    def _learn(self, one: _Prefill, now: float) -> None:
-        if one.ahead_s < _LEAST_S:
+    def _learn(self, prefill: _Prefill, now: float) -> None:
+        if prefill.ahead_s < _LEAST_S:
             return
-        took_s = max(0.0, now - one.sent_s - one.fixed_s)
-        pace = (self.pace(one.model) * _MEMORY_S + took_s) / (_MEMORY_S + one.ahead_s)
-        if len(self._paces) >= _MAX_MODELS and one.model not in self._paces:
+        took_s = max(0.0, now - prefill.sent_s - prefill.fixed_s)
+        pace = (self.pace(prefill.model) * _MEMORY_S + took_s) / (_MEMORY_S + prefill.ahead_s)
+        if len(self._paces) >= _MAX_MODELS and prefill.model not in self._paces:
             self._paces.clear()
-        self._paces[one.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
+        self._paces[prefill.model] = min(_MAX_PACE, max(_MIN_PACE, pace))
 
     # -- the sums ------------------------------------------------------------------------------
 
-    def _count(self, slot: int, line: _Line, one: _Prefill) -> None:
-        line.counted[one.key] = one
+    def _count(self, slot: int, line: _Line, prefill: _Prefill) -> None:
+        line.counted[prefill.key] = prefill
         self.counted += 1
-        self._add(slot, one, 1.0)
+        self._add(slot, prefill, 1.0)
 
-    def _uncount(self, slot: int, line: _Line, one: _Prefill) -> None:
-        if line.counted.pop(one.key, None) is not None:
+    def _uncount(self, slot: int, line: _Line, prefill: _Prefill) -> None:
+        if line.counted.pop(prefill.key, None) is not None:
             self.counted -= 1
-            self._add(slot, one, -1.0)
+            self._add(slot, prefill, -1.0)
 
-    def _add(self, slot: int, one: _Prefill, sign: float) -> None:
-        self.seconds[slot] += sign * one.seconds
-        if one.is_long:
-            self.long_seconds[slot] += sign * one.seconds
+    def _add(self, slot: int, prefill: _Prefill, sign: float) -> None:
+        self.seconds[slot] += sign * prefill.seconds
+        if prefill.is_long:
+            self.long_seconds[slot] += sign * prefill.seconds
             self.longs[slot] += sign
 
     def _grow(self) -> None:

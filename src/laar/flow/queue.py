@@ -124,15 +124,15 @@ class Queue(Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._waiting)
 
     def items(self) -> Iterator[Item]:
-        """The waiting requests, in order of arrival."""
+        """Return the waiting requests, in order of arrival."""
         return (entry.item for entry in self._waiting.values())
 
     def enqueue(self, item: Item, now: float, *, endpoints_ready: bool = True) -> Held | Shed:
-        """Takes a request in, or refuses it.
+        """Enqueue a request, or refuse it.
 
         `endpoints_ready=False` holds it for `max_hold_s` regardless of its objective: no endpoint
         could serve it sooner.
@@ -174,7 +174,7 @@ class Queue(Generic[T]):
         lane: str | None = None,
         slot_of: Callable[[T], int | None] = lambda _result: None,
     ) -> list[tuple[Item, T | Shed]]:
-        """Releases the requests that may go, in order; returns all verdicts since the last call.
+        """Release the requests that may go, in order; return all verdicts since the last call.
 
         Args:
             now: seconds, monotonic.
@@ -231,7 +231,7 @@ class Queue(Generic[T]):
         closed: set[str],
         closed_to_longs: set[str],
     ) -> str | None:
-        """An open lane with common endpoints that goes before this one.
+        """Return an open lane with common endpoints that goes before this one.
 
         There it is another tenant's turn before that of the one whose turn it is here, or this one
         has waited longer.
@@ -257,7 +257,7 @@ class Queue(Generic[T]):
         return found
 
     def _charge_elsewhere(self, lanes: dict[str, Lane], item: Item, slot: int | None) -> None:
-        """Charges a tenant in the other lanes that the endpoint belongs to."""
+        """Charge a tenant in the other lanes that the endpoint belongs to."""
         if slot is None:
             return
         for name, lane in lanes.items():
@@ -265,7 +265,7 @@ class Queue(Generic[T]):
                 lane.charge(item.tenant, max(1, item.tokens))
 
     def cancel(self, item_id: Hashable) -> bool:
-        """Forgets a request whose client is gone; False when its verdict was reached before."""
+        """Forget a request whose client is gone; return False if its verdict was reached before."""
         entry = self._waiting.get(item_id)
         if entry is None:
             return False
@@ -274,14 +274,14 @@ class Queue(Generic[T]):
         return True
 
     def drain(self) -> list[tuple[Item, T | Shed]]:
-        """Refuses all that wait, and all that will come: the picker shuts down."""
+        """Refuse all waiting requests, and all that will come: the picker shuts down."""
         self._draining = True
         for entry in list(self._waiting.values()):
             self._drop(entry.item, 503, SHUTTING_DOWN)
         return self._hand_out()
 
     def next_wakeup_s(self, now: float) -> float | None:
-        """Returns in how many seconds to call `dispatch` if nothing else does; None: no need."""
+        """Return in how many seconds `dispatch` is due at the latest; None if it is not."""
         if self._verdicts or self._more:
             return 0.0
         clock = self._clock(now)
@@ -290,7 +290,7 @@ class Queue(Generic[T]):
         return max(0.0, self._expiries[0][0] - clock) if self._expiries else None
 
     def _clock(self, now: float) -> float:
-        """Returns `now` on a clock that never goes back: a jump back is taken out for good."""
+        """Return `now` on a clock that never goes back: a jump back is taken out for good."""
         if now < self._last_now:
             self._skew_s += self._last_now - now
         self._last_now = now
@@ -323,7 +323,7 @@ class Queue(Generic[T]):
         heappush(self._expiries, (entry.expires_s, self._serial, entry))
 
     def _make_room(self, item: Item, clock: float) -> bool:
-        """Returns whether the item fits, after dropping others that should yield to it.
+        """Return whether the item fits, after dropping others that should yield to it.
 
         One yields where their number is at its limit. Where their bytes are, the tenant with the
         most bytes yields as many as are missing.
@@ -366,7 +366,7 @@ class Queue(Generic[T]):
         )
 
     def _expire(self, clock: float) -> None:
-        """Drops expired requests, up to one call's worth of verdicts."""
+        """Drop expired requests, up to one call's worth of verdicts."""
         expiries = self._expiries
         while expiries and len(self._verdicts) < MAX_VERDICTS:
             expires_s, _, entry = expiries[0]
@@ -418,7 +418,7 @@ class Queue(Generic[T]):
         return Shed(status, reason, min(MAX_RETRY_AFTER_S, max(1, wait_s)))
 
     def _note_departure(self, clock: float) -> None:
-        """Keeps a moving average of the seconds between departures (over about 10)."""
+        """Keep a moving average of the seconds between departures (over about 10)."""
         self.dispatched += 1
         if self._left_s is not None:
             self._gap_s += 0.1 * (clock - self._left_s - self._gap_s)
@@ -430,5 +430,5 @@ class Queue(Generic[T]):
 
 
 def _between(low: float, value: float, high: float) -> float:
-    """Clips a number that may be anything; not-a-number becomes `low` (max keeps its first)."""
+    """Clip a number that may be anything; not-a-number becomes `low` (max keeps its first)."""
     return min(high, max(low, value))

@@ -75,11 +75,11 @@ class Saturation:
     """Requests at an endpoint above which it is full, like vLLM's --max-num-seqs."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError for a cap that lets nothing through."""
+        """Raise SettingError for a cap that lets nothing through."""
         check(self)
 
     def levels(self, loads: Loads, *, is_long: bool = False) -> NDArray[np.float64]:
-        """Returns float64[n]: 0 is idle, 1 and more is full for a request of this kind."""
+        """Return float64[n]: 0 is idle, 1 and more is full for a request of this kind."""
         prefill_s = loads.prefill_s
         if not is_long:
             spared_s = loads.long_prefill_s - LONG_SHARE * self.max_prefill_s
@@ -95,7 +95,7 @@ class Saturation:
     def has_room(
         self, loads: Loads, *, is_long: bool = False, shorts_wait: bool = False
     ) -> NDArray[np.bool_]:
-        """Returns bool[n]: which endpoints may take one more request of this kind now.
+        """Return bool[n]: which endpoints may take one more request of this kind now.
 
         While shorts wait, an endpoint takes no second long prefill (algorithm 2's safety rule).
         """

@@ -178,7 +178,7 @@ class Sessions:
         return own
 
     def end(self, place: Place, now: float) -> None:
-        """Take the end of a turn."""
+        """Handle the end of a turn."""
         place.busy -= 1
         place.idle_at = now
         if self._places.get(place.key) is place:
@@ -240,13 +240,13 @@ class Sessions:
         return next(age_s for age_s, kept_s in older if kept_s >= saved_s) - idle_s
 
     def _worth_s(self, place: Place, now: float) -> float:
-        """The seconds that are saved by each return that is caught if a place is kept."""
+        """Return the seconds saved by each return that is caught if a place is kept."""
         at = 0 if place.busy else bisect_left(_AGES_S, now - place.idle_at)
         saved_s = _EVICTIONS * place.reread_s - self._keeping(now)[at]
         return max(0.0, saved_s) if place.is_session else 0.0
 
     def _keeping(self, now: float) -> list[float]:
-        """The seconds of room for each return that is caught, by how long a session was idle."""
+        """Return the seconds of room for each return that is caught, by the time since its turn."""
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         self._learned_at = now

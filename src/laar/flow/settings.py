@@ -38,7 +38,7 @@ class FlowSettings:
     saturation: Saturation = field(default_factory=Saturation)
 
     def objective_of(self, request: Request, work_s: float) -> float:
-        """Seconds to the first token that a request is meant to have; `work_s` is its prefill."""
+        """Return a request's objective for its first token, in seconds; `work_s` is its prefill."""
         objective_s = request.ttft_objective_s
         if objective_s is None:
             objective_s = self.objectives_s.get(request.objective)

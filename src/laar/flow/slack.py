@@ -34,14 +34,14 @@ not finish its prefill is a multiple of it."""
 
 
 def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
-    """Returns the seconds a request can lose and still make its objective; negative when late."""
+    """Return the seconds a request can lose and still make its objective; negative when late."""
     return arrival_s + objective_s - now - remaining_s
 
 
 def relative_slack(
     arrival_s: float, objective_s: float, total_s: float, remaining_s: float, now: float
 ) -> float:
-    """Returns rho: slack by total work, both in seconds."""
+    """Return rho: slack by total work, both in seconds."""
     return slack_s(arrival_s, objective_s, remaining_s, now) / max(total_s, MIN_WORK_S)
 
 
@@ -57,7 +57,7 @@ Order = Callable[[float, float, float, float], Line]
 
 
 def height(line: Line, now: float) -> float:
-    """Returns where a line stands at `now`; requests go lowest first."""
+    """Return where a line stands at `now`; requests go lowest first."""
     return (line.offset_s - now) * line.rate
 
 
@@ -92,7 +92,7 @@ ORDERS: Mapping[str, Order] = {
 
 
 def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
-    """Returns a sort key: relative slack, but long requests that have some to give go last.
+    """Return a sort key: relative slack, but long requests that have some to give go last.
 
     Order by rho alone lets a short request wait until it is as urgent as the long one. Where a turn
     is not one small chunk that is too late: in the example of section 4.1 the shorts would start
@@ -104,7 +104,7 @@ def turn(rho: float, *, is_long: bool) -> tuple[bool, float]:
 def largest_chunk(
     seconds: Callable[[int], float], limit_s: float, cap_tokens: int, step_tokens: int = 1
 ) -> int:
-    """Returns the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
+    """Return the largest chunk of at most `cap_tokens` with `seconds(chunk) <= limit_s`, else 0.
 
     `seconds` must not fall as the chunk grows. The answer is `cap_tokens` itself or a multiple of
     `step_tokens`. It is near a line in practice, so guesses between the two ends of the rest
@@ -140,11 +140,11 @@ class BatchCost(Protocol):
     """
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        """Returns the batch's time if this chunk joined; must not fall as the chunk grows."""
+        """Return the batch's time if this chunk joined; must not fall as the chunk grows."""
         ...
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
-        """Puts a chunk into the batch."""
+        """Add a chunk to the batch."""
         ...
 
 
@@ -166,7 +166,7 @@ def pack(
     rho_max: float = RHO_MAX,
     late_share: float = 0.0,
 ) -> list[int]:
-    """Returns the chunk of each prefill in this iteration, in tokens; 0 means that it waits.
+    """Return the chunk of each prefill in this iteration, in tokens; 0 means that it waits.
 
     Args:
         prefills: most urgent first.

@@ -48,7 +48,7 @@ class Bag(Generic[K]):
         return key in self._slots
 
     def put(self, key: K, line: Line) -> None:
-        """Adds a key, or gives a key that is here a new line."""
+        """Add a key, or give a known key a new line."""
         self._found = None
         slot = self._slots.get(key)
         if slot is None:
@@ -60,7 +60,7 @@ class Bag(Generic[K]):
         self._rows[0, slot], self._rows[1, slot] = line
 
     def remove(self, key: K) -> None:
-        """Takes a key out; the last one moves into its slot."""
+        """Remove a key; the last one moves into its slot."""
         self._found = None
         slot = self._slots.pop(key)
         last = self._keys.pop()
@@ -70,15 +70,15 @@ class Bag(Generic[K]):
             self._rows[:, slot] = self._rows[:, len(self._keys)]
 
     def line(self, key: K) -> Line:
-        """Returns the line of a key that is here."""
+        """Return the line of a known key."""
         return Line(*self._rows[:, self._slots[key]].tolist())
 
     def lines(self) -> NDArray[np.float64]:
-        """Returns float64[2, n], the offsets and rates of the lines; not to be kept."""
+        """Return float64[2, n], the offsets and rates of the lines; not to be kept."""
         return self._rows[:, : len(self._keys)]
 
     def first(self, now: float) -> tuple[K, float] | None:
-        """Returns the key that is lowest at `now`, and its height.
+        """Return the key that is lowest at `now`, and its height.
 
         O(n), vectorised, and nothing when it is asked the same again: the turns of a full lane.
         """
@@ -109,17 +109,17 @@ class Crowd(Generic[K]):
         self.largest = 0
 
     def count(self, tenant: str) -> int:
-        """Returns how many requests of a tenant wait."""
+        """Return how many requests of a tenant wait."""
         return len(self._keys.get(tenant, ()))
 
     def add(self, tenant: str, key: K) -> None:
-        """Notes that a request waits."""
+        """Note that a request waits."""
         keys = self._keys.setdefault(tenant, {})
         keys[key] = None
         self._move(tenant, len(keys) - 1, len(keys))
 
     def remove(self, tenant: str, key: K) -> None:
-        """Notes that a request waits no more."""
+        """Note that a request waits no more."""
         keys = self._keys[tenant]
         del keys[key]
         self._move(tenant, len(keys) + 1, len(keys))
@@ -127,11 +127,11 @@ class Crowd(Generic[K]):
             del self._keys[tenant]
 
     def largest_tenant(self) -> str:
-        """Returns a tenant with the most waiting; KeyError when none waits."""
+        """Return a tenant with the most waiting; raise KeyError if none waits."""
         return next(iter(self._by_count[self.largest]))
 
     def newest(self, tenant: str) -> Iterator[K]:
-        """Returns the requests of a tenant that waits, the last arrival first."""
+        """Return the waiting requests of a tenant, the last arrival first."""
         return reversed(self._keys[tenant])
 
     def _move(self, tenant: str, before: int, after: int) -> None:
@@ -188,16 +188,16 @@ class Lane:
         *,
         is_long: bool,
     ) -> None:
-        """Puts a request into the lane."""
-        one = self._tenants.get(tenant)
-        if one is None:
+        """Add a request to the lane."""
+        entry = self._tenants.get(tenant)
+        if entry is None:
             # A tenant that returns is charged for its past; a new one gets no credit for it.
             served = max(self._virtual_tokens, self._idle.pop(tenant, 0.0))
-            one = self._tenants[tenant] = _Tenant(served)
-        bag = one.bags.get(is_long)
+            entry = self._tenants[tenant] = _Tenant(served)
+        bag = entry.bags.get(is_long)
         if bag is None:
-            bag = one.bags[is_long] = Bag()
-            self._rings[is_long].put(tenant, Line(one.served_tokens, 1.0))
+            bag = entry.bags[is_long] = Bag()
+            self._rings[is_long].put(tenant, Line(entry.served_tokens, 1.0))
         bag.put(key, line)
 
     def remove(
@@ -209,25 +209,25 @@ class Lane:
         served_tokens: int = 0,
         turn: int = 0,
     ) -> None:
-        """Takes a request out; `served_tokens` charges its tenant for it, whose turn it was."""
-        one = self._tenants[tenant]
-        one.bags[is_long].remove(key)
-        if not one.bags[is_long]:
-            del one.bags[is_long]
+        """Remove a request; `served_tokens` charges its tenant for it, whose turn it was."""
+        entry = self._tenants[tenant]
+        entry.bags[is_long].remove(key)
+        if not entry.bags[is_long]:
+            del entry.bags[is_long]
             self._rings[is_long].remove(tenant)
         if served_tokens:
-            self._virtual_tokens = max(self._virtual_tokens, one.served_tokens)
+            self._virtual_tokens = max(self._virtual_tokens, entry.served_tokens)
             self._charge(tenant, served_tokens)
-            one.last_turn = turn
-        if not one.bags:
+            entry.last_turn = turn
+        if not entry.bags:
             del self._tenants[tenant]
-            if one.served_tokens > self._virtual_tokens:
-                self._idle[tenant] = one.served_tokens
+            if entry.served_tokens > self._virtual_tokens:
+                self._idle[tenant] = entry.served_tokens
                 if len(self._idle) > MAX_IDLE_TENANTS:
                     del self._idle[next(iter(self._idle))]
 
     def charge(self, tenant: str, served_tokens: int) -> None:
-        """Counts what a tenant was served by another lane, if it waits here."""
+        """Count what a tenant was served by another lane, if it waits here."""
         if tenant in self._tenants:
             firsts = [found for ring in self._rings.values() if (found := ring.first(0.0))]
             least = min(served_tokens for _, served_tokens in firsts)
@@ -235,28 +235,28 @@ class Lane:
             self._charge(tenant, served_tokens)
 
     def _charge(self, tenant: str, served_tokens: int) -> None:
-        one = self._tenants[tenant]
-        one.served_tokens += served_tokens
-        for kind in one.bags:
-            self._rings[kind].put(tenant, Line(one.served_tokens, 1.0))
+        entry = self._tenants[tenant]
+        entry.served_tokens += served_tokens
+        for kind in entry.bags:
+            self._rings[kind].put(tenant, Line(entry.served_tokens, 1.0))
 
     def last_turn(self, tenant: str) -> float:
-        """When this tenant had its last turn here, 0 for never; infinite if it does not wait."""
-        one = self._tenants.get(tenant)
-        return math.inf if one is None else one.last_turn
+        """Return when this tenant had its last turn, 0 for never; infinite if it does not wait."""
+        entry = self._tenants.get(tenant)
+        return math.inf if entry is None else entry.last_turn
 
     def next_tenant(self, now: float, *, long_may_go: bool) -> str | None:
-        """The tenant whose turn it is; None when nothing may go."""
+        """Return the tenant whose turn it is; None if nothing may go."""
         turn = self._turn(now, long_may_go=long_may_go)
         return None if turn is None else turn[0]
 
     def pick(self, now: float, *, long_may_go: bool) -> Hashable | None:
-        """Returns the request whose turn it is, and leaves it in; None when nothing may go."""
+        """Return the request whose turn it is, and leave it in; None if nothing may go."""
         turn = self._turn(now, long_may_go=long_may_go)
         return None if turn is None else turn[2]
 
     def _turn(self, now: float, *, long_may_go: bool) -> tuple[str, bool, Hashable] | None:
-        """Tenant, kind and key of whose turn it is by slack."""
+        """Return the tenant, kind and key whose turn it is by slack."""
         shorts = self._rings[False].first(0.0)
         longs = self._rings[True].first(0.0) if long_may_go else None
         if longs is None:

@@ -170,7 +170,7 @@ class Breaker:
         return self.limited_at > -math.inf
 
     def answers(self, now: float) -> float:
-        """P(it answers), in 0..1; less while it starts slowly."""
+        """Return P(it answers), in 0..1; less while it starts slowly."""
         recent = self._recent
         recent.fade(now)
         probability = (recent.good + _FAITH) / (recent.good + recent.bad + _FAITH)

@@ -347,6 +347,6 @@ class Health:
         return known.fault if known is not None and known.breaker.is_out else ""
 
     def answers(self, slot: int, now: float) -> float:
-        """P(answers) of a slot; 1 for one that nothing is known of."""
+        """Return P(answers) of a slot; 1 if nothing is known of it."""
         known = self._endpoints.get(slot)
         return 1.0 if known is None else known.breaker.answers(now)

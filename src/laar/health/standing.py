@@ -96,7 +96,7 @@ def standing_of(
 
 
 def _out(endpoints: Sequence[Endpoint], answers: Floats) -> tuple[Flags, bool]:
-    """Which get no traffic since they fail, and whether all do: then all are tried.
+    """Return which get no traffic since they fail, and whether all do: then all are tried.
 
     Hopeless ones come first, then those that are the least likely to answer, to a share of all.
     """

@@ -140,7 +140,7 @@ class FewestTokens:
     """The fewest uncached tokens that wait or prefill at an endpoint, this prompt's included."""
 
     def score(self, view: View) -> Floats:
-        """Ranks, by those tokens; ties go to chance."""
+        """Rank by those tokens; ties go to chance."""
         own = np.maximum(view.tokens - view.cached_tokens, 0.0)
         return ranks(least(_ahead(view) + own, view.rng))
 

@@ -50,7 +50,7 @@ class PowerOfTwo:
     """
 
     def score(self, view: View) -> Floats:
-        """Ranks: the winner, the loser, and the rest by chance."""
+        """Rank the winner, the loser, and the rest by chance."""
         order = list(range(len(view.slots)))
         view.rng.shuffle(order)
         order[:2] = sorted(order[:2], key=lambda i: view.in_flight[i])

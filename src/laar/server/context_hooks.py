@@ -299,7 +299,7 @@ class ContextHooks:
         return _Reworked(self, ordering, result, group)
 
     def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
-        """Calls, and counts a fault instead of passing it on."""
+        """Call a function, and count its fault instead of raising it."""
         try:
             return call(*args)
         except Exception:  # noqa: BLE001 - a hook's fault must not fail the request
@@ -307,7 +307,7 @@ class ContextHooks:
             return None
 
     def judge(self, ordering: Ordering) -> None:
-        """Reports, once, a route that has switched itself off."""
+        """Report, once, a route that has switched itself off."""
         tally = ordering.tally
         if ordering.reported_off or not tally.is_off or ordering not in self._orderings:
             return

@@ -151,7 +151,7 @@ class H2Server:
             self._gone.set()
 
     def complain(self, why: str) -> None:
-        """Logs, once in a while, that a connection was closed for a fault of its peer."""
+        """Log, once in a while, that a connection was closed for a fault of its peer."""
         now = asyncio.get_running_loop().time()
         if now >= self._complained_at + _COMPLAIN_EVERY_S:
             self._complained_at = now
