@@ -1,4 +1,4 @@
-"""The image: `python deploy/image.py build dist` builds it where Debian's buildah and mmdebstrap are.
+"""The image: `python deploy/image.py build dist`, where Debian's buildah and mmdebstrap are.
 
 Its packages are those of constraints.txt, by the hashes of deploy/image.lock. `context` makes the
 folder that any other builder of images takes. `name` tells overlays and chart where the image is.
@@ -67,16 +67,16 @@ def lock() -> None:
         report = Path(directory) / "report.json"
         _run(*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report,
              "--python-version", PYTHON, "--only-binary", ":all:", "--target", directory,
-             "--constraint", ROOT / "constraints.txt", *_requirements())  # fmt: skip
+             "--constraint", ROOT / "constraints.txt", *requirements())  # fmt: skip
         found = [each["metadata"] for each in json.loads(report.read_text())["install"]]
-        pins = {each["name"].lower(): each["version"] for each in found}
+        pins = {re.sub(r"[-_.]+", "-", each["name"].lower()): each["version"] for each in found}
         hashes: dict[str, set[str]] = {name: set() for name in pins}
-        for arch in PLATFORMS:
-            wheels = Path(directory) / arch
-            _download(wheels, arch, *(f"{name}=={version}" for name, version in pins.items()))
+        for machine in PLATFORMS:
+            wheels = Path(directory) / machine
+            _download(wheels, machine, *(f"{name}=={version}" for name, version in pins.items()))
             for wheel in wheels.iterdir():
                 name = wheel.name.partition("-")[0].lower()
-                [of] = [each for each in pins if re.sub(r"[-_.]+", "_", each) == name]
+                [of] = [each for each in pins if each.replace("-", "_") == name]
                 hashes[of].add(hashlib.sha256(wheel.read_bytes()).hexdigest())
     lines = ["# What the image has beside laar; written by `python deploy/image.py lock`.\n"]
     for name, version in sorted(pins.items()):
@@ -85,7 +85,7 @@ def lock() -> None:
     LOCK.write_text("".join(lines))
 
 
-def make_context(folder: Path, archs: tuple[str, ...], wheel: Path | None) -> None:
+def make_context(folder: Path, machines: tuple[str, ...], wheel: Path | None) -> None:
     """Make the folder that an image is built from: Dockerfile, requirements and wheels."""
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copy(ROOT / "deploy" / "Dockerfile", folder)
@@ -98,9 +98,9 @@ def make_context(folder: Path, archs: tuple[str, ...], wheel: Path | None) -> No
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     own = f"laar[{','.join(EXTRAS)}]=={version} --hash=sha256:{digest}\n"
     (folder / "requirements.txt").write_text(LOCK.read_text() + own)
-    for arch in archs:
-        wheels = folder / f"wheels-{arch}"
-        _download(wheels, arch, "--require-hashes", "--requirement", LOCK)
+    for machine in machines:
+        wheels = folder / f"wheels-{machine}"
+        _download(wheels, machine, "--require-hashes", "--requirement", LOCK)
         shutil.copy(wheel, wheels)
     if wheel.parent == folder:
         wheel.unlink()
@@ -114,14 +114,12 @@ def make_image(dist: Path, wheel: Path | None) -> str:
     for tool in ("buildah", "mmdebstrap"):
         if shutil.which(tool) is None:
             sys.exit(f"{tool} is not here: apt-get install buildah mmdebstrap")
-    machine = os.uname().machine
-    arch = {"x86_64": "amd64", "aarch64": "arm64"}[machine]
     version = _project()["version"]
     dist.mkdir(parents=True, exist_ok=True)
-    archive = dist / f"laar-{version}-{arch}.oci.tar"
+    archive = dist / f"laar-{version}-{arch()}.oci.tar"
     with tempfile.TemporaryDirectory(dir=dist) as directory:
         work = Path(directory)
-        make_context(work / "context", (arch,), wheel)
+        make_context(work / "context", (arch(),), wheel)
         base = work / "base"
         base.mkdir()
         excluded = [f"--dpkgopt=path-exclude={each}" for each in _LEFT_OUT]
@@ -132,7 +130,7 @@ def make_image(dist: Path, wheel: Path | None) -> str:
                    "--storage-driver", "vfs")  # fmt: skip
         made = "--isolation=chroot", "--timestamp=0", "--quiet"
         _run(*buildah, "bud", *made, "--tag", "localhost/base", base)
-        arguments = "--build-arg=BASE=localhost/base", f"--build-arg=TARGETARCH={arch}"
+        arguments = "--build-arg=BASE=localhost/base", f"--build-arg=TARGETARCH={arch()}"
         _run(*buildah, "bud", *made, *arguments, "--tag", "localhost/laar", work / "context")
         container = _run(*buildah, "from", "localhost/laar").strip()
         run = *buildah, "run", "--isolation=chroot", container, "--", "laar"
@@ -146,19 +144,24 @@ def make_image(dist: Path, wheel: Path | None) -> str:
         return digest.read_text().strip()
 
 
-def put_name(image: str) -> None:
+def arch() -> str:
+    """Return this machine's kind, by Docker's names."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+
+
+def put_name(image: str, root: Path = ROOT) -> None:
     """Put an image's name into the overlays' kustomization files and the chart's values."""
     name, at, digest = image.partition("@")
-    tag = "" if at else name[name.rfind("/") :].partition(":")[2]
+    tag = "" if at else name.rpartition("/")[2].partition(":")[2]
     name = name.removesuffix(f":{tag}") if tag else name
     if not (digest.startswith("sha256:") or tag):
         sys.exit(f"{image}: give it a tag or a digest")
     how = f"digest: {digest}" if at else f"newTag: {tag}"
-    for path in sorted((ROOT / "deploy" / "overlays").glob("*/kustomization.yaml")):
+    for path in sorted((root / "deploy" / "overlays").glob("*/kustomization.yaml")):
         text = re.sub(r"newName: .*\n    (newTag|digest): .*", f"newName: {name}\n    {how}",
                       path.read_text())  # fmt: skip
         path.write_text(text)
-    path = ROOT / "deploy" / "chart" / "values.yaml"
+    path = root / "deploy" / "chart" / "values.yaml"
     path.write_text(named_values(path.read_text(), name, tag, digest))
 
 
@@ -177,7 +180,7 @@ def _project() -> dict[str, Any]:
     return project
 
 
-def _requirements() -> list[str]:
+def requirements() -> list[str]:
     """Return what laar and its extras require."""
     project = _project()
     optional = project["optional-dependencies"]
@@ -185,9 +188,9 @@ def _requirements() -> list[str]:
     return [*project["dependencies"], *extras, *_OF_OLD_PYTHON]
 
 
-def _download(folder: Path, arch: str, *what: object) -> None:
+def _download(folder: Path, machine: str, *what: object) -> None:
     """Download wheels for a kind of machine."""
-    platforms = [f"--platform={each}" for each in PLATFORMS[arch]]
+    platforms = [f"--platform={each}" for each in PLATFORMS[machine]]
     _run(*_PIP, "download", "--quiet", "--dest", folder, "--no-deps", "--only-binary=:all:",
          f"--python-version={PYTHON}", *platforms, *what)  # fmt: skip
 

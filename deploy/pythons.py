@@ -14,11 +14,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-TESTS = """
-accuracy cli core datalayer envoy explain flow health policies prefix protocol settings sharing
-telemetry tuning server/test_gateway.py server/test_share_tls.py server/test_tls.py
-server/test_ways.py server/test_wire.py
-""".split()
+TESTS = [
+    *("accuracy", "cli", "core", "datalayer", "envoy", "explain", "flow", "health", "policies"),
+    *("prefix", "protocol", "settings", "sharing", "telemetry", "tuning"),
+    *(f"server/test_{name}.py" for name in ("gateway", "share_tls", "tls", "ways", "wire")),
+]
 """What depends on the interpreter: parsers, TLS, asyncio, numbers."""
 
 _PLACES = (".pyenv/versions/{}.*/bin/python", ".local/share/uv/python/cpython-{}.*/bin/python3")
