@@ -140,7 +140,7 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
     Column("evidence", lambda of: of.evidence, Spans.CHOSEN),
     Column("tokens", lambda of: of.tokens, Spans.CHOSEN),
-    Column("cached_tokens", lambda of: of.cached_tokens),
+    Column("cached_tokens", lambda of: of.held_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
 """The estimates of a candidate."""
