@@ -18,7 +18,8 @@ message. About eight minutes on two cores on which nothing else runs.
 
     python -m bench picker --parts cpu --share 0.5
     python -m bench picker --parts cpu --before old=../before/src
-    python -m bench picker --peer 'epp=epp --grpc-port {port} --endpoints {endpoints}'
+    python -m bench picker --parts cpu --shapes 'full duplex' --peer \
+        'llm-d=epp --grpc-port {port} --grpc-health-port {health_port} --config-file epp.yaml'
 
 Exit status: 0 every target met, 3 one missed or a part unfinished.
 """
@@ -103,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=10.0, help="of latency and idle")
     parser.add_argument("--streams", type=int, default=10_000, help="answers that stay open")
     parser.add_argument("--peer", action="append", default=[], help="NAME=COMMAND (cpu)")
+    parser.add_argument("--peer-service", default="", help="gRPC service at a peer's {health_port}")
+    parser.add_argument("--shapes", default=",".join(SHAPES), help="which, by comma (cpu)")
     parser.add_argument("--before", action="append", default=[], help="NAME=SRC of laar (cpu)")
     parser.add_argument("--json", type=Path, help="write all figures")
     parser.add_argument("--plot", type=Path, help="draw the CPU of requests")
@@ -127,7 +130,7 @@ def machine() -> dict[str, str]:
 async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> None:
     share, seconds = options.share, options.seconds
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "cpu": partial(cpu, figures, costs, _subjects(options), share),
+        "cpu": partial(cpu, figures, costs, _subjects(options), share, options.shapes.split(",")),
         "features": partial(features, figures, share),
         "fleets": partial(fleets, figures, share),
         "idle": partial(idle, figures, seconds),
@@ -144,7 +147,10 @@ async def _run(figures: Figures, costs: Costs, options: argparse.Namespace) -> N
 
 def _subjects(options: argparse.Namespace) -> list[Subject]:
     """The subjects of the first part; the first picker is the one that others stand beside."""
-    others = [*map(other_sources, options.before), *map(peer, options.peer)]
+    others = [
+        *map(other_sources, options.before),
+        *(peer(named, options.peer_service) for named in options.peer),
+    ]
     if options.before:
         return [*others, LAAR]
     return [NOOP_USUAL, NOOP, *others, LAAR, ALONE]
@@ -163,7 +169,7 @@ def _table(costs: Costs) -> None:
 
 def _report(costs: Costs) -> Report:
     charts = []
-    for shape in SHAPES:
+    for shape in dict.fromkeys(kind for kind, _ in costs.pickers):
         rows = {name: spent for (kind, name), spent in costs.pickers.items() if kind == shape}
         names = [name for name in next(iter(rows.values())) if name != ALONE.name]
         charts.append(

@@ -5,7 +5,7 @@ figures that are judged are ratios within the run, counts, or ages, so run it wh
 works: about six minutes on two cores.
 
     age        pickers in processes of their own at 1,000 decisions a second: the age of what others
-               hear, bytes and CPU a decision, by the workers' hub and by a store
+               hear, bytes and CPU a decision
     cost       two pickers behind Envoy that share, beside two that do not: CPU a request, hit rate
     workers    `laar serve --workers 2` beside one: requests a second, hit rate
     outage     the store stops under load for a while: requests failed and slowed, time to merge
@@ -70,13 +70,13 @@ async def _run(figures: Figures, options: argparse.Namespace) -> None:
     seconds, requests = options.seconds, options.requests
     parts: dict[str, Callable[[], Awaitable[None]]] = {
         "age": partial(ages, figures, store=store, rate=options.rate, seconds=seconds),
-        "workers": partial(workers, figures, seconds=seconds),
         "staleness": partial(staleness, figures),
     }
     if store is not None:
         load = {"store": store, "rate": requests}
         parts["cost"] = partial(cost, figures, seconds=seconds, **load)
         parts["outage"] = partial(outage, figures, seconds=options.outage_s, **load)
+        parts["workers"] = partial(workers, figures, store=store, seconds=seconds)
         parts["kill"] = partial(kill, figures, seconds=seconds, **load)
     for name in options.parts.split(","):
         if name not in DEADLINES_S:

@@ -136,9 +136,13 @@ def _echo(phase: str, body: bytes, *, end_of_stream: bool) -> Iterator[ext_proc.
 
 
 async def start(
-    picker: NoopPicker, port: int, credentials: grpc.ServerCredentials | None = None
+    picker: NoopPicker,
+    port: int,
+    credentials: grpc.ServerCredentials | None = None,
+    *,
+    healthy: bool = True,
 ) -> grpc.aio.Server:
-    """Serve on loopback, with TLS when there are credentials."""
+    """Serve on loopback, with TLS when there are credentials, and health as laar's picker does."""
     server = grpc.aio.server(
         options=[
             ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
@@ -155,9 +159,8 @@ async def start(
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler(service, {"Process": handler})]
     )
-    servicer = health.aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    await servicer.set(PICKING_SERVICE, health_pb2.HealthCheckResponse.SERVING)
+    if healthy:
+        await _add_health(server, PICKING_SERVICE)
     address = f"127.0.0.1:{port}"
     if credentials is None:
         server.add_insecure_port(address)
@@ -167,8 +170,19 @@ async def start(
     return server
 
 
-async def _serve(endpoints: str, port: int) -> None:
-    server = await start(NoopPicker(endpoints), port)
+async def _add_health(server: grpc.aio.Server, service: str) -> None:
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    await servicer.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+
+async def _serve(endpoints: str, port: int, health_port: int | None, service: str) -> None:
+    server = await start(NoopPicker(endpoints), port, healthy=health_port is None)
+    if health_port is not None:
+        other = grpc.aio.server()
+        await _add_health(other, service)
+        other.add_insecure_port(f"127.0.0.1:{health_port}")
+        await other.start()
     await server.wait_for_termination()
 
 
@@ -176,8 +190,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The no-op endpoint picker.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--endpoint", required=True, help="ip:port, or several, comma-separated")
-    arguments = parser.parse_args()
-    uvloop.run(_serve(arguments.endpoint, arguments.port))
+    parser.add_argument("--health-port", type=int, help="answer for health there, not at --port")
+    parser.add_argument("--service", default="", help="and for that service")
+    told = parser.parse_args()
+    uvloop.run(_serve(told.endpoint, told.port, told.health_port, told.service))
 
 
 if __name__ == "__main__":

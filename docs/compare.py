@@ -1,6 +1,7 @@
 """Probe what compare.md says of other projects: in their packages, at the version that it names.
 
-python docs/compare.py            run every probe, and name the projects with a newer version
+python docs/compare.py            run every probe, and name the projects that have moved since: a
+                                  newer version is out, or pages without a package are too old
 python docs/compare.py --write    write the table into compare.md
 """
 
@@ -13,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ PAGE = HERE / "compare.md"
 DATA: Mapping[str, Any] = yaml.safe_load((HERE / "compare.yaml").read_text("utf-8"))
 BEGIN = "<!-- made by `python docs/compare.py --write` from compare.yaml -->\n"
 END = "<!-- end -->\n"
+MOST_DAYS = 60
+"""Age from which a page that was read counts as moved."""
 
 
 def table(data: Mapping[str, Any]) -> str:
@@ -32,7 +36,7 @@ def table(data: Mapping[str, Any]) -> str:
     for each in projects.values():
         version = f" {each['version']}" if "version" in each else ""
         name = each["name"] + version
-        heads.append(f"[{name}]({each['page']})" if "page" in each else name)
+        heads.append(f"[{name}]({each['page']}), {each['read']}" if "page" in each else name)
     lines = [["", *heads], ["---"] * (len(heads) + 1)]
     lines += [
         [row["feature"], *(row[project]["is"] for project in projects)] for row in data["rows"]
@@ -66,6 +70,15 @@ def fault(cell: Mapping[str, str], package: zipfile.ZipFile) -> str | None:
     return None
 
 
+def unread(data: Mapping[str, Any], today: date) -> Iterator[str]:
+    """Yield a line for each project without a package whose pages were read long ago."""
+    for name, each in data["projects"].items():
+        if "page" in each and "package" not in each:
+            days = (today - each["read"]).days
+            said = "; LOOK AGAIN" if days > MOST_DAYS else ""
+            yield f"{name}: no package to probe, its pages were read {days} days ago{said}"
+
+
 def _pip(*words: str) -> str:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
@@ -92,7 +105,9 @@ def main() -> int:
         PAGE.write_text(written(PAGE.read_text("utf-8"), DATA), "utf-8")
         return 0
     names = [name for name, each in DATA["projects"].items() if "package" in each]
-    failed = False
+    lines = list(unread(DATA, datetime.now(UTC).date()))
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    failed = any("LOOK AGAIN" in line for line in lines)
     with ThreadPoolExecutor() as pool:
         for name, (newest, count, faults) in zip(names, pool.map(_probe, names), strict=True):
             version = DATA["projects"][name]["version"]

@@ -47,7 +47,7 @@ async def ask(fleet: Fleet) -> None:
                 [{"role": "user", "content": query.prompt}],
                 lambda answer, right=query.answer: right in answer,
                 base_url=fleet.url,
-                client=session,
+                session=session,
                 # Each text comes twice: half of the prompts were read before.
                 params={"cache_salt": str(number // (2 * len(asked)))},
             )

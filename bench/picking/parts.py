@@ -82,10 +82,16 @@ class Costs:
     envoys: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
 
 
-async def cpu(figures: Figures, costs: Costs, subjects: Sequence[Subject], share: float) -> None:
-    """CPU of each subject for each kind of request, in both shapes, by turns."""
+async def cpu(
+    figures: Figures,
+    costs: Costs,
+    subjects: Sequence[Subject],
+    share: float,
+    shapes: Sequence[str] = tuple(SHAPES),
+) -> None:
+    """CPU of each subject for each kind of request, in each of these shapes, by turns."""
     floor_name = next((one.name for one in subjects if one.argv is not None), "")
-    for shape in SHAPES:
+    for shape in shapes:
         async with _standing(shape, subjects) as stood:
             for case in CASES:
                 key = shape, case.name

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import yaml
@@ -72,11 +72,16 @@ class Subject:
         argv: its command; None for an Envoy without a picker.
         usual: in the native shape it is behind an Envoy that sends the headers first, and then the
             body, as pickers are set up everywhere.
+        health: whom Envoy asks whether it is well: laar's own service at the ext_proc port, another
+            service at its health port, or nobody.
+        service: the name of that other service.
     """
 
     name: str
     argv: Argv | None
     usual: bool = False
+    health: Literal["laar's", "port", "nobody"] = "laar's"
+    service: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,14 +143,20 @@ def other_sources(named: str) -> Subject:
     return Subject(name=name, argv=lambda place: ["env", f"PYTHONPATH={path}", *laar_argv(place)])
 
 
-def peer(named: str) -> Subject:
+def peer(named: str, service: str = "") -> Subject:
     """Another picker that speaks the protocol, given as ``name=command``.
 
-    In the command ``{port}`` is the port to serve ext_proc at without TLS, ``{health_port}`` and
-    ``{admin_port}`` are free, ``{endpoints}`` are the endpoints by comma, and ``{directory}`` is a
-    directory that is empty.
+    In the command ``{port}`` is the port to serve ext_proc at without TLS, ``{health_port}`` that
+    of its gRPC health service, ``{admin_port}`` is free, ``{endpoints}`` are the endpoints by
+    comma, and ``{directory}`` is a directory that is empty. Without ``{health_port}`` Envoy asks
+    nobody.
+
+    Args:
+        named: name and command.
+        service: the service that its health port answers for.
     """
     name, command = _named(named)
+    health: Literal["port", "nobody"] = "port" if "{health_port}" in command else "nobody"
 
     def argv(place: Place) -> Sequence[str]:
         return [
@@ -159,7 +170,7 @@ def peer(named: str) -> Subject:
             for part in shlex.split(command)
         ]
 
-    return Subject(name=name, argv=argv, usual=True)
+    return Subject(name=name, argv=argv, usual=True, health=health, service=service)
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -210,6 +221,9 @@ async def running(
         return
     if subject.usual and mode != "full-duplex":
         _send_headers_first(bootstrap)
+    if subject.health != "laar's":
+        port = place.health_port if subject.health == "port" else None
+        _ask_elsewhere(bootstrap, port, subject.service)
     command = subject.argv(place)
     async with (
         _process(subject.name, command, directory / "picker.log", place.port) as pid,
@@ -225,6 +239,20 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
         picker=pid,
         envoy=envoy.pid,
     )
+
+
+def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
+    """Makes Envoy ask for the picker's health at another port of loopback, or nowhere."""
+    clusters = bootstrap["static_resources"]["clusters"]
+    (picker,) = (one for one in clusters if "health_checks" in one)
+    if port is None:
+        del picker["health_checks"]
+        return
+    check = {"grpc_health_check": {"service_name": service} if service else {}}
+    picker["health_checks"] = [one | check for one in picker["health_checks"]]
+    for place in picker["load_assignment"]["endpoints"]:
+        for one in place["lb_endpoints"]:
+            one["endpoint"]["health_check_config"] = {"port_value": port}
 
 
 _AS_ALL_ROUTES = {

@@ -28,8 +28,6 @@ from laar.core.request import Api, Request
 from laar.health import Health, HealthSettings
 from laar.policies import build_policies
 from laar.prefix.beliefs import PrefixBeliefs
-from laar.server.sharing.carrier import Carrier
-from laar.server.sharing.hub import HubClient
 from laar.server.sharing.sharer import Sharer
 from laar.server.sharing.store import Store
 from laar.server.tasks import Tasks
@@ -53,15 +51,13 @@ class Spec:
     """The task of one picker.
 
     Args:
-        way: way to the others: "alone", "hub" or "store".
-        path: path of the socket.
+        path: path of the store's socket; empty for a picker alone.
         number: number of the picker.
         count: pickers in all.
         rate: decisions a second of all.
         seconds: duration of the run.
     """
 
-    way: str
     path: str
     number: int
     count: int
@@ -97,23 +93,18 @@ class Member:
         self.sharer: Sharer | None = None
         self._tasks = Tasks(Problems())
         self._oldest: float | None = None
-        if spec.way != "alone":
+        if spec.path:
             self.sharer = self._sharer()
 
     def _sharer(self) -> Sharer:
         spec = self.spec
         origin = f"{spec.number}/{os.getpid()}"
-        share = Share(url=f"unix://{spec.path}") if spec.way == "store" else Share()
+        share = Share(url=f"unix://{spec.path}")
         settings = part(SharingSettings, share)
-        carrier: Carrier = (
-            Store(share, settings, origin=origin, secret=None)
-            if spec.way == "store"
-            else HubClient(Path(spec.path))
-        )
         sharer = Sharer(
             self.director,
             share,
-            carrier,
+            Store(share, settings, origin=origin, secret=None),
             origin=origin,
             key=b"k" * 16,
             clock=time.monotonic,

@@ -15,7 +15,6 @@ import orjson
 from bench.chaos.guard import Guard
 from bench.figures import Figures, rank
 from bench.sharing.member import Driven, Spec
-from laar.server.sharing.hub import Hub
 from laar_lab.suite.case import Case, Pickers, run_case
 from laar_lab.suite.table import SUITE
 
@@ -67,17 +66,9 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
         place = Path(directory)
         with Guard(place, deadline_s=GUARD_S) as guard:
             try:
-                alone = await _members(guard, "alone", "", 2, rate, seconds)
+                alone = await _members(guard, "", 2, rate, seconds)
                 alone_s = _cpu_s(alone)
                 figures.add("age", "a decision and its end alone", alone_s * 1e6, "us of CPU")
-                hub = Hub(place / "hub", history_s=60.0, interval_s=20.0)
-                await hub.start()
-                try:
-                    path = str(place / "hub")
-                    driven = await _members(guard, "hub", path, 2, rate, seconds)
-                finally:
-                    await hub.stop()
-                _show(figures, "hub, 2 workers", driven, alone_s)
                 if store is None:
                     raise RuntimeError("no redis-server and no valkey-server is installed")
                 socket = place / "store"
@@ -86,7 +77,7 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
                 while not socket.exists():  # noqa: ASYNC110 - another process makes it
                     await asyncio.sleep(0.01)
                 for count in (2, 3, 4):
-                    driven = await _members(guard, "store", str(socket), count, rate, seconds)
+                    driven = await _members(guard, str(socket), count, rate, seconds)
                     name = f"{Path(store).name}, {count} pickers"
                     _show(figures, name, driven, alone_s)
             finally:
@@ -94,12 +85,12 @@ async def ages(figures: Figures, *, store: str | None, rate: float, seconds: flo
 
 
 async def _members(
-    guard: Guard, way: str, path: str, count: int, rate: float, seconds: float
+    guard: Guard, path: str, count: int, rate: float, seconds: float
 ) -> list[Driven]:
     began, children = time.monotonic(), []
     for number in range(count):
-        spec = Spec(way=way, path=path, number=number, count=count, rate=rate, seconds=seconds)
-        out = guard.directory / f"{way}-{count}-{number}.json"
+        spec = Spec(path=path, number=number, count=count, rate=rate, seconds=seconds)
+        out = guard.directory / f"{'store' if path else 'alone'}-{count}-{number}.json"
         command = [
             sys.executable,
             "-m",

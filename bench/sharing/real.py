@@ -46,7 +46,7 @@ async def _stand(
         settings={"shutdown": {"drain_s": 0.5, "grace_s": 2.0}},
     )
     async with standing(plan, deadline_s=deadline_s) as stand:
-        if store:
+        if store and workers == 1:
             await _together(stand)
         yield stand
 
@@ -106,7 +106,7 @@ async def cost(figures: Figures, *, store: str, rate: float, seconds: float) -> 
         figures.add("cost", "CPU with sharing, beside without", ratio, "x", at_most=TARGET_CPU)
 
 
-async def workers(figures: Figures, *, seconds: float) -> None:
+async def workers(figures: Figures, *, store: str, seconds: float) -> None:
     """Two workers beside one, as fast as they answer.
 
     Envoy, the clients and the endpoints need CPU as well. With four cores or more the picker has
@@ -117,7 +117,9 @@ async def workers(figures: Figures, *, seconds: float) -> None:
     cores = sorted(os.sched_getaffinity(0))
     apart = len(cores) >= 4
     async with AsyncExitStack() as stack:
-        stands = {n: await stack.enter_async_context(_stand(pickers=1, workers=n)) for n in (1, 2)}
+        one = await stack.enter_async_context(_stand(pickers=1))
+        two = await stack.enter_async_context(_stand(pickers=1, store=store, workers=2))
+        stands = {1: one, 2: two}
         await _workers_meet(stands[2])
         if apart:
             _pin([psutil.Process()], cores[2:])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import openai
 import pytest
 from aiohttp import ClientSession, web
 from hypothesis import given
@@ -168,7 +167,7 @@ async def fleet() -> Any:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize("shape", ["aiohttp", "session", "AsyncOpenAI", "sync"])
+@pytest.mark.parametrize("shape", ["aiohttp", "session", "sync"])
 async def test_the_first_right_answer_is_taken_and_the_loser_cancelled(
     fleet: Fleet, shape: str
 ) -> None:
@@ -177,15 +176,12 @@ async def test_the_first_right_answer_is_taken_and_the_loser_cancelled(
     elif shape == "session":
         async with ClientSession() as own:
             outcome = await until_correct(
-                MESSAGES, right, base_url=fleet.url, client=own, hedge=Hedge()
+                MESSAGES, right, base_url=fleet.url, session=own, hedge=Hedge()
             )
-    elif shape == "sync":
+    else:
         outcome = await asyncio.to_thread(
             until_correct_sync, MESSAGES, right, base_url=fleet.url, hedge=Hedge()
         )
-    else:
-        async with openai.AsyncOpenAI(base_url=f"{fleet.url}/v1", api_key="x") as client:
-            outcome = await until_correct(MESSAGES, right, client=client, hedge=Hedge())
     assert outcome.correct
     assert [(a.model, a.hedged) for a in outcome.attempts] == [("b", True)]
     await asyncio.wait_for(fleet.left.wait(), 10)
@@ -200,8 +196,3 @@ async def test_a_cancelled_loop_leaves_nothing_under_way(fleet: Fleet) -> None:
     await asyncio.wait_for(fleet.left.wait(), 10)
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-def test_a_synchronous_openai_client_can_t_hedge() -> None:
-    with openai.OpenAI(api_key="x") as client, pytest.raises(SettingError, match="event loop"):
-        until_correct_sync(MESSAGES, right, client=client, hedge=Hedge())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import zipfile
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,23 @@ def test_each_cell_has_evidence() -> None:
                 assert len({"has", "lacks"} & cell.keys()) == 1
             elif "page" in cell:
                 assert cell["page"].startswith("https://")
-                assert "read" in project or "package" in project
+                assert "read" in project
             else:
                 assert (DOCS / cell["see"]).is_file()
+
+
+def test_old_pages_are_named() -> None:
+    data = {
+        "projects": {
+            "ours": {},
+            "probed": {"page": "p", "package": "p", "read": date(2020, 1, 1)},
+            "old": {"page": "p", "read": date(2026, 1, 1)},
+            "new": {"page": "p", "read": date(2026, 3, 1)},
+        }
+    }
+    old, new = compare.unread(data, date(2026, 3, 21))
+    assert old == "old: no package to probe, its pages were read 79 days ago; LOOK AGAIN"
+    assert new == "new: no package to probe, its pages were read 20 days ago"
 
 
 @pytest.mark.parametrize(

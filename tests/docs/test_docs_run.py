@@ -47,6 +47,8 @@ NOT_RUN = [
     {"pytest"},  # take long; run by tests of their own
     {"laar", "ttca"},
     {"laar", "overload"},
+    {"laar", "race"},
+    {"python", "-m", "venv"},
     {"laar", "lab", "run"},
     {"laar", "lab", "replay"},
     {"laar", "lab", "fit-engine"},

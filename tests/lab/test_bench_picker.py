@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import pytest
 from bench.figures import Figures
 from bench.picking.load import Load, bodies
 from bench.picking.parts import Costs, cpu
-from bench.picking.subjects import ALONE, LAAR, endpoints, peer
+from bench.picking.subjects import ALONE, LAAR, endpoints, peer, running
 
 from laar.errors import SettingError
+from laar_lab.live.processes import free_ports
 
 
 @pytest.mark.parametrize("chunks", [None, 1, 5])
@@ -45,6 +47,28 @@ async def test_another_picker_is_measured_beside_laar() -> None:
     assert short["Envoy alone"] == 0.0
     assert costs.envoys["full duplex", "1 MB"]["Envoy alone"] > 0.0
     assert not any(one.target for one in figures.found if "laar beside the other" in one.name)
+
+
+@pytest.mark.slow
+@pytest.mark.envoy
+@pytest.mark.parametrize("service", ["", "inference-extension"])
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_peer_has_its_health_elsewhere_or_nowhere(
+    tmp_path: Path, service: str, asked: bool
+) -> None:
+    """As llm-d's picker: Envoy must not ask its ext_proc port for laar's own service."""
+    command = f"{sys.executable} -m bench.noop_picker --port {{port}} --endpoint {{endpoints}}"
+    health = f"--health-port {'{health_port}' if asked else free_ports(1)[0]} --service '{service}'"
+    subject = peer(f"other={command} {health}", service)
+    async with (
+        endpoints(tmp_path, 1) as ports,
+        running("full-duplex", subject, tmp_path / "other", ports) as other,
+    ):
+        load = Load(other.url, bodies(1_000, stream=False), None)
+        await asyncio.sleep(1.0)  # Envoy has asked some times
+        assert len(await load.closed(20, 2)) == 20
+        assert load.failed == 0
+        load.close()
 
 
 def test_a_peer_needs_a_name_and_a_command() -> None:

@@ -275,6 +275,14 @@ def test_a_figure_that_a_run_did_not_get_is_judged_as_missing(tmp_path: Path) ->
     assert "| not reproduced |" in index_of(KNOWN, stored)
 
 
+def test_every_rivals_numbers_are_stored(tmp_path: Path) -> None:
+    numbers = {"chats": {"ttft_p95_s": {"laar": [1.0, 1.23456789], "smg": [2.0, 3.0]}}}
+    report = Report(tables=[], numbers=numbers)
+    store(tmp_path, KNOWN["agents"], report, Scope(seeds=(7, 8)), "c0ffee0")
+    kept = load(tmp_path)["agents"].numbers
+    assert kept == {"chats": {"ttft_p95_s": {"laar": [1.0, 1.234568], "smg": [2.0, 3.0]}}}
+
+
 def test_a_run_on_real_traffic_is_stored_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     scope = Scope(seeds=(7, 8), data=tmp_path / "traffic")
     stored = store(tmp_path, KNOWN["agents"], Report(tables=[]), scope, "c0ffee0")

@@ -58,6 +58,14 @@ def test_a_number_that_is_no_longer_made_differs() -> None:
     assert [text for _, text in differences(before, after)] == ["c (theirs): 2, now nan"]
 
 
+def test_one_seed_may_have_another_best_rival() -> None:
+    stored = {"c": {"chats, smg": Seen([1.0], [2.0]), "agents, lmetric": Seen([3.0], [4.0])}}
+    seen = {"c": {"chats, lmetric": Seen([1.0], [1.9]), "agents, lmetric": Seen([3.0], [4.0])}}
+    assert not list(differences(stored, seen))
+    seen["c"]["chats, lmetric"] = Seen([1.1], [1.9])
+    assert [text for _, text in differences(stored, seen)] == ["c chats, smg: 1, now 1.1"]
+
+
 @pytest.mark.parametrize(
     ("changed", "text", "same"),
     [

@@ -58,6 +58,7 @@ class Member:
             self.director,
             share,
             Store(share, settings, origin=origin, secret=secret) if share.url else None,
+            snapshot_file=share.snapshot_file,
             origin=origin,
             key=secret or key,
             clock=time.monotonic,
@@ -75,8 +76,8 @@ class Member:
 
     async def kill(self):
         await self.tasks.cancel()
-        if self.sharer.carrier is not None:
-            await self.sharer.carrier.close()
+        if self.sharer.store is not None:
+            await self.sharer.store.close()
 
     def decide(self, text="hello " * 50):
         return self.director.decide(request(text), time.monotonic())
@@ -572,7 +573,7 @@ async def test_a_snapshot_takes_its_time_on_a_slow_link(server, members, tmp_pat
     wire = Slow(server.socket, tmp_path / "wire")
     await wire.heal()
     p = await members(1, url=wire.url)
-    await p.sharer.carrier.put_snapshot(b"x" * (8 << 20))
+    await p.sharer.store.put_snapshot(b"x" * (8 << 20))
     assert await server.ask("STRLEN", "laar:{laar}:snapshot") == 8 << 20
     await p.kill()
     await wire.cut()

@@ -4,8 +4,7 @@ import pytest
 
 from laar.errors import SettingError
 from laar.server.sharing import store
-from laar.server.sharing.carrier import CarrierError
-from laar.server.sharing.store import Store
+from laar.server.sharing.store import Store, StoreError
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
@@ -88,19 +87,19 @@ async def test_a_certificate_and_its_key_may_be_in_one_file(secured, authority, 
 
 async def test_a_picker_without_a_certificate_is_turned_away(secured, authority):
     url = await secured(authority.issue("store"))
-    with pytest.raises(CarrierError, match="can't be used"):
+    with pytest.raises(StoreError, match="can't be used"):
         await talk(url, ca_file=authority.path)
 
 
 async def test_a_store_of_another_authority_or_name_is_not_talked_to(secured, authority, tmp_path):
     cert, key = authority.issue("picker")
     url = await secured(authority.issue("store", host="10.1.2.3"))
-    with pytest.raises(CarrierError, match=r"(?i)certificate"):
+    with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=authority.path, cert_file=cert, key_file=key)
-    with pytest.raises(CarrierError, match=r"(?i)certificate"):
+    with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, cert_file=cert, key_file=key)  # by the system's authorities
     other = Authority(tmp_path, "other")
-    with pytest.raises(CarrierError, match=r"(?i)certificate"):
+    with pytest.raises(StoreError, match=r"(?i)certificate"):
         await talk(url, ca_file=other.path, cert_file=cert, key_file=key)
 
 
@@ -113,7 +112,7 @@ async def test_renewed_certificates_are_used_from_the_next_connection_on(
     both.write_bytes(b"".join(path.read_bytes() for path in other.issue("old")))
     share = Share(url=url, ca_file=authority.path, cert_file=both)
     picker = Store(share, part(SharingSettings, share), origin="1/1", secret=None)
-    with pytest.raises(CarrierError):
+    with pytest.raises(StoreError):
         await picker.open(b"k" * 16, starting=True)
     both.write_bytes(b"".join(path.read_bytes() for path in authority.issue("renewed")))
     await picker.open(b"k" * 16, starting=True)

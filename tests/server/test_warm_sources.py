@@ -3,8 +3,11 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import pytest
+
 from laar.core.decision import Completion
 from laar.server.runner import Runner
+from laar.server.workers import Worker
 from laar.settings import Settings
 from support import eventually, free_port
 from support.pickers import request, specs
@@ -15,7 +18,7 @@ TEXTS = {at: f"a long prompt for {at} " * 100 for at in (ONE, TWO)}
 
 
 @asynccontextmanager
-async def serving(snapshot):
+async def serving(snapshot, kept_by):
     nowhere = f"http://127.0.0.1:{free_port()}"
     cluster = {"namespace": "ml", "ports": [8000], "models": ["m"], "api_server": nowhere}
     runner = Runner(
@@ -26,10 +29,11 @@ async def serving(snapshot):
                     name: f"127.0.0.1:{free_port()}" for name in ("ext_proc", "health", "admin")
                 },
                 "envoy": {"eds_file": str(snapshot.with_name("endpoints.json"))},
-                "share": {"snapshot_file": str(snapshot)},
+                "share": {"snapshot_file": str(snapshot)} if kept_by == "settings" else {},
                 "shutdown": {"drain_s": 0, "grace_s": 0},
             }
-        )
+        ),
+        worker=Worker(index=0, home=snapshot.parent) if kept_by == "parent" else None,
     )
     running = asyncio.create_task(runner.run())
     try:
@@ -39,8 +43,9 @@ async def serving(snapshot):
         await running
 
 
-async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path):
-    async with serving(tmp_path / "snapshot") as runner:
+@pytest.mark.parametrize("kept_by", ["settings", "parent"])
+async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path, kept_by):
+    async with serving(tmp_path / "snapshot", kept_by) as runner:
         for source, found in SOURCES.items():
             runner.fleet.replace(source, found)
             at = found[0].address
@@ -51,7 +56,7 @@ async def test_a_source_that_is_known_a_little_later_starts_as_warm(tmp_path):
             end = Completion(status=200, cause="complete", latency_s=0.1)
             director.settle(decision, end)
         await runner.picker.sharer.warmed()  # from here on its stop saves
-    async with serving(tmp_path / "snapshot") as runner:
+    async with serving(tmp_path / "snapshot", kept_by) as runner:
         sharer, table = runner.picker.sharer, runner.picker.table
         (first, a), (second, b) = SOURCES.items()
         runner.fleet.replace(first, a)

@@ -1,4 +1,4 @@
-"""`laar serve --workers`: processes on one port behind a real Envoy, which know the same."""
+"""`laar serve --workers`: processes on one port behind a real Envoy, which share by a store."""
 
 import asyncio
 import errno
@@ -20,13 +20,12 @@ import yaml
 
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
-from laar.errors import LaarError
 from laar.server import workers
-from laar.server.workers import run_workers
 from laar.settings import Loaded, Settings
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
+from support.stores import SERVERS, StoreProcess, binary_of
 from support.waiting import consecutive_ports
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(240)]
@@ -38,7 +37,10 @@ BURST = 192
 class Machine:
     """Two workers, an Envoy and two endpoints."""
 
-    async def start(self, directory, stack, drain_s=0.3, **share):
+    async def start(self, directory, stack, drain_s=0.3):
+        store = StoreProcess(binary_of(SERVERS[0]), directory)
+        await store.start()
+        stack.callback(store.stop)
         wide = aiohttp.TCPConnector(limit=BURST)
         self.http = await stack.enter_async_context(aiohttp.ClientSession(connector=wide))
         upstreams = []
@@ -53,7 +55,7 @@ class Machine:
             "listen": {name: f"127.0.0.1:{port}" for name, port in ports.items()},
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": drain_s, "grace_s": 3.0},
-            "share": {"lease_s": 1.0, **share},
+            "share": {"lease_s": 1.0, "url": store.url},
             "tuner": {"enabled": True},
         }
         settings = directory / "laar.yaml"
@@ -160,19 +162,6 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     assert not any(worker.is_running() for worker in workers)
 
 
-async def test_workers_start_from_the_snapshot_of_those_before(tmp_path, envoy_binary):
-    kept = tmp_path / "snapshot"
-    async with AsyncExitStack() as stack:
-        machine = await Machine().start(tmp_path, stack, snapshot_file=str(kept))
-        for _ in range(4):
-            assert (await machine.ask("a conversation that goes on " * 100))[0] == 200
-        await machine.process.stop()
-        assert kept.stat().st_mode & 0o077 == 0
-        await machine.serve(tmp_path / "again.log", stack)
-        restored = [await machine.metric(index, "laar_share_restored_prompts") for index in (0, 1)]
-        assert min(restored) > 0
-
-
 async def test_a_worker_that_hangs_is_started_again(machine):
     """An Envoy whose health check came to it passed all workers by for as long as it hung."""
     victim = machine.workers()[0]
@@ -242,12 +231,13 @@ async def test_a_climb_that_is_frozen_ends_at_every_worker(machine):
     await eventually(frozen, what="the other worker's frozen weights")
 
 
-async def errors_of_a_start(tmp_path, **ports):
+async def errors_of_a_start(tmp_path, share=None, **ports):
     """The errors of two workers that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
     ports = {"ext_proc": free_port(), "health": free_port(), **ports}
     listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     document = {"endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}], "listen": listen}
+    document["share"] = {"url": "redis://127.0.0.1:1"} if share is None else share
     settings.write_text(yaml.safe_dump(document))
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "laar.cli", "serve", "-c", str(settings), "-w", "2"),
@@ -274,6 +264,11 @@ async def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(t
     errors = await errors_of_a_start(tmp_path, admin=first, health=first + 1)
     assert f"listen.health: port {first + 1} is also the admin port of worker 1" in errors
     assert "would have port 65536" in await errors_of_a_start(tmp_path, admin=65535)
+
+
+async def test_workers_without_a_store_are_refused_with_the_remedy(tmp_path):
+    errors = await errors_of_a_start(tmp_path, share={})
+    assert "share.url: --workers 2 needs it" in errors
 
 
 _SLOW_WORKER = """
@@ -412,8 +407,8 @@ async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_pat
     (tmp_path / "worker.py").write_text(_AGING_WORKER)
     loaded = Loaded(settings=Settings(endpoints_file="endpoints.yaml"))
     command = [sys.executable, str(tmp_path / "worker.py"), str(tmp_path)]
-    (tmp_path / "hub").mkdir()
-    parent = workers._Parent(loaded, 1, command, tmp_path / "hub")
+    (tmp_path / "parent").mkdir()
+    parent = workers._Parent(loaded, 1, command, tmp_path / "parent")
     running = asyncio.create_task(parent.run())
     try:
         await eventually((tmp_path / "starts").exists, what="the worker", timeout_s=60.0)
@@ -423,11 +418,3 @@ async def test_a_machine_without_room_for_a_process_ends_no_other_worker(tmp_pat
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-def test_a_directory_that_can_hold_no_socket_is_one_clear_error(tmp_path, monkeypatch):
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(long))
-    with pytest.raises(LaarError, match="TMPDIR"):
-        run_workers(Loaded(settings=Settings(endpoints_file="endpoints.yaml")), 2, ["never"])

@@ -72,6 +72,8 @@ class Report:
     Args:
         tables: tables for reading.
         evidence: numbers for each declared claim; the report does not decide whether it held.
+        numbers: by seed, of every contestant in every metric of every case, where `evidence` has
+            the best rivals only.
         checks: exact checks, of tools.
         charts: panels of its figure.
         remarks: printed, and not stored.
@@ -79,6 +81,7 @@ class Report:
 
     tables: Sequence[Table]
     evidence: Evidence = field(default_factory=dict)
+    numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     checks: Sequence[Check] = ()
     charts: Sequence[Chart] = ()
     remarks: Sequence[str] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -91,6 +91,7 @@ class Stored:
         commit: commit of the code when the run began, with a `+` where it was changed.
         date: date of the run, UTC.
         evidence: numbers by seed.
+        numbers: those of every rival by case and metric, where `evidence` has the best ones only.
         picture: file name beside it; empty for none.
         checked: its last check with later code; None before the first.
     """
@@ -100,6 +101,7 @@ class Stored:
     commit: str
     date: str
     evidence: Evidence
+    numbers: Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]] = field(default_factory=dict)
     picture: str = ""
     checked: Checked | None = None
 
@@ -125,6 +127,13 @@ def store(
                 for part, seen in parts.items()
             }
             for claim, parts in report.evidence.items()
+        },
+        numbers={
+            case: {
+                metric: {rival: _rounded(values) for rival, values in rivals.items()}
+                for metric, rivals in metrics.items()
+            }
+            for case, metrics in report.numbers.items()
         },
         picture=picture,
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import xxhash
 
-from laar_lab.claims import Evidence
+from laar_lab.claims import Evidence, Seen
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.results import Checked, Stored
 from laar_lab.sweep import PACKAGES
@@ -159,7 +159,7 @@ def pages_of(name: str, docs: Path) -> list[str]:
 
 def differences(stored: Evidence, seen: Evidence) -> Iterator[tuple[float, str]]:
     """Yield what differs in the first seed: the relative difference, and it in words."""
-    now = dict(_first_numbers(seen))
+    now = dict(_first_numbers(_as_parted(stored, seen)))
     for name, before in _first_numbers(stored):
         after = now.get(name, math.nan)
         if not math.isclose(before, after, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE) and not (
@@ -167,6 +167,23 @@ def differences(stored: Evidence, seen: Evidence) -> Iterator[tuple[float, str]]
         ):
             gap = abs(after - before) / max(abs(before), abs(after), _TOLERANCE)
             yield (0.0 if math.isnan(gap) else gap), f"{name}: {before:.4g}, now {after:.4g}"
+
+
+def _as_parted(stored: Evidence, seen: Evidence) -> Evidence:
+    """Return what was seen, under the names of stored parts.
+
+    A part may end in the name of the best rival, and one seed may have another best than all. Then
+    only ours can be compared, and theirs counts as it was stored.
+    """
+    found: dict[str, dict[str, Seen]] = {claim: dict(parts) for claim, parts in seen.items()}
+    for claim, parts in stored.items():
+        for part in parts.keys() - seen.get(claim, {}).keys():
+            case, comma, _ = part.rpartition(", ")
+            alike = [each for each in seen.get(claim, {}) if each.rpartition(", ")[0] == case]
+            if comma and len(alike) == 1:
+                ours = seen[claim][alike[0]].ours
+                found[claim][part] = Seen(ours, parts[part].theirs)
+    return found
 
 
 def _first_numbers(evidence: Evidence) -> Iterator[tuple[str, float]]:

@@ -35,7 +35,7 @@ def serve(
             min=1,
             max=64,
             help="Number of processes, at most one per core. They serve the same ports and "
-            "share their state.",
+            "share their state by the store in share.url.",
         ),
     ] = 1,
     verbose: Annotated[
@@ -89,6 +89,11 @@ def _serve_together(
     from laar.server.workers import run_workers
 
     listen = loaded.settings.listen
+    if count > 1 and loaded.settings.share.url is None:
+        raise SettingError(
+            f"{loaded.at('share.url')}--workers {count} needs it, such as `url: "
+            "redis://127.0.0.1:6379/0` of a Valkey or Redis here: workers share by a store"
+        )
     _, admin = split_address(listen.admin)
     last = admin + count - 1
     if last > 65535:

@@ -1,18 +1,9 @@
-"""Posting a chat completion: over aiohttp, or through the `openai` package's client.
-
-Each function turns any outcome into a `Reply`; only cancellation passes through. The `openai`
-package is no dependency: it is imported when one of its clients is handed in, and its own retries
-are switched off, because each request must show up as an attempt.
-"""
+"""Posting a chat completion. Any outcome becomes a `Reply`; only cancellation passes through."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import aclosing, closing, contextmanager
-from math import inf
+from collections.abc import Mapping
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import aiohttp
 import orjson
@@ -20,9 +11,6 @@ import orjson
 from laar.client.loop import OnHead, Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 from laar.errors import SettingError
-
-if TYPE_CHECKING:
-    import openai
 
 _ERROR_CHARS = 300  # of an error's body: enough to know it by
 
@@ -46,7 +34,7 @@ async def post(
     timeout_s: float,
     on_head: OnHead | None = None,
 ) -> Reply:
-    """Post over aiohttp; streamed if the body asks for a stream."""
+    """Post; streamed if the body asks for a stream."""
     reading = _Reading(on_head)
     try:
         async with session.post(
@@ -65,82 +53,6 @@ async def post(
             return reading.streamed()
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError, NotACompletion) as fault:
         return reading.broken(fault)
-
-
-async def post_openai(
-    client: openai.AsyncOpenAI, send: Send, timeout_s: float, on_head: OnHead | None = None
-) -> Reply:
-    """Post through an `openai.AsyncOpenAI`."""
-    import openai
-
-    reading = _Reading(on_head)
-    create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
-    try:
-        # The package's own timeout is for each wait, and a stream has many.
-        async with asyncio.timeout(timeout_s):
-            with _transport_errors():
-                raw = await create(  # type: ignore[call-overload]  # the endpoint checks the body
-                    **send.body, extra_headers=send.headers, timeout=timeout_s
-                )
-                reading.begins(200, raw.headers)
-                if not send.body.get("stream") or reading.is_json:
-                    return reading.complete(await raw.http_response.aread())
-                async with aclosing(raw.http_response):
-                    async for part in raw.http_response.aiter_bytes():
-                        reading.part(part)
-                return reading.streamed()
-    except openai.APIStatusError as fault:
-        reading.begins(fault.response.status_code, fault.response.headers)
-        return reading.refused(fault.response.content)
-    except (openai.APIError, TimeoutError, NotACompletion, _BrokenOffError) as fault:
-        return reading.broken(fault)
-
-
-def post_openai_sync(client: openai.OpenAI, send: Send, timeout_s: float) -> Reply:
-    """Post through an `openai.OpenAI`."""
-    import openai
-
-    reading = _Reading()
-    create = client.with_options(max_retries=0).chat.completions.with_raw_response.create
-    try:
-        with _transport_errors():
-            raw = create(  # type: ignore[call-overload]  # the endpoint checks the body
-                **send.body, extra_headers=send.headers, timeout=timeout_s
-            )
-            reading.begins(200, raw.headers)
-            if not send.body.get("stream") or reading.is_json:
-                return reading.complete(raw.http_response.read())
-            with closing(raw.http_response):
-                for part in raw.http_response.iter_bytes():
-                    reading.part(part, within_s=timeout_s)
-            return reading.streamed()
-    except openai.APIStatusError as fault:
-        reading.begins(fault.response.status_code, fault.response.headers)
-        return reading.refused(fault.response.content)
-    except (openai.APIError, NotACompletion, _BrokenOffError) as fault:
-        return reading.broken(fault)
-
-
-class _BrokenOffError(Exception):
-    """The answer ended early: an error of the HTTP library below the `openai` package."""
-
-
-@contextmanager
-def _transport_errors() -> Iterator[None]:
-    """Turn an error of the HTTP library into `_BrokenOffError`.
-
-    The `openai` package translates such an error up to an answer's head, and not in a body that it
-    does not read itself or that says why a request failed. Which library it is depends on the
-    version. A parameter that the package does not know stays a `TypeError`.
-    """
-    import openai
-
-    try:
-        yield
-    except (openai.OpenAIError, TypeError, NotACompletion):
-        raise
-    except Exception as fault:  # cancellation is none
-        raise _BrokenOffError(str(fault) or type(fault).__name__) from fault
 
 
 class _Reading:
@@ -165,13 +77,10 @@ class _Reading:
         """Whether the answer is one JSON body: some endpoints ignore a wish for a stream."""
         return self._headers.get("content-type", "").startswith("application/json")
 
-    def part(self, data: bytes, *, within_s: float = inf) -> None:
-        """Read the next bytes of a stream, which has to end within `within_s`."""
-        ran_s = monotonic() - self._started
-        if ran_s > within_s:
-            raise NotACompletion(f"the answer took longer than {within_s:g} s")
+    def part(self, data: bytes) -> None:
+        """Read the next bytes of a stream."""
         if self._deltas.feed(data) and self._ttft_s is None:
-            self._ttft_s = ran_s
+            self._ttft_s = monotonic() - self._started
 
     def streamed(self) -> Reply:
         return self._reply(200, completion=self._deltas.completion())

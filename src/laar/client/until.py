@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from time import sleep
-from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -26,11 +24,8 @@ from laar.client.loop import (
     Wait,
     attempts,
 )
-from laar.client.transport import completions_url, post, post_openai, post_openai_sync
+from laar.client.transport import completions_url, post
 from laar.errors import SettingError
-
-if TYPE_CHECKING:
-    import openai
 
 Post = Callable[[Send, OnHead], Awaitable[Reply]]
 
@@ -41,8 +36,8 @@ async def until_correct(
     messages: Sequence[Message],
     check: Check,
     *,
-    base_url: str | None = None,
-    client: openai.AsyncOpenAI | aiohttp.ClientSession | None = None,
+    base_url: str,
+    session: aiohttp.ClientSession | None = None,
     model: str = "auto",
     max_attempts: int = 10,
     stop_when_exhausted: bool = True,
@@ -58,8 +53,8 @@ async def until_correct(
         messages: messages of the chat, in the OpenAI form.
         check: returns whether an answer's text is correct. It runs on the event loop: keep it
             short.
-        base_url: Envoy's URL, with or without ``/v1``; not needed with an `openai` client.
-        client: an `openai.AsyncOpenAI`, or an aiohttp session to share connections with.
+        base_url: Envoy's URL, with or without ``/v1``.
+        session: an aiohttp session to share connections with.
         model: a virtual name lets the picker choose; a concrete one restricts it.
         max_attempts: attempts after which the outcome is censored; the paper's cap R.
         stop_when_exhausted: stop once every model has been tried.
@@ -71,8 +66,7 @@ async def until_correct(
             estimates come with their head.
 
     Raises:
-        SettingError: neither a base URL nor a client that could be used asynchronously, or the
-            check is asynchronous.
+        SettingError: `base_url` is no URL, or the check is asynchronous.
     """
     steps = attempts(
         messages,
@@ -84,18 +78,8 @@ async def until_correct(
         params=_with_stream(params, stream=stream or hedge is not None),
         hedge=hedge,
     )
-    if client is not None and not isinstance(client, aiohttp.ClientSession):
-        openai_client = client
-        if not hasattr(client, "__aenter__"):
-            raise SettingError(
-                "client is synchronous: pass openai.AsyncOpenAI, or call until_correct_sync"
-            )
-        return await _race(steps, lambda send, on: post_openai(openai_client, send, timeout_s, on))
-    if base_url is None:
-        raise SettingError("give base_url, for example http://localhost:8080, or an openai client")
     url = completions_url(base_url)
     async with contextlib.AsyncExitStack() as stack:
-        session = client
         if session is None:
             session = await stack.enter_async_context(aiohttp.ClientSession())
         return await _race(steps, lambda send, on: post(session, url, send, timeout_s, on))
@@ -105,8 +89,7 @@ def until_correct_sync(
     messages: Sequence[Message],
     check: Check,
     *,
-    base_url: str | None = None,
-    client: openai.OpenAI | None = None,
+    base_url: str,
     model: str = "auto",
     max_attempts: int = 10,
     stop_when_exhausted: bool = True,
@@ -116,59 +99,32 @@ def until_correct_sync(
     timeout_s: float = _TIMEOUT_S,
     hedge: Hedge | None = None,
 ) -> Outcome:
-    """Ask as `until_correct`, without an event loop; takes an `openai.OpenAI`.
+    """Ask as `until_correct`, where no event loop runs.
 
     Raises:
-        SettingError: neither a base URL nor a synchronous client, or called from inside a running
-            event loop without a client.
+        SettingError: as there, or an event loop is running here.
     """
-    if client is None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            pass
-        else:
-            raise SettingError("an event loop is running here: await until_correct instead")
-        return asyncio.run(
-            until_correct(
-                messages,
-                check,
-                base_url=base_url,
-                model=model,
-                max_attempts=max_attempts,
-                stop_when_exhausted=stop_when_exhausted,
-                stream=stream,
-                headers=headers,
-                params=params,
-                timeout_s=timeout_s,
-                hedge=hedge,
-            )
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        pass
+    else:
+        raise SettingError("an event loop is running here: await until_correct instead")
+    return asyncio.run(
+        until_correct(
+            messages,
+            check,
+            base_url=base_url,
+            model=model,
+            max_attempts=max_attempts,
+            stop_when_exhausted=stop_when_exhausted,
+            stream=stream,
+            headers=headers,
+            params=params,
+            timeout_s=timeout_s,
+            hedge=hedge,
         )
-    if hedge is not None:
-        raise SettingError("hedge needs an event loop: give base_url, or await until_correct")
-    if hasattr(client, "__aenter__"):
-        raise SettingError("client is asynchronous: pass openai.OpenAI, or await until_correct")
-    steps = attempts(
-        messages,
-        check,
-        model=model,
-        max_attempts=max_attempts,
-        stop_when_exhausted=stop_when_exhausted,
-        headers=headers,
-        params=_with_stream(params, stream=stream),
     )
-    event: Event | None = None
-    while True:
-        try:
-            step = steps.send(event)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
-        event = None
-        if isinstance(step, Send):
-            event = Answered(post_openai_sync(client, step, timeout_s))
-        elif isinstance(step, Wait):
-            sleep(step.duration_s)
 
 
 async def _race(steps: Steps, post: Post) -> Outcome:

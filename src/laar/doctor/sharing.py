@@ -7,8 +7,7 @@ from typing import Any
 
 from laar.doctor.findings import Finding, Level, error, fine, warning
 from laar.errors import SettingError
-from laar.server.sharing.carrier import CarrierError
-from laar.server.sharing.store import Store
+from laar.server.sharing.store import Store, StoreError
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SharingSettings
@@ -32,7 +31,7 @@ async def store_findings(share: Share) -> list[Finding]:
         return [Finding(level=Level.ERROR, where=where, what=str(fault))]
     try:
         seen = await store.probe()
-    except CarrierError as fault:
+    except StoreError as fault:
         remedy = "start it, or see share.url, its password and its certificates"
         what = f"{fault}: each picker goes on alone"
         return [error(where, what, remedy)]

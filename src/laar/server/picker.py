@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from laar.flow.admission import Admission, Outcome
     from laar.server.admin.tuner import TunerKeeper
     from laar.server.reload import SettingsReloader
-    from laar.server.sharing.carrier import Carrier
     from laar.server.sharing.sharer import Sharer
+    from laar.server.sharing.store import Store
 
 _REST_AFTER_S = 10.0
 """Seconds without a decision, and with nothing in flight, after which a picker is at rest."""
@@ -60,7 +60,8 @@ class Picker:
         problems: gets the faults of the parts; None for a log of its own.
         seed: seed of every random draw; None for chance.
         clock: monotonic seconds.
-        hub: socket that the workers of one machine share by; None where there are none.
+        snapshot: file in which it keeps what it knows where the settings name neither a store nor
+            a file; None for none.
 
     Raises:
         SettingError: an artifact or an export that the settings name cannot be used.
@@ -73,7 +74,7 @@ class Picker:
         *,
         seed: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        hub: Path | None = None,
+        snapshot: Path | None = None,
     ) -> None:
         self.settings = settings
         self.problems = problems if problems is not None else Problems()
@@ -94,7 +95,7 @@ class Picker:
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.learning.seen = self.director.engines.seen
         self.admission = self._admission()
-        self.sharer = self._sharer(hub)
+        self.sharer = self._sharer(snapshot)
         self.rules = ClusterRules(rng)
         self.held = HeldBytes(settings.bodies.max_held_bytes)
         self.metrics = Metrics()
@@ -241,27 +242,25 @@ class Picker:
 
         return Admission(self.director, flow.admission)
 
-    def _sharer(self, hub: Path | None) -> Sharer | None:
-        """Report to others where there is a way, or keeps a snapshot; None for neither."""
+    def _sharer(self, snapshot: Path | None) -> Sharer | None:
+        """Share by a store where there is one, else keep a snapshot; None for neither."""
         share = self.settings.share
-        if share.url is None and hub is None and share.snapshot_file is None:
+        snapshot = share.snapshot_file or snapshot
+        if share.url is None and snapshot is None:
             return None
         from laar.server.sharing.sharer import Sharer, new_origin, secret_of
 
         origin, secret = new_origin(), secret_of(share)
-        carrier: Carrier | None = None
+        store: Store | None = None
         if share.url is not None:
             from laar.server.sharing.store import Store
 
-            carrier = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
-        elif hub is not None:
-            from laar.server.sharing.hub import HubClient
-
-            carrier = HubClient(hub, secret=secret, keeps_file=share.snapshot_file is not None)
+            store = Store(share, part(SharingSettings, share), origin=origin, secret=secret)
         sharer = Sharer(
             self.director,
             share,
-            carrier,
+            store,
+            snapshot_file=snapshot,
             origin=origin,
             key=secret or self.prefix_key,
             clock=self.clock,
@@ -272,7 +271,7 @@ class Picker:
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )
-        if carrier is not None:
+        if store is not None:
             tag = sharer.sharing.tag
             self.director.new_id = lambda: tag + secrets.token_hex(16)
         return sharer

@@ -74,8 +74,8 @@ class Runner:
         loaded = Loaded(settings=settings) if isinstance(settings, Settings) else settings
         problems = Problems()
         self._worker = worker
-        hub = worker.hub if worker else None
-        self.picker = Picker(loaded.settings, problems, seed=seed, hub=hub)
+        snapshot = worker.snapshot if worker else None
+        self.picker = Picker(loaded.settings, problems, seed=seed, snapshot=snapshot)
         self.reloader = SettingsReloader(loaded, problems=problems)
         self.picker.reloader = self.reloader
         self.health = HealthService()

@@ -1,8 +1,8 @@
-"""`laar serve --workers` and `--with-envoy`: processes on one port, which share their records.
+"""`laar serve --workers` and `--with-envoy`: processes on one port, kept running.
 
-The parent serves no request. It runs the hub that the workers share by, unless they share by a
-store, starts a worker again that ended or hangs, and hands signals on. With Envoy beside them it
-keeps that too: Envoy goes on while no worker runs, and the next has what the hub knows. Where
+The parent serves no request. It starts a worker again that ended or hangs, and hands signals on.
+Several workers share by a store; one alone leaves the next what it knew, in a snapshot. With Envoy
+beside them the parent keeps that too: Envoy goes on while no worker runs. Where
 there is one worker only, the next has its imports behind it and waits. Envoy starts once a worker
 serves, and is drained before the workers stop. The kernel gives each connection of a client to one
 worker; none outlives the parent by more than its open streams, for the next parent's workers would
@@ -23,15 +23,9 @@ from pathlib import Path
 
 from laar.envoy.process import EnvoyProcess, dying_with_us
 from laar.errors import LaarError, SettingError
-from laar.server.sharing.hub import Hub
 from laar.server.tasks import cancel
-from laar.server.whole_file import WholeFile
 from laar.settings import Loaded, change, load
 from laar.settings.listening import Shutdown
-from laar.settings.section import part
-from laar.settings.share import Share
-from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
-from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES, SnapshotFault, key_of, read_snapshot
 
 ORPHANED = signal.SIGUSR1
 """Tells a worker that its parent is gone, which `os.getppid` shows only once the parent's last
@@ -54,17 +48,16 @@ class Worker:
 
     Args:
         index: 0, 1, 2 ...; its admin port is that much above the one in the settings.
-        home: directory of the parent, with the hub's socket where there is no store.
+        home: directory of the parent.
     """
 
     index: int
     home: Path
 
     @property
-    def hub(self) -> Path | None:
-        """The socket to share by; None where there is none."""
-        path = _hub(self.home)
-        return path if path.exists() else None
+    def snapshot(self) -> Path:
+        """The file in which it leaves what it knows to the next, where the settings name none."""
+        return self.home / "snapshot"
 
     @staticmethod
     def stand_by() -> bool:
@@ -78,36 +71,8 @@ class Worker:
             await asyncio.sleep(_BEAT_S)
 
 
-def _hub(home: Path) -> Path:
-    return home / "hub"
-
-
 def _beat(home: Path, index: int) -> Path:
     return home / f"beat-{index}"
-
-
-def _hub_of(share: Share, path: Path) -> Hub:
-    """Return the hub, with the snapshot that the workers of the last run left."""
-    sharing = part(SharingSettings, share)
-    file, key, data = None, None, b""
-    if share.snapshot_file is not None:
-        file = WholeFile(share.snapshot_file, mode=0o600)
-        try:
-            data = file.read(MAX_SNAPSHOT_BYTES)
-            key = key_of(read_snapshot(data, sharing.namespace))
-        except FileNotFoundError:
-            pass
-        except (OSError, SnapshotFault) as fault:
-            _LOG.warning("share.snapshot_file %s %s; starting without", file.path, fault)
-            data = b""
-    return Hub(
-        path,
-        history_s=sharing.history_s,
-        interval_s=SNAPSHOT_INTERVAL_S,
-        key=key,
-        snapshot=data,
-        file=file,
-    )
 
 
 def run_workers(
@@ -138,7 +103,6 @@ class _Parent:
         envoy: EnvoyProcess | None = None,
     ) -> None:
         self._loaded = loaded
-        self._share = loaded.settings.share
         self._count = count
         self._command = command
         self._home = directory
@@ -153,16 +117,6 @@ class _Parent:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
-        hub = None
-        if self._share.url is None:
-            hub = await asyncio.to_thread(_hub_of, self._share, _hub(self._home))
-            try:
-                await hub.start()
-            except OSError as fault:
-                remedy = "set TMPDIR to a directory with a short path"
-                raise LaarError(
-                    f"{_hub(self._home)}: no socket there ({fault}); {remedy}"
-                ) from None
         try:
             async with asyncio.TaskGroup() as group:
                 for index in range(self._count):
@@ -176,8 +130,6 @@ class _Parent:
             if self._next is not None and self._next.returncode is None:
                 self._next.kill()
                 await self._next.wait()
-            if hub is not None:
-                await hub.stop()
 
     async def _keep_envoy(self, envoy: EnvoyProcess) -> None:
         """Keep Envoy running from a worker's start until a stop is asked for; then drain it.

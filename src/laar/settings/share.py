@@ -46,8 +46,7 @@ class Share(Section):
 
     url: Annotated[str, AfterValidator(_store)] | None = None
     """URL of the Redis or Valkey that the pickers share, as redis://HOST:6379/0, or rediss://
-    with TLS. None: this picker is alone, or shares with the workers of its own `laar serve
-    --workers`."""
+    with TLS. None: this picker is alone."""
     username: Annotated[str, MaxLen(256)] | None = None
     """User name at the store, if it has users."""
     password_file: Path | None = None
@@ -63,6 +62,6 @@ class Share(Section):
     puts one into the store, and then a reader of the store could test guesses about prompts against
     the hashes there."""
     snapshot_file: Path | None = None
-    """File in which a picker without a store, or all workers of one, keep their knowledge of the
+    """File in which a picker without a store keeps its knowledge of the
     caches, so that they start warm. It contains hashes and their secret, and only its owner can
     read it. None: nothing is kept."""

@@ -121,6 +121,13 @@ def _judged(scope: Scope, known: Sequence[Case], policies: Sequence[str], label:
             table,
         ],
         evidence=evidence,
+        numbers={
+            case: {
+                metric: {policy: [run[metric] for run in of] for policy, of in runs.items()}
+                for metric in MARGINS
+            }
+            for case, runs in results.items()
+        },
     )
 
 

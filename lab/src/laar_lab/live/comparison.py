@@ -126,7 +126,7 @@ async def _run_policy(
                 [{"role": "user", "content": query.prompt}],
                 partial(_holds, query.answer),
                 base_url=url,
-                client=session,
+                session=session,
                 max_attempts=MAX_ATTEMPTS,
                 stream=stream,
                 headers={names.POLICY: tally.policy, SESSION: query.id},

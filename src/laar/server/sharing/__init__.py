@@ -1,1 +1,1 @@
-"""Carriers of records between pickers: a store, or the hub of `laar serve --workers`."""
+"""The carrier of records between pickers: a store."""

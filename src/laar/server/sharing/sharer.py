@@ -1,4 +1,4 @@
-"""The sharing of a running picker: its tasks, its carrier, its snapshots.
+"""The sharing of a running picker: its tasks, its store, its snapshots.
 
 Without a connection to the others the picker goes on alone, and reports a problem. Its own records
 wait, and are sent once it is connected again. Requests never wait for any of it.
@@ -15,13 +15,14 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.reports import OutcomeReports
 from laar.core.director import Director
 from laar.errors import SettingError
-from laar.server.sharing.carrier import Carrier, CarrierError
+from laar.server.sharing.store import Store, StoreError
 from laar.server.tasks import cancel
 from laar.server.whole_file import WholeFile
 from laar.settings.section import part
@@ -81,8 +82,9 @@ class Sharer:
     Args:
         director: director of the picker.
         share: the settings.
-        carrier: carries batches to the others; None for snapshots on disk only.
-        origin: as the carrier knows this picker.
+        store: carries batches to the others; None for snapshots on disk only.
+        snapshot_file: where snapshots go without a store.
+        origin: as the store knows this picker.
         clock: monotonic seconds.
         problems: gets a connection that is closed, and snapshots that can't be used.
         online: reported outcomes.
@@ -96,8 +98,9 @@ class Sharer:
         self,
         director: Director,
         share: Share,
-        carrier: Carrier | None,
+        store: Store | None,
         *,
+        snapshot_file: Path | None = None,
         origin: str,
         key: bytes,
         clock: Callable[[], float],
@@ -116,12 +119,12 @@ class Sharer:
             key=key,
             wall_clock=time.time,
             online=online,
-            reports=reports if carrier is not None else None,
+            reports=reports if store is not None else None,
             champion=champion,
             on_cleared=on_cleared,
             on_judged=on_judged,
         )
-        self.carrier = carrier
+        self.store = store
         self.endpoints_known = asyncio.Event()
         """Set once the endpoints are known: a snapshot is about endpoints."""
         self.connected = False
@@ -133,9 +136,9 @@ class Sharer:
         self._settings = settings
         self._has_secret = share.secret_file is not None
         self._file: WholeFile | None = None
-        if carrier is None and share.snapshot_file is not None:
+        if store is None and snapshot_file is not None:
             # Its owner alone may read it, for it holds the secret of hashes.
-            self._file = WholeFile(share.snapshot_file, mode=0o600)
+            self._file = WholeFile(snapshot_file, mode=0o600)
         self._online = online
         self._clock = clock
         self._problems = problems
@@ -146,12 +149,12 @@ class Sharer:
         self._timer: asyncio.TimerHandle | None = None  # until that
         self.sharing.outbox.on_news = self._noted
         self._unsent: list[bytes] = []
-        if carrier is None:
+        if store is None:
             self.sharing.close()
 
     def shown(self) -> dict[str, object] | None:
-        """Return the state for the page and the doctor; None without a carrier."""
-        if self.carrier is None:
+        """Return the state for the page and the doctor; None without a store."""
+        if self.store is None:
             return None
         sharing = self.sharing
         return {
@@ -166,7 +169,7 @@ class Sharer:
 
     def tasks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
         """Return the tasks to run, by name."""
-        if self.carrier is None:
+        if self.store is None:
             return {"snapshot": self._keep_file}
         return {"share": self._run, "leases": self._poll}
 
@@ -180,19 +183,17 @@ class Sharer:
         """Tell the others, save, and close. A picker that returns counts as another."""
         if self._file is not None and self._warm.is_set():  # else it was not read yet
             await self._save(self._file)
-        if self.carrier is None:
+        if self.store is None:
             return
         if self._running is not None:
             await cancel([self._running])
         if self.connected:
             self.sharing.leaving()
-            with contextlib.suppress(CarrierError, TimeoutError):
+            with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(1.0):
                     while self._unsent or self.sharing.outbox.waiting_bytes:
                         await self._send()
-                    if self.carrier.keeps_file:
-                        await self._put_snapshot(self.carrier)
-        await self.carrier.close()
+        await self.store.close()
 
     # -- with others ---------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Sharer:
         while True:
             try:
                 await self._together()
-            except CarrierError as fault:
+            except StoreError as fault:
                 if self.connected:
                     self.interruptions += 1
                     pause_s = _AGAIN_S[0]
@@ -223,9 +224,9 @@ class Sharer:
 
     async def _together(self) -> None:
         """Share while the connection is open."""
-        carrier = self.carrier
-        assert carrier is not None
-        state = await carrier.open(self.sharing.key, starting=self._starting)
+        store = self.store
+        assert store is not None
+        state = await store.open(self.sharing.key, starting=self._starting)
         self.sharing.use_key(state.key)
         if state.snapshot is not None:
             await self._take_up(state.snapshot, "the others' snapshot")
@@ -263,17 +264,17 @@ class Sharer:
 
     async def _send(self) -> None:
         """Send what waits; what could not be sent is sent again, under its number."""
-        assert self.carrier is not None
+        assert self.store is not None
         if not self._unsent:
             self._unsent = self.sharing.batches(self._clock())
         if self._unsent:
-            await self.carrier.send(self._unsent)
+            await self.store.send(self._unsent)
             self.sent_bytes += sum(map(len, self._unsent))
             self._unsent = []
 
     async def _keep_receiving(self) -> None:
-        assert self.carrier is not None
-        async for received in self.carrier.receive():
+        assert self.store is not None
+        async for received in self.store.receive():
             began = self._clock()
             for data, age_s in received:
                 self.received_bytes += len(data)
@@ -283,20 +284,23 @@ class Sharer:
                     began = self._clock()
             if not received or received[-1].age_s < self._settings.lease_s:
                 self._warm.set()
-        raise CarrierError("the connection to the other pickers was closed")
+        raise StoreError("the connection to the other pickers was closed")
 
     # -- snapshots -----------------------------------------------------------------------------
 
     async def _keep_snapshots(self) -> None:
-        carrier = self.carrier
-        assert carrier is not None
+        store = self.store
+        assert store is not None
         while True:
             await asyncio.sleep(SNAPSHOT_INTERVAL_S / 4.0)
-            if not await carrier.is_my_turn():
+            if not await store.is_my_turn():
                 continue
+            write = snapshot(
+                self.sharing, self._online, self._clock(), with_key=False, place=store.place
+            )
             try:
-                await self._put_snapshot(carrier)
-            except CarrierError as fault:
+                await store.put_snapshot(await asyncio.to_thread(write))
+            except StoreError as fault:
                 # No reason to disconnect: if the others can't be reached, the records show it.
                 self._problems.report(
                     "share.snapshot", f"{fault}; a picker that starts will be cold"
@@ -305,16 +309,6 @@ class Sharer:
             else:
                 self._problems.report("share.snapshot", None)
 
-    async def _put_snapshot(self, carrier: Carrier) -> None:
-        write = snapshot(
-            self.sharing,
-            self._online,
-            self._clock(),
-            with_key=carrier.keeps_file,
-            place=carrier.place,
-        )
-        await carrier.put_snapshot(await asyncio.to_thread(write))
-
     async def _take_up(self, data: bytes, what: str) -> None:
         namespace = self._settings.namespace
         try:
@@ -322,11 +316,11 @@ class Sharer:
         except SnapshotFault as fault:
             _LOG.warning("%s %s; starting without", what, fault)
             return
-        if self.carrier is None and not self._has_secret:
+        if self.store is None and not self._has_secret:
             self.sharing.use_key(key_of(document) or self.sharing.key)
         self.restored = restore(self.sharing, self._online, document, self._clock())
-        if self.carrier is not None:
-            self.carrier.after(str(document.get("place", "")))
+        if self.store is not None:
+            self.store.after(str(document.get("place", "")))
         _LOG.info("restored the blocks of %d prompts from %s", self.restored, what)
 
     async def _keep_file(self) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laar.errors import SettingError, install
-from laar.server.sharing.carrier import CarrierError, Received, StartState
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
@@ -49,6 +48,29 @@ _AT_ONCE = 64  # entries of one read: 2 MB of a backlog, 0.1 MB else
 _KEPT_S = 86_400  # without a picker the store forgets all in a day
 
 
+class StoreError(Exception):
+    """The others cannot be reached now; the text gives the reason, and the remedy."""
+
+
+class StartState(NamedTuple):
+    """The key and the snapshot that were found when the connections were opened.
+
+    Args:
+        key: secret of the hashes, which all use.
+        snapshot: the others' records, for a picker that starts; None where there is none.
+    """
+
+    key: bytes
+    snapshot: bytes | None
+
+
+class Received(NamedTuple):
+    """A batch of another picker, and its age in seconds."""
+
+    data: bytes
+    age_s: float
+
+
 class StoreState(NamedTuple):
     """A store's state: seconds that it took to answer, and since its last record; None for none."""
 
@@ -57,7 +79,9 @@ class StoreState(NamedTuple):
 
 
 class Store:
-    """Implements `laar.server.sharing.carrier.Carrier`.
+    """Carries batches in one order for all: what one reads before it writes, all read before.
+
+    Every call but `close` raises `StoreError` where the store cannot be used.
 
     Args:
         share: the store's address and credentials.
@@ -68,8 +92,6 @@ class Store:
     Raises:
         SettingError: the extra is not installed, or a file cannot be read.
     """
-
-    keeps_file = False
 
     def __init__(
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
@@ -123,12 +145,15 @@ class Store:
         self._other = pool.make_connection()
 
     async def open(self, key: bytes, *, starting: bool) -> StartState:
-        """See `Carrier`."""
+        """Open the connections, and offer a key where the others have none.
+
+        With `starting` the snapshot is fetched, and the batches since then are received.
+        """
         await self.close()
         try:
             await asyncio.to_thread(self._renew)  # a password or a certificate may be another
         except SettingError as fault:
-            raise CarrierError(str(fault)) from None
+            raise StoreError(str(fault)) from None
         self._clock_ms = await self._time_ms() - asyncio.get_running_loop().time() * 1e3
         self._sent.clear()
         # A full store takes no more entries, and would be left full by those of this stream.
@@ -161,7 +186,7 @@ class Store:
             return None
         try:
             found = await self._ask("GET", self._snapshot, within_s=_FETCH_S)
-        except CarrierError as fault:
+        except StoreError as fault:
             _LOG.warning("starting without the others' snapshot: %s", fault)
             return None
         data: bytes | None = found
@@ -175,7 +200,7 @@ class Store:
         return _key(await self._ask("GET", self._key))
 
     async def probe(self) -> StoreState:
-        """Return the store's state, changing nothing. Raises `CarrierError` as the others do."""
+        """Return the store's state, changing nothing. Raises `StoreError` as the others do."""
         began = time.perf_counter()
         now_ms = await self._time_ms()
         took_s = time.perf_counter() - began
@@ -188,12 +213,12 @@ class Store:
         return _number(last[0][0]) if last else None
 
     def after(self, place: str) -> None:
-        """See `Carrier`."""
+        """Receive the batches after the place in a snapshot, and not those in it."""
         if _number(place) > _number(self.place):
             self.place = place
 
     async def send(self, batches: Sequence[bytes]) -> None:
-        """See `Carrier`."""
+        """Send the batches; all of them have been sent when it returns."""
         add = ("XADD", self._records, "MINID", "~", self._oldest, "*", "o", self._origin, "b")
         *_, place = await self._trip(self._sender, *((*add, data) for data in batches))
         # The store's clock drifts, and may be set while this picker is connected.
@@ -201,7 +226,7 @@ class Store:
         self._note_sent(place.decode())
 
     async def receive(self) -> AsyncIterator[list[Received]]:
-        """See `Carrier`."""
+        """Yield the batches of the others, in order, until the connection is closed."""
         loop, within_s = asyncio.get_running_loop(), _TIMEOUT_S + _BLOCK_MS / 1e3
         while True:
             next_at = loop.time() + _PAUSE_S
@@ -222,23 +247,23 @@ class Store:
             yield Received(fields.get(b"b", b""), age_s)
 
     async def is_my_turn(self) -> bool:
-        """See `Carrier`."""
+        """Return whether a snapshot is due, and this picker is to write it."""
         await self._other.disconnect(nowait=True)  # a store may close an idle one
         # A store that was emptied has lost the key, and a picker that starts brings another.
         if await self._agreed(self._used) != self._used:
-            raise CarrierError(f"the store {self._where} has another key for hashes")
+            raise StoreError(f"the store {self._where} has another key for hashes")
         mine = await self._ask("SET", self._turn, self._origin, "NX", "PX", self._interval_ms)
         return mine is not None
 
     async def put_snapshot(self, data: bytes) -> None:
-        """See `Carrier`."""
+        """Keep it for pickers that start."""
         within_s = _TIMEOUT_S + len(data) / _SLOWEST_BYTES_S
         await self._ask("SET", self._snapshot, data, "EX", _KEPT_S, within_s=within_s)
         for name in (self._records, self._key):
             await self._ask("EXPIRE", name, _KEPT_S)
 
     async def close(self) -> None:
-        """See `Carrier`."""
+        """Close the connections."""
         for close in (self._sender.close, self._reader.close, self._other.disconnect):
             with contextlib.suppress(*self._faults):
                 await close()
@@ -290,9 +315,9 @@ class Store:
             await other.disconnect(nowait=True)  # an answer that was not read would be the next
             raise self._unusable(fault) from None
 
-    def _unusable(self, fault: BaseException) -> CarrierError:
+    def _unusable(self, fault: BaseException) -> StoreError:
         text = str(fault).splitlines()[0][:200] if str(fault) else type(fault).__name__
-        return CarrierError(f"the store {self._where} can't be used ({text})")
+        return StoreError(f"the store {self._where} can't be used ({text})")
 
 
 def _tls(share: Share) -> dict[str, Any]:
@@ -338,9 +363,7 @@ def _key(value: object) -> bytes:
     except (ValueError, UnicodeDecodeError):
         key = b""
     if len(key) < 16:
-        raise CarrierError(
-            "the store's key for hashes is damaged; delete laar:{NAMESPACE}:key there"
-        )
+        raise StoreError("the store's key for hashes is damaged; delete laar:{NAMESPACE}:key there")
     return key
 
 

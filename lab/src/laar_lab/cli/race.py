@@ -1,0 +1,132 @@
+"""`laar race`: laar and other routers by turns, on a user's own engines and traffic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from laar.cli.terminal import JsonFile, report_errors
+from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
+
+
+def race(
+    engines: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="URL of an engine; repeatable. Nobody else should use them meanwhile, and their "
+            "caches are emptied before each turn. Default: simulated engines."
+        ),
+    ] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="Router to race with; repeatable: smg, vllm-router (both with options of their "
+            "own after a colon), the URL of one that runs in front of the same engines, or a "
+            "policy in laar's place. Default: least-loaded and round-robin.",
+        ),
+    ] = None,
+    programs: Annotated[
+        Path | None,
+        typer.Option(help="Directory with the programs smg and vllm-router. Default: PATH."),
+    ] = None,
+    traffic: Annotated[
+        str,
+        typer.Option(
+            help="chats or agents, which are generated, or a file: a trace, recorded sessions or "
+            "laar's decision log (JSON lines; .gz too)."
+        ),
+    ] = "chats",
+    model: Annotated[
+        str | None, typer.Option(help="Model to ask for. Default: the first that all serve.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(help="Seconds of each turn in which requests are sent.", min=1.0)
+    ] = 90.0,
+    warm_up: Annotated[
+        float, typer.Option(help="Requests of the first seconds that do not count.", min=0.0)
+    ] = 15.0,
+    repeat: Annotated[
+        int, typer.Option(help="Repetitions; each router has its turn in each.", min=1, max=100)
+    ] = 3,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Chats a second. Default: one for each engine.", min=0.001),
+    ] = None,
+    sessions: Annotated[
+        int | None,
+        typer.Option(help="Agents at once. Default: four for each engine.", min=1, max=10_000),
+    ] = None,
+    speed: Annotated[
+        float, typer.Option(help="Divide a file's times and pauses by this.", min=1e-6)
+    ] = 1.0,
+    most_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Leave out requests of more tokens, prompt and answer together. Default: what "
+            "the engines take.",
+            min=256,
+        ),
+    ] = None,
+    in_flight: Annotated[
+        int, typer.Option(help="Requests at once at most; others wait.", min=1, max=10_000)
+    ] = 256,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds after which an answer counts as failed.", min=0.1)
+    ] = 120.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the first repetition.")] = 1000,
+    block_tokens: BlockTokens = 512,
+    simulate: Annotated[int, typer.Option(help="Number of simulated engines.", min=1, max=64)] = 4,
+    profile: Annotated[str, typer.Option(help="What simulated engines imitate.")] = "gorgo-main",
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Real seconds per second of simulated engines.", min=0.001, max=10.0),
+    ] = 0.5,
+    fault: Annotated[
+        str, typer.Option(help="Fault of the first simulated engine, such as 503@0.5.")
+    ] = "",
+    rows: Annotated[
+        Path, typer.Option(help="File for every request as its client saw it (JSON lines), new.")
+    ] = Path("race.jsonl"),
+    json_file: JsonFile = None,
+    plot: Plot = None,
+) -> None:
+    """Race laar with other routers, by turns, on your engines and your traffic.
+
+    Each turn sends the same requests through a fresh router to engines with empty caches. The
+    tables have every router's numbers, and laar by each other one with 95 % intervals over the
+    repetitions; a sentence for each says where laar is better and where it is worse.
+    """
+    with report_errors():
+        from laar_lab.race.command import run_race, traffic_of
+        from laar_lab.race.routers import OURS, named
+        from laar_lab.race.run import Race, Simulated
+
+        others = beside if beside is not None else ["least-loaded", "round-robin"]
+        fleet = engines or Simulated(
+            profile=profile, count=simulate, time_scale=time_scale, fault=fault
+        )
+        count = len(engines) if engines else simulate
+        given = Race(
+            routers=[named(name, programs) for name in dict.fromkeys((OURS, *others))],
+            engines=fleet,
+            model=model,
+            traffic=traffic_of(
+                traffic,
+                seconds=seconds,
+                rate_per_s=rate or float(count),
+                clients=sessions or 4 * count,
+                speed=speed,
+                block_tokens=block_tokens,
+            ),
+            seconds=seconds,
+            warm_up_s=min(warm_up, seconds / 2),
+            repeat=repeat,
+            seed=seed,
+            deadline_s=deadline,
+            in_flight=in_flight,
+            most_tokens=most_tokens,
+        )
+        run_race(lab_console(), given, rows_file=rows, json_file=json_file, plot_file=plot)

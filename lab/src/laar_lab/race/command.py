@@ -1,0 +1,135 @@
+"""`laar race`: runs the turns, tells each as it ends, and writes what came of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from laar.errors import SettingError, unknown
+from laar_lab.race.figure import draw
+from laar_lab.race.result import ratios, report
+from laar_lab.race.run import Ended, Race, Simulated, run
+from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
+from laar_lab.report import dump, show
+
+
+def traffic_of(
+    named: str,
+    *,
+    seconds: float,
+    rate_per_s: float,
+    clients: int,
+    speed: float,
+    block_tokens: int,
+) -> Callable[[int], Traffic]:
+    """Return what makes the traffic of that name, from the longest prompt and answer together.
+
+    Raises:
+        SettingError: there is no such traffic or file, or a line of it is wrong.
+    """
+    if named in GENERATED:
+        return lambda most_tokens: generated(
+            named,
+            most_tokens=most_tokens,
+            seconds=seconds,
+            rate_per_s=rate_per_s,
+            clients=clients,
+        )
+    if not Path(named).is_file():
+        raise SettingError(f"--traffic: {unknown('traffic or file', named, GENERATED)}")
+    of_file = recorded(
+        Path(named), seconds=seconds, speed=speed, clients=clients, block_tokens=block_tokens
+    )
+    return lambda _: of_file
+
+
+def run_race(
+    console: Console,
+    race: Race,
+    *,
+    rows_file: Path,
+    json_file: Path | None,
+    plot_file: Path | None,
+) -> None:
+    """Run all turns; print the tables, and write rows, numbers and figure.
+
+    Raises:
+        LaarError: a router or engine did not start, or the file of rows is there already.
+    """
+    ended = asyncio.run(_turns(console, race, rows_file))
+    turns = [each.turn for each in ended]
+    title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s counted"
+    seen = report(turns, title, _remarks(race, ended, rows_file))
+    show(seen, console)
+    if json_file is not None:
+        ours, *others = (router.name for router in race.routers)
+        json_file.write_bytes(
+            dump(
+                seen,
+                turns=turns,
+                ratios={other: ratios(turns, ours, other) for other in others},
+                sentences=list(seen.remarks),
+                version=version("laar"),
+            )
+        )
+    if plot_file is not None:
+        draw(turns, plot_file, title)
+
+
+async def _turns(console: Console, race: Race, rows_file: Path) -> list[Ended]:
+    try:
+        file = rows_file.open("xb")
+    except OSError as error:
+        raise SettingError(
+            f"--rows {rows_file}: {error.strerror or error}; rows are never overwritten"
+        ) from None
+    ended: list[Ended] = []
+    of = race.repeat * len(race.routers)
+    with file:
+        async for each in run(race, file):
+            ended.append(each)
+            if each.kept and len(ended) == 1:
+                console.print(_not_emptied(each), style="bold red", highlight=False)
+            numbers = each.turn.numbers
+            console.print(
+                f"{len(ended)} of {of}: {each.turn.router}, repetition "
+                f"{each.turn.repetition + 1}: {numbers['requests']:.0f} requests, "
+                f"{numbers['failed_percent']:.3g} % failed, TTFT mean "
+                f"{numbers['ttft_mean_s']:.3f} s, answer mean {numbers['answer_mean_s']:.2f} s",
+                highlight=False,
+            )
+    return ended
+
+
+def _engines(race: Race) -> str:
+    if isinstance(race.engines, Simulated):
+        fault = f", the first with {race.engines.fault}" if race.engines.fault else ""
+        return f"{race.engines.count} simulated engines ({race.engines.profile}){fault}"
+    return f"{len(race.engines)} engines"
+
+
+def _not_emptied(ended: Ended) -> str:
+    return (
+        f"CACHES NOT EMPTIED at {', '.join(ended.kept)}: vLLM needs VLLM_SERVER_DEV_MODE=1 for "
+        "/reset_prefix_cache. Prompts of different turns share no text, so none finds what "
+        "another left, but each turn has to push it out first."
+    )
+
+
+def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
+    remarks = [_not_emptied(ended[0])] if ended[0].kept else []
+    left_out = max(each.left_out for each in ended)
+    if left_out:
+        remarks.append(f"up to {left_out} requests a turn were longer than the engines take")
+    if not any(each.turn.numbers["requests"] for each in ended):
+        remarks.append("NO REQUEST WAS COUNTED: more --seconds, less --warm-up, or another file")
+    if race.time_scale != 1.0:
+        remarks.append(
+            f"seconds are the simulated fleet's, {race.time_scale:g} real ones each; on a busy "
+            "machine its engines fall behind, and all routers with them"
+        )
+    return [*remarks, f"every request is in {rows_file}"]

@@ -1,0 +1,176 @@
+"""The engines that all routers share: what they serve, and how their caches are emptied.
+
+A user's engines stay as they are but for their caches, which vLLM empties by
+`/reset_prefix_cache` (with VLLM_SERVER_DEV_MODE=1) and SGLang by `/flush_cache`. Simulated ones are
+started anew for each turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+import orjson
+
+from laar.errors import LaarError, SettingError
+from laar_lab.live.processes import free_ports
+from laar_lab.race.processes import answers, process
+from laar_lab.race.simulated import MODEL
+from laar_lab.race.words import text
+from laar_lab.tokens import ASCII_PER_TOKEN
+
+RESETS = ("/reset_prefix_cache", "/flush_cache")
+"""Paths of vLLM and SGLang that empty a cache."""
+
+_BUSY = re.compile(
+    rb"^(?:vllm:num_requests_(?:running|waiting)|sglang:num_(?:running|queue)_reqs)\S* (\S+)",
+    re.MULTILINE,
+)
+_IDLE_S = 60.0
+_ASK_S = 60.0
+_PROBE_CHARS = (1_200, 3_600)
+_SIMULATED_CONTEXT = 131_072
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """A fleet.
+
+    Args:
+        urls: base URL of each engine.
+        model: the model that requests ask for.
+        context_tokens: longest prompt and answer together, of the engine that takes least.
+        chars_per_token: characters of English that are a token of the model.
+        simulated: whether each turn starts them anew.
+    """
+
+    urls: tuple[str, ...]
+    model: str
+    context_tokens: int
+    chars_per_token: float
+    simulated: bool = False
+
+
+async def look_at(urls: Sequence[str], model: str | None) -> Engines:
+    """Ask a user's engines what they serve; two short requests show how long tokens are.
+
+    Raises:
+        SettingError: an engine does not answer, or no model is served by all.
+    """
+    timeout = aiohttp.ClientTimeout(total=_ASK_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        served = await asyncio.gather(*(_models(session, url) for url in urls))
+        common = [name for name in served[0] if all(name in each for each in served)]
+        if model is None and not common:
+            raise SettingError("no model is served by all engines; name one with --model")
+        model = model or common[0]
+        lengths = [each.get(model, 0) for each in served]
+        return Engines(
+            urls=tuple(url.rstrip("/") for url in urls),
+            model=model,
+            context_tokens=min((length for length in lengths if length), default=32_768),
+            chars_per_token=await _chars_per_token(session, urls[0], model),
+        )
+
+
+async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
+    """Return the longest prompt and answer of each model, 0 where it is not told."""
+    try:
+        async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
+            told = orjson.loads(await answer.read())
+        return {each["id"]: int(each.get("max_model_len") or 0) for each in told["data"]}
+    except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
+        said = str(error) or type(error).__name__
+        raise SettingError(f"--engines {url}: no list of models at /v1/models: {said}") from None
+
+
+async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str) -> float:
+    counts = []
+    for chars in _PROBE_CHARS:
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": text(chars, chars)}],
+            "max_tokens": 1,
+        }
+        try:
+            async with session.post(f"{url.rstrip('/')}/v1/chat/completions", json=body) as answer:
+                told = orjson.loads(await answer.read())
+            counts.append(int(told["usage"]["prompt_tokens"]))
+        except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
+            said = str(error) or type(error).__name__
+            raise SettingError(
+                f"--engines {url}: a chat with {model} was not answered with a count of its "
+                f"tokens: {said}"
+            ) from None
+    return (_PROBE_CHARS[1] - _PROBE_CHARS[0]) / max(1, counts[1] - counts[0])
+
+
+@asynccontextmanager
+async def simulated(
+    directory: Path, profile: str, count: int, time_scale: float, fault: str
+) -> AsyncIterator[Engines]:
+    """Run simulated engines, fresh ones."""
+    ports = free_ports(count)
+    told = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
+    told += ["--time-scale", str(time_scale), "--fault", fault]
+    for port in ports:
+        told += ["--port", str(port)]
+    async with process(told, directory / "engines.log"):
+        for port in ports:
+            await answers(f"http://127.0.0.1:{port}/health")
+        yield Engines(
+            urls=tuple(f"http://127.0.0.1:{port}" for port in ports),
+            model=MODEL,
+            context_tokens=_SIMULATED_CONTEXT,
+            chars_per_token=float(ASCII_PER_TOKEN),
+            simulated=True,
+        )
+
+
+async def emptied(urls: Sequence[str]) -> list[str]:
+    """Wait until the engines are idle, and empty their caches; return those that cannot.
+
+    Raises:
+        LaarError: one is busy with requests that are not the race's.
+    """
+    timeout = aiohttp.ClientTimeout(total=_ASK_S)
+    async with aiohttp.ClientSession(timeout=timeout) as session:
+        await asyncio.gather(*(_idle(session, url) for url in urls))
+        done = await asyncio.gather(*(_empty(session, url) for url in urls))
+    return [url for url, emptied in zip(urls, done, strict=True) if not emptied]
+
+
+async def _idle(session: aiohttp.ClientSession, url: str) -> None:
+    ends_s = time.monotonic() + _IDLE_S
+    while True:
+        try:
+            async with session.get(f"{url}/metrics") as answer:
+                page = await answer.read()
+        except (aiohttp.ClientError, TimeoutError):
+            return  # an engine without the page: nothing is known
+        if not any(float(count) for count in _BUSY.findall(page)):
+            return
+        if time.monotonic() > ends_s:
+            raise LaarError(
+                f"{url} was still busy after {_IDLE_S:g} s without a request of the race: give it "
+                "engines that nobody else uses"
+            )
+        await asyncio.sleep(0.2)
+
+
+async def _empty(session: aiohttp.ClientSession, url: str) -> bool:
+    for path in RESETS:
+        try:
+            async with session.post(f"{url}{path}") as answer:
+                if answer.status == 200:
+                    return True
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+    return False

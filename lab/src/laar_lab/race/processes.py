@@ -1,0 +1,73 @@
+"""Programs of a race: started, waited for, measured and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+
+from laar.envoy.process import dying_with_us, end_process
+from laar.errors import LaarError
+
+_START_S = 60.0
+_STOP_S = 10.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_LOG_TAIL_CHARS = 2000
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor seconds of a process so far, threads included; 0 where it is gone."""
+    try:
+        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(told[11]) + int(told[12])) / _TICKS
+
+
+@asynccontextmanager
+async def process(command: Sequence[str], log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a program; it ends with the block, or with this process."""
+    with log.open("wb") as file:
+        started = await asyncio.create_subprocess_exec(
+            *dying_with_us(tuple(command)), stdout=file, stderr=file
+        )
+    try:
+        yield started
+    finally:
+        if started.returncode is None:
+            await end_process(started, _STOP_S)
+
+
+async def answers(
+    url: str,
+    body: Mapping[str, object] | None = None,
+    *,
+    log: Path | None = None,
+    of: asyncio.subprocess.Process | None = None,
+) -> None:
+    """Wait until a URL answers 200, to a POST where there is a body.
+
+    Raises:
+        LaarError: its process ended, or it took too long; the text has the end of the log.
+    """
+    ends_s = time.monotonic() + _START_S
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < ends_s and (of is None or of.returncode is None):
+            try:
+                method = "GET" if body is None else "POST"
+                async with session.request(method, url, json=body) as answer:
+                    if answer.status == 200:
+                        return
+            except aiohttp.ClientError:
+                pass
+            await asyncio.sleep(0.1)
+    raise LaarError(f"{url} was not ready{_end_of(log)}")
+
+
+def _end_of(log: Path | None) -> str:
+    return f":\n{log.read_text(errors='replace')[-_LOG_TAIL_CHARS:]}" if log else ""

@@ -1,0 +1,189 @@
+"""What a race showed: numbers of each turn, ratios with intervals, a sentence for each rival.
+
+Turns of one repetition send the same requests, so routers are compared within it: ratios are means
+of logarithms over repetitions, their intervals Student's, of 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from laar_lab.race.clients import Row
+from laar_lab.report import Report, Table, Value
+from laar_lab.statistics import estimate, log_ratios
+
+METRICS = {
+    "ttft_mean_s": "TTFT mean s",
+    "ttft_p50_s": "TTFT median s",
+    "ttft_p95_s": "TTFT p95 s",
+    "answer_mean_s": "answer mean s",
+    "answer_p95_s": "answer p95 s",
+    "answers_per_s": "answers/s",
+}
+"""Numbers that routers are compared by, and their headings."""
+
+COUNTS = {
+    "cached": "cached",
+    "requests": "requests",
+    "failed_percent": "failed %",
+    "cpu_ms": "router's CPU ms a request",
+}
+"""More of a turn."""
+
+_MORE_IS_BETTER = {"answers_per_s"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One router's turn.
+
+    Args:
+        router: its name.
+        repetition: counted from 0; its turns send the same requests.
+        numbers: `METRICS` and `COUNTS`.
+    """
+
+    router: str
+    repetition: int
+    numbers: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A number of ours by theirs, with its interval; NaN ends of one repetition."""
+
+    value: float
+    low: float
+    high: float
+
+    def verdict(self, *, more_is_better: bool) -> str:
+        """Return `better` or `worse`, or nothing where the interval holds 1."""
+        if not (self.high < 1.0 or self.low > 1.0):
+            return ""
+        return "better" if (self.low > 1.0) is more_is_better else "worse"
+
+    @property
+    def percent(self) -> str:
+        """How much ours is above theirs."""
+        value, low, high = (100.0 * (each - 1.0) for each in (self.value, self.low, self.high))
+        return f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
+
+    def __str__(self) -> str:
+        if math.isnan(self.value):
+            return "none"
+        if math.isnan(self.low):
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def numbers_of(
+    rows: Sequence[Row], *, from_s: float, until_s: float, cpu_s: float | None
+) -> dict[str, float]:
+    """Return a turn's numbers, of the requests due from `from_s` on.
+
+    Args:
+        rows: the turn's requests.
+        from_s: those due before have warmed everything up, and do not count.
+        until_s: end of the traffic.
+        cpu_s: processor seconds of the router in the whole turn; None where they are not known.
+    """
+    counted = [row for row in rows if row.due_s >= from_s]
+    whole = [row for row in counted if not row.fault]
+    told = [row for row in whole if row.cached_tokens is not None]
+    ttft = np.array([row.ttft_s for row in whole if row.ttft_s is not None] or [math.nan])
+    answer = np.array([row.answer_s for row in whole] or [math.nan], np.float64)
+    ended_s = max((row.due_s + (row.answer_s or 0.0) for row in whole), default=until_s)
+    return {
+        "ttft_mean_s": float(ttft.mean()),
+        "ttft_p50_s": float(np.percentile(ttft, 50)),
+        "ttft_p95_s": float(np.percentile(ttft, 95)),
+        "answer_mean_s": float(answer.mean()),
+        "answer_p95_s": float(np.percentile(answer, 95)),
+        "answers_per_s": len(whole) / max(1e-9, max(ended_s, until_s) - from_s),
+        "cached": sum(row.cached_tokens or 0 for row in told)
+        / max(1, sum(row.prompt_tokens for row in told))
+        if told
+        else math.nan,
+        "requests": len(counted),
+        "failed_percent": 100.0 * (len(counted) - len(whole)) / max(1, len(counted)),
+        "cpu_ms": math.nan if cpu_s is None else 1e3 * cpu_s / max(1, len(rows)),
+    }
+
+
+def ratios(turns: Sequence[Turn], ours: str, theirs: str) -> dict[str, Ratio]:
+    """Return ours by theirs in every metric, over the repetitions that both have."""
+    by = {(turn.router, turn.repetition): turn.numbers for turn in turns}
+    both = sorted(n for router, n in by if router == ours and (theirs, n) in by)
+    return {
+        name: _ratio([by[ours, n][name] for n in both], [by[theirs, n][name] for n in both])
+        for name in METRICS
+    }
+
+
+def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    pairs = zip(ours, theirs, strict=True)
+    known = [(a, b) for a, b in pairs if a > 0.0 and b > 0.0]  # NaN is not above 0
+    if not known or len(known) < len(ours):
+        return Ratio(value=math.nan, low=math.nan, high=math.nan)
+    seen = estimate(log_ratios(*zip(*known, strict=True)))
+    value = math.exp(seen.mean)
+    if math.isnan(seen.half):
+        return Ratio(value=value, low=math.nan, high=math.nan)
+    return Ratio(value=value, low=math.exp(seen.low), high=math.exp(seen.high))
+
+
+def sentence(turns: Sequence[Turn], ours: str, theirs: str) -> str:
+    """Return one sentence: where ours is better, where it is worse, and what is not shown."""
+    said: dict[str, list[str]] = {"better": [], "worse": [], "": []}
+    for name, ratio in ratios(turns, ours, theirs).items():
+        verdict = ratio.verdict(more_is_better=name in _MORE_IS_BETTER)
+        metric = METRICS[name].removesuffix(" s")
+        said[verdict].append(f"{metric} {ratio.percent}" if verdict else metric)
+    failed = [_mean(turns, router, "failed_percent") for router in (ours, theirs)]
+    return (
+        f"{ours} beside {theirs} is better in {', '.join(said['better']) or 'nothing'}; worse in "
+        f"{', '.join(said['worse']) or 'nothing'}; no difference is shown in "
+        f"{', '.join(said['']) or 'nothing'}; {failed[0]:.3g} % of its requests failed, "
+        f"{failed[1]:.3g} % of {theirs}'s."
+    )
+
+
+def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
+    """Return tables and sentences of a race; the first router is the one that others stand beside.
+
+    Args:
+        turns: all turns.
+        title: what was sent to what.
+        remarks: what else a reader has to know.
+    """
+    routers = list(dict.fromkeys(turn.router for turn in turns))
+    repetitions = max(turn.repetition for turn in turns) + 1
+    columns = {**METRICS, **COUNTS}
+    means: list[tuple[Value, ...]] = [
+        (router, *(_mean(turns, router, name) for name in columns)) for router in routers
+    ]
+    ours, *others = routers
+    beside = [(other, *map(str, ratios(turns, ours, other).values())) for other in others]
+    tables = [Table(title=title, columns=("router", *columns.values()), rows=means, digits=3)]
+    if beside:
+        tables.append(
+            Table(
+                title=f"{ours} by each other router, 95 % interval over {repetitions} repetitions",
+                columns=("router", *METRICS.values()),
+                rows=beside,
+            )
+        )
+    few = [] if repetitions > 1 else ["One repetition has no intervals: nothing is shown."]
+    return Report(
+        tables=tables,
+        remarks=[*(sentence(turns, ours, other) for other in others), *few, *remarks],
+    )
+
+
+def _mean(turns: Sequence[Turn], router: str, name: str) -> float:
+    return fmean(turn.numbers[name] for turn in turns if turn.router == router)

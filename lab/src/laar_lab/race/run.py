@@ -1,0 +1,173 @@
+"""A race: repetitions, in each of which every router has its turn with the same requests.
+
+Who begins changes from one repetition to the next. Each turn starts a fresh router on idle engines
+with empty caches, so that nothing that one learned or left helps the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import aiohttp
+import orjson
+
+from laar_lab.race.clients import Asking, Clients, Row
+from laar_lab.race.engines import Engines, emptied, look_at, simulated
+from laar_lab.race.result import Turn, numbers_of
+from laar_lab.race.routers import Router
+from laar_lab.race.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """Simulated engines to start for each turn.
+
+    Args:
+        profile: what each imitates.
+        count: how many.
+        time_scale: real seconds for one of theirs.
+        fault: fault of the first one; empty for none.
+    """
+
+    profile: str
+    count: int
+    time_scale: float
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """What is to be run.
+
+    Args:
+        routers: the routers; others are compared with the first.
+        engines: a user's engines, or those to simulate.
+        model: the model to ask for, of a user's engines; None for the one that all serve.
+        traffic: makes the traffic, from the longest prompt and answer that all engines take.
+        seconds: the fleet's seconds in which requests are sent.
+        warm_up_s: requests due before this do not count.
+        repeat: repetitions.
+        seed: seed of the first one's traffic.
+        deadline_s: real seconds for one answer.
+        in_flight: requests at once at most.
+        most_tokens: longest prompt and answer together; None for what the engines take.
+    """
+
+    routers: Sequence[Router]
+    engines: Sequence[str] | Simulated
+    model: str | None
+    traffic: Callable[[int], Traffic]
+    seconds: float
+    warm_up_s: float
+    repeat: int
+    seed: int
+    deadline_s: float
+    in_flight: int
+    most_tokens: int | None = None
+
+    @property
+    def time_scale(self) -> float:
+        """Real seconds for one of the fleet's."""
+        return self.engines.time_scale if isinstance(self.engines, Simulated) else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A turn that ended.
+
+    Args:
+        turn: its numbers.
+        about: the traffic, for the reader.
+        kept: engines whose caches could not be emptied.
+        left_out: requests that were longer than the engines take.
+    """
+
+    turn: Turn
+    about: str
+    kept: Sequence[str]
+    left_out: int
+
+
+async def run(race: Race, rows: IO[bytes]) -> AsyncIterator[Ended]:
+    """Run all turns; every request is written to `rows` as a line of JSON when its turn ends.
+
+    Raises:
+        LaarError: a router or an engine did not start, or an engine is of no use.
+    """
+    for repetition in range(race.repeat):
+        first = repetition % len(race.routers)
+        for router in (*race.routers[first:], *race.routers[:first]):
+            with tempfile.TemporaryDirectory(prefix="laar-race-") as directory:
+                ended, seen = await _turn(race, router, repetition, Path(directory))
+            for row in seen:
+                told = {"router": router.name, "repetition": repetition, **asdict(row)}
+                rows.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+            rows.flush()
+            yield ended
+
+
+async def _turn(
+    race: Race, router: Router, repetition: int, directory: Path
+) -> tuple[Ended, list[Row]]:
+    async with _fleet(race, directory) as engines:
+        kept = [] if engines.simulated else await emptied(engines.urls)
+        most = min(engines.context_tokens - 64, race.most_tokens or engines.context_tokens)
+        traffic = race.traffic(most)
+        asking = Asking(
+            engines=engines,
+            mark=f"{repetition:03d} {race.routers.index(router):03d}",
+            time_scale=race.time_scale,
+            deadline_s=race.deadline_s,
+            in_flight=race.in_flight,
+            most_tokens=most,
+            names_programs=router.wants_programs,
+        )
+        async with (
+            router.running(directory, engines) as running,
+            aiohttp.ClientSession(
+                running.url,
+                connector=aiohttp.TCPConnector(limit=0),
+                headers={"content-type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=None),
+            ) as session,
+        ):
+            clients = Clients(session, asking)
+            before_s = running.cpu_s()
+            await _send(race, traffic, clients, race.seed + repetition)
+            spent_s = running.cpu_s() - before_s if running.pids else None
+    numbers = numbers_of(clients.rows, from_s=race.warm_up_s, until_s=race.seconds, cpu_s=spent_s)
+    ended = Ended(
+        turn=Turn(router=router.name, repetition=repetition, numbers=numbers),
+        about=traffic.about,
+        kept=kept,
+        left_out=clients.left_out,
+    )
+    return ended, clients.rows
+
+
+async def _send(race: Race, traffic: Traffic, clients: Clients, seed: int) -> None:
+    if traffic.arrivals is not None:
+        await clients.send_open(traffic.arrivals(seed))
+        return
+    assert traffic.sessions is not None
+    async with asyncio.TaskGroup() as group:
+        for client in range(traffic.clients):
+            group.create_task(clients.hold(traffic.sessions(seed, client), race.seconds))
+
+
+@asynccontextmanager
+async def _fleet(race: Race, directory: Path) -> AsyncIterator[Engines]:
+    if isinstance(race.engines, Simulated):
+        given = race.engines
+        async with simulated(
+            directory, given.profile, given.count, given.time_scale, given.fault
+        ) as engines:
+            yield engines
+    else:
+        yield await look_at(race.engines, race.model)

@@ -1,0 +1,147 @@
+"""The traffic of a race: a file of one's own, or generated chats and agents.
+
+Requests come at their times, or sessions are held open: each of them by a client of its own, whose
+sessions are the same whatever the router's speed.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+
+from laar_lab.decisions import is_decision_log, read_decisions
+from laar_lab.sessions import has_sessions, read_sessions
+from laar_lab.sim.fleet import Arrival, Turn
+from laar_lab.trace import TRACE_BLOCK_TOKENS, read_trace
+from laar_lab.workloads.sessions import GORGO_CHATS, ChatShape, chats
+from laar_lab.workloads.shared_prompts import AgentShape, agents
+
+GENERATED = ("chats", "agents")
+Sessions = Iterable[tuple[str, Iterable[Turn]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What one repetition sends, the same for each router.
+
+    Args:
+        about: what it is, for the reader.
+        arrivals: requests at their times, by the seed; None where sessions are held open.
+        sessions: sessions of one client, by the seed and the client.
+        clients: sessions open at once.
+    """
+
+    about: str
+    arrivals: Callable[[int], Iterable[Arrival]] | None = None
+    sessions: Callable[[int, int], Sessions] | None = None
+    clients: int = 0
+
+
+def generated(
+    kind: str, *, most_tokens: int, seconds: float, rate_per_s: float, clients: int
+) -> Traffic:
+    """Return generated traffic: chats as an open loop, or coding agents as a closed one.
+
+    Args:
+        kind: one of `GENERATED`.
+        most_tokens: longest prompt and answer together.
+        seconds: length of the traffic.
+        rate_per_s: chats: requests a second.
+        clients: agents: sessions at once.
+    """
+    if kind == "chats":
+        shape = _shorter(GORGO_CHATS, most_tokens)
+        shape = replace(shape, requests_per_s=rate_per_s)
+        return Traffic(
+            about=f"generated chats, {rate_per_s:g} requests a second",
+            arrivals=lambda seed: chats(shape, random.Random(seed), seconds),
+        )
+    output = min(300, most_tokens // 8)
+    loops = AgentShape(
+        system_tokens=min(4096, most_tokens // 6),
+        max_growth_tokens=most_tokens // 4,
+        max_prompt_tokens=min(48_000, most_tokens - output),
+        max_output_tokens=output,
+    )
+    return Traffic(
+        about=f"generated coding agents, {clients} sessions at once",
+        sessions=lambda seed, client: agents(loops, random.Random(f"{seed}-{client}")),
+        clients=clients,
+    )
+
+
+def _shorter(shape: ChatShape, most_tokens: int) -> ChatShape:
+    """Return chats that are shorter by one factor, so that as many of them fit."""
+    output = min(shape.max_output_tokens, most_tokens // 8)
+    most = min(shape.max_prompt_tokens, most_tokens - output)
+    share = most / shape.max_prompt_tokens
+
+    def scaled(log: tuple[float, float]) -> tuple[float, float]:
+        return log[0] + math.log(share), log[1]
+
+    return replace(
+        shape,
+        first_log=scaled(shape.first_log),
+        growth_log=scaled(shape.growth_log),
+        template_tokens=round(shape.template_tokens * share),
+        max_output_tokens=output,
+        max_prompt_tokens=most,
+    )
+
+
+def recorded(
+    path: Path,
+    *,
+    seconds: float,
+    speed: float,
+    clients: int,
+    block_tokens: int = TRACE_BLOCK_TOKENS,
+) -> Traffic:
+    """Return a file's traffic: recorded sessions, a trace, or laar's decision log.
+
+    Args:
+        path: the file; its first line shows what it is.
+        seconds: length of the traffic.
+        speed: what times and pauses are divided by.
+        clients: sessions open at once, of recorded sessions.
+        block_tokens: prompt tokens for each of `hash_ids`.
+
+    Raises:
+        SettingError: the file can't be read, or a line is wrong.
+    """
+    if is_decision_log(path):
+        return Traffic(
+            about=f"{path.name}, a decision log: its times and lengths, with prompts that share "
+            "nothing",
+            arrivals=lambda _: _until(
+                seconds,
+                (each.arrival for each in read_decisions(path, time_scale=1.0 / speed)),
+            ),
+        )
+    if not has_sessions(path):
+        return Traffic(
+            about=f"{path.name}, a trace at {speed:g} times its speed",
+            arrivals=lambda _: _until(
+                seconds, read_trace(path, time_scale=1.0 / speed, block_tokens=block_tokens)
+            ),
+        )
+    of_file = read_sessions(path, block_tokens=block_tokens)
+
+    def mine(seed: int, client: int) -> Iterator[tuple[str, Iterable[Turn]]]:
+        order = list(of_file)
+        random.Random(seed).shuffle(order)
+        return ((each.name, each.turns(speed=speed)) for each in order[client::clients])
+
+    return Traffic(
+        about=f"{path.name}, {clients} of {len(of_file)} recorded sessions at once",
+        sessions=mine,
+        clients=clients,
+    )
+
+
+def _until(seconds: float, arrivals: Iterable[Arrival]) -> Iterator[Arrival]:
+    return takewhile(lambda arrival: arrival.at_s < seconds, arrivals)

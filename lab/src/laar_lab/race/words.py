@@ -1,0 +1,18 @@
+"""Texts of given lengths that follow from numbers, in common English words."""
+
+from __future__ import annotations
+
+_TEXT = (
+    "about after again all also and any are back because been before but came can come could "
+    "day did different does down each end even find first for from get give good great hand "
+    "has have help her here him his home house how into just know large last left like line "
+    "little long look made make man many may more most must never"
+)
+_WORDS = tuple(_TEXT.split())
+"""As many as six bits tell apart."""
+
+
+def text(number: int, chars: int) -> str:
+    """Return so many characters of words that follow from the number's 64 bits."""
+    words = " ".join(_WORDS[number >> shift & 63] for shift in range(0, 60, 6)) + " "
+    return (words * (chars // len(words) + 1))[:chars]
