@@ -23,7 +23,11 @@ from laar.prefix.lengths import PromptLengths
 from laar.prefix.templates import TOOLS, Templates
 
 if TYPE_CHECKING:
+    from laar.prefix.advice import Advisor
     from laar.prefix.tokens import Stored, TokenBlocks
+
+ADVISE_EVERY_S = 0.2
+"""Seconds between two prompts that are looked at for advice; one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
@@ -57,6 +61,11 @@ class Prompt(Protocol):
     @property
     def salt(self) -> str:
         """Separates prompts that must share nothing."""
+        ...
+
+    @property
+    def body(self) -> bytes:
+        """The body that it came in; empty where there is none."""
         ...
 
     @property
@@ -118,6 +127,7 @@ class PrefixBeliefs:
         self.evictions = Evictions()
         self.published: TokenBlocks | None = None  # until the first event
         self.templates = Templates()
+        self.advises_at = -math.inf
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
         self._slots = 0
@@ -131,6 +141,13 @@ class PrefixBeliefs:
 
         self.published = TokenBlocks()
         return self.published
+
+    @cached_property
+    def advisor(self) -> Advisor:
+        """What breaks prefixes; a picker without prompts has none."""
+        from laar.prefix.advice import Advisor
+
+        return Advisor()
 
     def look_up(
         self,
@@ -226,6 +243,12 @@ class PrefixBeliefs:
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
+
+    def advise(self, prompt: Prompt, model: str, now: float) -> None:
+        """Look at a prompt for what breaks prefixes, and not at those of the next moments."""
+        self.advises_at = now + ADVISE_EVERY_S
+        template = self.templates.of(prompt.model, (model,))
+        self.advisor.look(prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""
