@@ -58,6 +58,9 @@ def test_the_time_of_fetching_is_learned_within_its_bounds():
     for ratio in [-5.0] * 100:
         tiers.learn(3, ratio, 1.0)
     assert 0.0 < tiers.fetched(3, array("Q", [1]), 1) < 0.02 < most <= 1.0
+    tiers.drop(3)
+    tiers.note(3, 1, HOST)  # another endpoint has its slot
+    assert tiers.fetched(3, array("Q", [1]), 1) == 0.2
 
 
 class Offloading:

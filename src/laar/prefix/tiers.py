@@ -46,8 +46,9 @@ class Tiers:
                 del self._behind[slot]
 
     def drop(self, slot: int) -> None:
-        """Forget a slot's blocks."""
+        """Forget a slot: its endpoint left."""
         self._behind.pop(slot, None)
+        self._paces.pop(slot, None)
 
     def fetched(self, slot: int, blocks: array[int], found: int) -> float:
         """Return how many blocks could be computed while the slower of a slot's are fetched.

@@ -267,6 +267,7 @@ class TokenBlocks:
         """Forget a slot: its endpoint left."""
         self.lost(slot)
         self._slots.pop(slot, None)
+        self.tiers.drop(slot)
 
     def size(self, model: str) -> int:
         """Return the smallest block size at the model's endpoints; 0 without events."""
