@@ -122,7 +122,7 @@ failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picke
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes
 	$(BIN)/python -m bench soak
 
-proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
+proto: $(STAMP)  ## generate src/laar/wire from proto/ again
 	$(BIN)/python proto/generate.py
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again

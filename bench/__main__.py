@@ -1,7 +1,7 @@
 """`python -m bench [NAME ...]`: runs the benchmarks, all of the short ones by default.
 
-Arguments after the name of one of the long ones (`chaos`, `failing`, `guard`, `kills`, `models`,
-`picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`) are its own options.
+Arguments after the name of one of the long ones (`chaos`, `failing`, `guard`, `hooked`, `kills`,
+`models`, `picker`, `prompts`, `sharing`, `soak`, `stall`, `templates`) are its own options.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 LONG = (
-    "chaos", "failing", "guard", "kills", "models", "picker", "prompts", "sharing", "soak", "stall",
-    "templates",
+    "chaos", "failing", "guard", "hooked", "kills", "models", "picker", "prompts", "sharing",
+    "soak", "stall", "templates",
 )  # fmt: skip
 """Run by name only, with options of their own; their `main` returns an exit status."""
 

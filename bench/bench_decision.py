@@ -160,6 +160,11 @@ def messages(size: int, number: int, trace: str = "") -> list[bytes]:
             {"role": "user", "content": words},
         ],
     }
+    return request_messages(orjson.dumps(chat), number, trace)
+
+
+def request_messages(content: bytes, number: int, trace: str = "") -> list[bytes]:
+    """The same of a body."""
     head = pb.ProcessingRequest(request_headers=pb.HttpHeaders())
     head.protocol_config.request_body_mode = 2  # BUFFERED
     for name, value in (
@@ -170,15 +175,13 @@ def messages(size: int, number: int, trace: str = "") -> list[bytes]:
         ("x-request-id", f"bench-{number}"),
         ("accept", "*/*"),
         ("user-agent", "bench"),
-        ("content-length", str(size)),
+        ("content-length", str(len(content))),
         *((("traceparent", trace),) if trace else ()),
     ):
         head.request_headers.headers.headers.append(
             pb.HeaderValue(key=name, raw_value=value.encode())
         )
-    body = pb.ProcessingRequest(
-        request_body=pb.HttpBody(body=orjson.dumps(chat), end_of_stream=True)
-    )
+    body = pb.ProcessingRequest(request_body=pb.HttpBody(body=content, end_of_stream=True))
     answer = pb.ProcessingRequest(response_headers=pb.HttpHeaders())
     answer.response_headers.headers.headers.append(pb.HeaderValue(key=":status", raw_value=b"200"))
     return [message.SerializeToString() for message in (head, body, answer)]

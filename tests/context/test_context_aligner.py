@@ -137,12 +137,12 @@ def test_what_an_endpoint_was_the_last_to_get_is_forgotten_and_nothing_else(hist
         index.insert(0, 0, docs, 0.0, endpoint=endpoint)
         live[tuple(docs)] = endpoint
     kept = [docs for docs, endpoint in live.items() if endpoint != emptied]
-    assert index.forget(endpoint=emptied) == len(live) - len(kept)
+    assert index.forget(emptied) == len(live) - len(kept)
     assert (index.orders, len(index)) == (len(kept), len(prefixes(kept)))
     for docs in live:
         expected = max((n for n in range(len(docs) + 1) if docs[:n] in prefixes(kept)), default=0)
         assert index.match(0, docs) == expected
-    assert index.forget(endpoint=emptied) == 0
+    assert index.forget(emptied) == 0
 
 
 @settings(max_examples=examples(150))
@@ -154,19 +154,18 @@ def test_what_an_endpoint_has_not_got_again_since_is_forgotten_and_nothing_else(
         index.insert(0, 0, docs, float(now), endpoint=endpoint)
         live[tuple(docs)] = endpoint, now
     kept = [docs for docs, (endpoint, at) in live.items() if endpoint != "a" or at >= before]
-    assert index.forget(endpoint="a", before=float(before)) == len(live) - len(kept)
+    assert index.forget("a", before=float(before)) == len(live) - len(kept)
     assert (index.orders, len(index)) == (len(kept), len(prefixes(kept)))
-    assert index.forget(endpoint="a", before=float(before)) == 0
+    assert index.forget("a", before=float(before)) == 0
 
 
-def test_an_order_is_forgotten_with_the_request_it_first_came_with():
+def test_an_order_is_where_it_was_sent_last():
     index = OrderIndex()
-    index.insert(0, 0, [1, 2], 0.0, endpoint="a", request="one")
-    index.insert(0, 0, [1, 2], 0.0, endpoint="b", request="two")
-    index.insert(0, 0, [1, 3], 0.0, endpoint="a", request="three")
-    assert [index.forget(request=name) for name in ("two", "four", "a")] == [0, 0, 0]
-    assert index.forget(endpoint="a") == 1  # the other order was last sent to b
-    assert index.forget(request="one") == 1
+    index.insert(0, 0, [1, 2], 0.0, endpoint="a")
+    index.insert(0, 0, [1, 2], 0.0, endpoint="b")
+    index.insert(0, 0, [1, 3], 0.0, endpoint="a")
+    assert index.forget("a") == 1
+    assert index.forget("b") == 1
     assert (index.orders, len(index), index.evicted_told) == (0, 0, 2)
 
 
@@ -174,12 +173,12 @@ def test_a_large_cache_is_forgotten_in_steps_and_what_is_sent_again_stays():
     index = OrderIndex()
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 0.0, endpoint="a")
-    assert index.forget(endpoint="a") == 1000
+    assert index.forget("a") == 1000
     left = index.orders
     assert 0 < left < 1000  # not all at once, for the sake of the requests that wait
     for i in range(1000):
         index.insert(0, 0, [i, 2000, 2001], 1.0, endpoint="b")
-    assert (index.orders, index.forget(endpoint="a")) == (1000, 0)
+    assert (index.orders, index.forget("a")) == (1000, 0)
 
 
 def test_a_smaller_capacity_is_reached_order_by_order():

@@ -63,6 +63,33 @@ def test_faults_are_told_in_a_line_each(batch, tmp_path):
         assert text in done.output
 
 
+class TestAdvise:
+    @staticmethod
+    def bodies(count):
+        rules = "\n".join(f"Rule {n}: put each coin of kind {n} in its place." for n in range(30))
+        for n in range(count):
+            system = f"Today is 2026-10-{n % 28 + 1:02d}.\n{rules}"
+            messages = [{"role": "system", "content": system}, {"role": "user", "content": f"{n}"}]
+            body = {"model": "m", "messages": messages}
+            yield json.dumps({"custom_id": f"{n}", "body": body} if n % 2 else body)
+
+    def test_it_names_the_line_in_a_file_of_bodies_and_of_batch_lines(self, tmp_path):
+        path = tmp_path / "bodies.jsonl"
+        path.write_text("\n".join(["no json", "[1]", *self.bodies(20), '{"model": 1}']))
+        done = CliRunner().invoke(app, ["context", "advise", str(path)])
+        assert "character 9 of the system prompt on: a date" in done.output
+        told = CliRunner().invoke(app, ["context", "advise", "-", "--json"], path.read_text())
+        assert json.loads(told.output)[0]["prompts"] == 20
+
+    def test_it_says_where_it_has_nothing_to_say_or_no_picker_answers(self):
+        words = ["context", "advise"]
+        few = CliRunner().invoke(app, [*words, "-"], "\n".join(self.bodies(5)))
+        assert "nothing to say yet" in few.output
+        none = CliRunner().invoke(app, [*words, "--url", "127.0.0.1:1"])
+        assert none.exit_code == 2
+        assert "no picker's admin port" in none.output
+
+
 class TestDoctor:
     BODY = json.dumps(
         {"messages": [{"role": "user", "content": f"{DOCS[1]}{DOCS[2]}{DOCS[3]}\n\nWhy?"}]}

@@ -383,15 +383,14 @@ class TestCommit:
         same(send(h, body, now=901.0), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_ttl"] == 1
 
-    @pytest.mark.parametrize("told", [{"endpoint": "a"}, {"request": "one"}])
-    def test_what_an_engine_says_is_gone_is_not_followed(self, told):
+    def test_what_an_engine_says_is_gone_is_not_followed(self):
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
-        h.commit(first.receipt, 0.0, endpoint="a", request="one")
-        assert h.forget(endpoint="b") == h.forget(request="two") == 0
+        h.commit(first.receipt, 0.0, endpoint="a")
+        assert h.forget("b") == 0
         assert send(h, chat(user([4, 1, 2]))).reason is Reason.REORDERED
-        h.commit(first.receipt, 0.0, endpoint="a", request="one")
-        assert h.forget(**told) == 1
+        h.commit(first.receipt, 0.0, endpoint="a")
+        assert h.forget("a") == 1
         body = chat(user([1, 4, 2]))
         same(send(h, body), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_told"] == 1
@@ -438,7 +437,7 @@ def test_what_another_request_brought_as_well_is_not_taken_back():
         result = apply(hook_, chat(user([4, 1, 2])))
         hook_.note(result.receipt, 0.0, request=name)
         if name == "two":
-            hook_.commit(result.receipt, 0.0, endpoint="e", request=name, noted=True)
+            hook_.commit(result.receipt, 0.0, endpoint="e", noted=True)
     hook_.retract("one")
     assert apply(hook_, chat(user([1, 2, 4]))).reason is Reason.REORDERED
 

@@ -55,6 +55,7 @@ NOT_RUN = [
     {"laar", "tune"},
     {"laar", "context", "plan"},  # read files of the reader's
     {"laar", "context", "doctor"},
+    {"laar", "context", "advise"},
     {"laar", "evaluate"},
     {"laar", "init"},
     {"laar", "from-llm-d"},

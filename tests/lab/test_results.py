@@ -76,6 +76,25 @@ def test_what_the_guides_quote_is_stored(page: str, experiment: str, claim: str)
     assert found[claim].ours in (RESULTS.parent / page).read_text("utf-8").replace("\n", " ")
 
 
+QUOTED = {
+    "README.md": ("day", "no-regret"),
+    "docs/performance.md": ("day", "no-regret"),
+    "docs/guides/long-prompts.md": ("medha-picker",),
+    "docs/guides/prefill-decode.md": ("prefill-decode",),
+    "docs/guides/rag.md": ("context-memories", "context-turns"),
+    "docs/reference/python-client.md": ("hedging",),
+}
+"""Stored runs whose figures a page has; the tests here hold them to each other."""
+
+
+@pytest.mark.parametrize(("page", "name"), [(p, name) for p, of in QUOTED.items() for name in of])
+def test_a_figure_that_later_code_does_not_repeat_names_its_commit(page: str, name: str) -> None:
+    run = STORED[name]
+    if run.checked is not None and run.checked.differ:
+        text = (RESULTS.parents[1] / page).read_text("utf-8")
+        assert f"`{run.commit}`" in text, "make the run again, or say of which commit it is"
+
+
 def test_the_readme_counts_the_workloads_as_they_are_stored() -> None:
     page = (RESULTS.parents[1] / "README.md").read_text("utf-8").replace("\n", " ")
     within, cells = Counter[str](), Counter[str]()

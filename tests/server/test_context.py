@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import tracemalloc
@@ -11,7 +12,9 @@ from io import BytesIO
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
+from laar.cli import app
 from laar.context.guard import GainGuard
 from laar.context.memo import Memo
 from laar.context.notes import order_note
@@ -456,36 +459,25 @@ async def test_a_fault_in_the_hook_costs_the_gain_and_not_the_request(place, mon
     assert metric(there.runner, 'laar_degraded_total{what="context"}') >= 1
 
 
-async def test_programs_may_have_documents_ordered_without_a_request(place):
-    there = await place("standalone", ON)
-
-    async def reorder(body):
-        async with there.http.post(
-            there.gateway.url("admin", "/context/reorder"), json=body
-        ) as answer:
-            return answer.status, await answer.json()
-
-    docs = [prose(i) for i in range(4)]
-    assert (await reorder({"contexts": [[docs[2], docs[1], docs[3]]]}))[0] == 200
-    asked = {"contexts": [[docs[3], docs[1], docs[2]]] * 2, "conversation_ids": ["a", "a"]}
-    status, told = await reorder(asked)
-    first, second = told["contexts"]
-    assert status == 200
-    assert first["documents"] == [docs[2], docs[1], docs[3]]
-    assert first["order"] == [2, 1, 0]
-    assert second["repeated"] == [0, 1, 2]
-    for wrong in (
-        {},
-        {"contexts": "x"},
-        {"contexts": [["x", "x"]]},
-        {"contexts": [["x"]], "conversation_ids": []},
-        {"contexts": [["x"]], "other": 1},
-    ):
-        status, told = await reorder(wrong)
-        if wrong.get("conversation_ids") == []:
-            assert status == 200
-        else:
-            assert (status, list(told)) == (400, ["error"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_line_that_breaks_prefixes_is_named_without_any_route(place, shape, monkeypatch):
+    monkeypatch.setattr("laar.prefix.beliefs.ADVISE_EVERY_S", 0.0)
+    there = await place(shape)
+    rules = "\n".join(f"Rule {n}: {document(n)}" for n in range(8))
+    for n in range(12):
+        system = f"You help in the shop.\nDirectory: /srv/till-{n}\n{rules}"
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": f"{n}?"}]
+        body = orjson.dumps({"model": "m", "messages": messages})
+        assert await there.send(body) == body
+    (told,) = (await there.shown())[1]["advice"]
+    assert (told["agent"], told["prompts"]) == ("m", 12)
+    assert told["could"] > 0.8 > 0.1 > told["found"]
+    first, saves = told["sentences"]
+    assert first == "Prompts differ from character 33 of the system prompt on: a path."
+    assert "% of the prefill" in saves
+    words = ["context", "advise", "--url", there.gateway.url("admin", "").rstrip("/")]
+    done = await asyncio.to_thread(CliRunner().invoke, app, words)
+    assert first in done.output
 
 
 async def test_reported_outcomes_reach_the_guard(place):

@@ -9,6 +9,7 @@ from watching import watched_picker
 
 from laar.context.guard import GainGuard
 from laar.core.request import Api
+from laar.prefix.templates import Template
 from laar.protocol.answers import Usage
 from laar.protocol.headers import read_head
 from support import eventually
@@ -22,6 +23,24 @@ def body(ids):
     items = (f'<document id="d{i}">{f"document {i} " * 40}</document>' for i in ids)
     messages = [{"role": "user", "content": "\n".join(items)}]
     return orjson.dumps({"model": "m", "messages": messages})
+
+
+async def test_it_shows_what_breaks_prefixes(tmp_path):
+    rules = "\n".join(f"Rule {n} of the <b>house</b>: keep it tidy, and warm." for n in range(30))
+    async with (
+        watched_picker(tmp_path) as (runner, url),
+        browsing(tmp_path / "profile") as browser,
+    ):
+        for n in range(12):
+            spans = ("\x1esystem\x1f", f"Date: 2026-11-{n + 10}\n{rules}", "\x1euser\x1f", f"{n}?")
+            runner.picker.prefixes.advisor.look("m", "", spans, Template(), b"")
+        await browser.open(url)
+
+        async def shown():
+            return "character 6 of the system prompt on: a date" in await browser.text("#breaks")
+
+        await eventually(shown, what="the advice")
+        assert await browser.errors() == []
 
 
 async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""`laar context`: the hook's view of a body.
+"""`laar context`: the hook's view of a body, and what breaks the prefixes of many.
 
 Exit status: 0 done, 2 a fault that the user can correct.
 """
@@ -6,14 +6,16 @@ Exit status: 0 done, 2 a fault that the user can correct.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from laar.cli.installed import ContextGroup
-from laar.cli.terminal import report_errors
+from laar.cli.terminal import TokenFile, admin_url, read_file, read_token, report_errors
 from laar.errors import SettingError, unknown
 
 if TYPE_CHECKING:
@@ -75,14 +77,81 @@ def doctor(
         return
     if diagnosis.shape is None:
         typer.echo(f"no documents: {diagnosis.reason}")
-    for seen in diagnosis.lists:
+    else:
         typer.echo(
-            f"{seen.documents} documents ({seen.bytes:,} bytes), shape {seen.shape}, "
-            f"in {seen.path} ({seen.role}); {seen.movable} may be moved"
-            + (f": {seen.reason}" if seen.reason else "")
+            f"{diagnosis.documents} documents ({diagnosis.bytes:,} bytes), shape "
+            f"{diagnosis.shape}; {diagnosis.movable} may be moved"
+            + (f": {diagnosis.reason}" if diagnosis.reason else "")
         )
     if diagnosis.why:
         typer.echo(diagnosis.why)
+
+
+@app.command()
+def advise(
+    bodies: Annotated[
+        str,
+        typer.Argument(
+            help="File with request bodies (JSON, one a line) in the order sent, or - for standard "
+            "input. Default: ask the picker at --url."
+        ),
+    ] = "",
+    url: Annotated[
+        str, typer.Option(help="Admin URL of a running picker.")
+    ] = "http://127.0.0.1:9090",
+    token_file: TokenFile = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+) -> None:
+    """Say what keeps prompts from sharing a prefix: a date, a path, tools in many orders.
+
+    For each agent, by model and tools: where its prompts differ though text follows that all of
+    them have, and how much less would be read if such lines came last. No text of prompts is kept.
+    """
+    import asyncio
+
+    import orjson
+
+    from laar.cli.explain import ask_picker
+
+    with report_errors():
+        if bodies:
+            raw = sys.stdin.buffer.read() if bodies == "-" else read_file(Path(bodies))
+            advice = _advice_on(raw.splitlines())
+        else:
+            place, token = f"{admin_url(url)}/context", read_token(token_file)
+            advice = asyncio.run(ask_picker("GET", place, token))["advice"]
+    if as_json:
+        typer.echo(orjson.dumps(advice).decode())
+        return
+    for each in advice:
+        typer.echo(f"{each['agent']}: {each['found']:.0%} of the text came before in its place")
+        for sentence in each["sentences"]:
+            typer.echo(f"  {sentence}")
+    if not advice:
+        typer.echo("nothing to say yet: no agent has sent a dozen prompts")
+
+
+def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
+    """Return the advice on bodies in the order sent; what is no prompt is passed over."""
+    import orjson
+
+    from laar.context.bodies import api_of
+    from laar.core.request import Api
+    from laar.errors import RequestError
+    from laar.prefix.advice import Advisor
+    from laar.prefix.templates import Template
+    from laar.protocol.openai import read_body
+
+    advisor = Advisor()
+    for line in bodies:
+        with suppress(orjson.JSONDecodeError, orjson.JSONEncodeError, RequestError):
+            value = orjson.loads(line)
+            if isinstance(value, dict) and isinstance(value.get("body"), dict):  # of a batch file
+                line, value = orjson.dumps(value["body"]), value["body"]
+            if isinstance(value, dict) and (api := api_of(value)):
+                read = read_body(Api(api), line)
+                advisor.look(read.model, "", read.spans, Template(), line)
+    return [each._asdict() for each in advisor.advice()]
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:

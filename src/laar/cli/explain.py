@@ -125,17 +125,26 @@ async def explain_live(
     Raises:
         LaarError: the picker can't be reached, or refuses; with its message.
     """
+    sent = {**headers, "content-type": "application/json"}
+    params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
+    return await ask_picker("POST", f"{url}/explain", token, data=body, headers=sent, params=params)
+
+
+async def ask_picker(method: str, url: str, token: str | None, **more: Any) -> dict[str, Any]:
+    """Return what a running picker's admin port answers.
+
+    Raises:
+        LaarError: it can't be reached, or refuses; with its message.
+    """
     import aiohttp
     import orjson
 
-    sent = {**headers, "content-type": "application/json"}
-    params = {name[1:]: sent.pop(name) for name in headers if name.startswith(":")}
     if token:
-        sent["authorization"] = f"Bearer {token}"
+        more["headers"] = {**more.get("headers", {}), "authorization": f"Bearer {token}"}
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http,
-            http.post(f"{url}/explain", data=body, headers=sent, params=params) as got,
+            http.request(method, url, **more) as got,
         ):
             answer = orjson.loads(await got.read())
             status = got.status

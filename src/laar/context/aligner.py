@@ -216,13 +216,12 @@ class OrderIndex:
         self.place(seed, docs, now, endpoint=endpoint, request=request)
 
     def place(
-        self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str
+        self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str = ""
     ) -> None:
         """Records where an order is that was recorded before; the request counts no second time."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
-            # Engines report the request that filled the cache, which is the first one.
             key = hash(request) if request else 0
             order = _Order(now, seed, array("Q", docs), "", key)
             self._orders[whole] = order
@@ -243,20 +242,17 @@ class OrderIndex:
             self._send(whole, order, endpoint)
         self._expire(now)
 
-    def forget(self, *, endpoint: str = "", request: str = "", before: float | None = None) -> int:
-        """Drops the orders that an endpoint was the last to get, or a request the first to bring.
+    def forget(self, endpoint: str, *, before: float | None = None) -> int:
+        """Drop the orders that an endpoint was the last to get.
 
-        Of a request with several lists of documents only the last is known. Beyond some hundred
-        orders they go in steps, with the next requests. `before`, in seconds, spares orders that
-        the endpoint has got since.
+        Beyond some hundred they go in steps, with the next requests. `before`, in seconds, spares
+        orders that the endpoint has got since.
 
         Returns:
             The number of orders.
         """
         sent = self._sent_to.get(endpoint, {})
         gone = set(takewhile(lambda o: before is None or self._orders[o].sent_at < before, sent))
-        if request and (whole := self._brought.get(hash(request))) is not None:
-            gone.add(whole)
         gone -= self._doomed
         self._doomed |= gone
         self._sweep(_FORGET_AT_ONCE)

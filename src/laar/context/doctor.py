@@ -1,39 +1,32 @@
 """Diagnosis of one body as the hook sees it: how many documents, in which shape, and why not more.
 
-It reads a body as the hook does, but looks at every text, from two documents on, and goes on where
-the hook stops. Bodies that came before it are learned from, as the hook does. No request waits.
+Bodies that came before it are learned from, as the hook does. No request waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import orjson
 
-from laar.context.blocks import Block, Refused
-from laar.context.bodies import Text, api_of, prompt_texts
-from laar.context.citations import can_restore, numbered
-from laar.context.formats import MAX_DOCS, held, scan
-from laar.context.formats.jsonspans import raw_of
-from laar.context.recurrence import Recurrences
-from laar.context.rewrite import is_too_small
+from laar.context.bodies import api_of
+from laar.context.formats import MAX_DOCS
+from laar.context.hook import ContextHook, HookResult
 from laar.context.settings import ContextSettings, Reason
 
-_LEAST = 2
+_MOVABLE = (Reason.UNCHANGED, Reason.OBSERVED)
 
 WHY = {
-    "no_documents": "No text of the prompt has documents in tags or JSON, or documents that came "
-    "before between others. Give it several bodies of the route, one a line, to learn from.",
+    "no_documents": "No text of the last turn, in the roles that may be changed, has three or more "
+    "documents in tags or JSON, or that came before between others. Give it several bodies of the "
+    "route, one a line, to learn from.",
+    "same_order": "No two of them were seen in another order, so their order may mean something.",
     "positional_labels": "The labels number places, and an answer may name them. Ids take their "
     "place where numbers are plain to see and the answer is text alone (chat or completions, "
     "without tools or a grammar). `relabel: true` says that nobody uses the numbers.",
-    "too_few_documents": "A list this short has little to gain.",
     "too_small": "The text is too short for a saving.",
     "repeated_documents": "Two documents are equal.",
-    "not_the_last_turn": "The documents came with an older turn, which must stay as it was sent.",
-    "role": "The documents are in a message whose role the route leaves alone (`roles`).",
     "invalid_json": "The body is no JSON in UTF-8.",
     "unsupported_api": "The body has neither `messages`, `prompt` nor `input`.",
     "unbalanced": "A tag of a document is not closed, or closed twice.",
@@ -49,49 +42,26 @@ WHY = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """One list of documents.
-
-    Args:
-        path: path of its text in the body.
-        role: role of its text.
-        shape: name of its shape.
-        documents: how many.
-        bytes: their length.
-        movable: how many of them the hook may move.
-        reason: why not all of them.
-    """
-
-    path: str
-    role: str
-    shape: str
-    documents: int
-    bytes: int
-    movable: int
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """The findings in a body.
 
     Args:
         documents: number of documents in all lists.
+        bytes: their length, where they may be moved.
         shape: shape of the longest list; None where there is none.
-        movable: documents that the hook may move.
-        reason: why not all of them, or why there are none; None where all is well.
+        movable: documents that the hook may move, some of them maybe only among others.
+        reason: why it moves none; None where all is well.
         why: the same in a sentence.
         api: the API by which the body was read.
-        lists: all lists of documents.
     """
 
     documents: int
+    bytes: int
     shape: str | None
     movable: int
     reason: str | None
     why: str | None
     api: str | None
-    lists: tuple[Seen, ...] = ()
 
 
 def diagnose(
@@ -101,7 +71,7 @@ def diagnose(
     api: str | None = None,
     earlier: Sequence[bytes] = (),
 ) -> Diagnosis:
-    """Reads a body; never raises.
+    """Return what the hook makes of a body; never raise.
 
     Args:
         body: JSON; a line of a batch file counts by its ``body``.
@@ -110,109 +80,36 @@ def diagnose(
             fields.
         earlier: bodies that came before, to learn documents from.
     """
-    settings = settings or ContextSettings()
-    learned = Recurrences()
+    hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
     for one in earlier:
-        read = _read(one, api)
-        for text in read.texts if isinstance(read, _Prompt) else ():
-            seen = learned.find(0, text.value)[1]
-            if seen is not None:
-                learned.learn(seen)
-    prompt = _read(body, api)
-    if isinstance(prompt, Reason):
-        return _nothing(prompt.value, api)
-    api = prompt.api
-    lists: list[Seen] = []
-    refused: str | None = None
-    for text in prompt.texts:
-        blocks: list[Block] = []
-        try:
-            few = replace(settings, min_docs=_LEAST)
-            blocks = scan(text.value, few, is_parts=text.parts, by_tool=text.role == "tool")
-        except Refused as stop:
-            refused = stop.reason.value
-        if not blocks and not text.parts and "recurring" in settings.formats:
-            block = learned.find(0, text.value)[0]
-            blocks = [] if block is None else [held(block, settings)]
-        if prompt.restores:
-            blocks = [numbered(text.value, block) for block in blocks]
-        lists += [_seen(text, block, settings) for block in blocks]
-    if not lists:
-        return _nothing(refused or Reason.NO_DOCUMENTS.value, api)
-    longest = max(lists, key=lambda seen: seen.documents)
+        hook.commit(_looked(hook, one, api)[0].receipt, 0.0)
+    made, own_api = _looked(hook, body, api)
+    shape = max(made.shapes, key=lambda each: each[1])[0] if made.shapes else None
+    reason = None if made.reason in _MOVABLE else made.reason.value
     return Diagnosis(
-        documents=sum(seen.documents for seen in lists),
-        shape=longest.shape,
-        movable=sum(seen.movable for seen in lists),
-        reason=longest.reason,
-        why=WHY.get(longest.reason) if longest.reason else None,
-        api=api,
-        lists=tuple(lists),
+        documents=made.documents,
+        bytes=made.document_bytes,
+        shape=shape,
+        movable=0 if reason else made.documents,
+        reason=reason,
+        why=WHY.get(reason) if reason else None,
+        api=own_api,
     )
 
 
-class _Prompt(NamedTuple):
-    api: str
-    texts: list[Text]
-    restores: bool = False
-
-
-def _read(body: bytes, api: str | None) -> _Prompt | Reason:
-    """The texts of a body, or why there are none."""
+def _looked(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResult, str | None]:
+    """Return what the hook makes of a body, and by which API it was read."""
     try:
         value = orjson.loads(body)
         if isinstance(value, dict) and isinstance(value.get("body"), dict):
             value = value["body"]
             body = orjson.dumps(value)
     except orjson.JSONDecodeError:
-        return Reason.INVALID_JSON
+        value = None
     except orjson.JSONEncodeError:  # nested deeper than orjson writes
-        return Reason.TOO_COMPLEX
-    api = api or (api_of(value) if isinstance(value, dict) else None)
-    if api is None or not isinstance(value, dict):
-        return Reason.UNSUPPORTED_API
-    try:
-        texts = prompt_texts(value, api, raw_of(body))
-        return _Prompt(api, texts, can_restore(value, api))
-    except Refused:  # without contents as a whole
-        return _Prompt(api, prompt_texts(value, api))
-
-
-def _nothing(reason: str, api: str | None = None) -> Diagnosis:
-    return Diagnosis(
-        documents=0, shape=None, movable=0, reason=reason, why=WHY.get(reason), api=api
+        return HookResult(body=body, reason=Reason.TOO_COMPLEX), api
+    own = api or (api_of(value) if isinstance(value, dict) else None)
+    made = hook.apply(
+        body, api=own or "", tenant="", route="", now=0.0, mode="observe", restores=True
     )
-
-
-def _seen(text: Text, block: Block, settings: ContextSettings) -> Seen:
-    own = [text.value[item.start : item.end] for item in block.items]
-    size = sum(len(one.encode()) for one in own)
-    reason = _reason(text, block, settings, own, size)
-    return Seen(
-        path=".".join(map(str, text.path)),
-        role=text.role,
-        shape=block.shape,
-        documents=block.documents,
-        bytes=size,
-        movable=0 if reason else len(block.items),
-        reason=reason,
-    )
-
-
-def _reason(
-    text: Text, block: Block, settings: ContextSettings, own: list[str], size: int
-) -> str | None:
-    """Why a list is not moved, or not as a whole."""
-    if text.role not in settings.roles:
-        return "role"
-    if block.held is not None:
-        return block.held.value
-    if not text.fresh:
-        return "not_the_last_turn"
-    if len(own) < settings.min_docs:
-        return "too_few_documents"
-    if len(set(own)) < len(own):
-        return Reason.REPEATED.value
-    if is_too_small(block, size, settings):
-        return Reason.TOO_SMALL.value
-    return None
+    return made, own

@@ -192,7 +192,6 @@ class ContextHook:
         now: float,
         *,
         endpoint: str = "",
-        request: str = "",
         noted: bool = False,
     ) -> None:
         """Remembers a request that its endpoint has accepted (2xx response headers).
@@ -201,18 +200,15 @@ class ContextHook:
             receipt: the receipt of `apply`.
             now: seconds, monotonic.
             endpoint: name of the endpoint that accepted it, as in `forget`.
-            request: id of the request, as in `forget`.
             noted: whether `note` was called before.
         """
         if receipt is None:
             return
         for seed, docs in receipt.orders:
             if noted:
-                self._index.place(seed, docs, now, endpoint=endpoint, request=request)
+                self._index.place(seed, docs, now, endpoint=endpoint)
             else:
-                self._index.insert(
-                    receipt.scope, seed, docs, now, endpoint=endpoint, request=request
-                )
+                self._index.insert(receipt.scope, seed, docs, now, endpoint=endpoint)
         for key, what in receipt.memos:
             self._memo.put(key, what, now)
         for docs in () if noted else receipt.received:
@@ -225,22 +221,21 @@ class ContextHook:
             self._document_bytes += (receipt.document_bytes - self._document_bytes) * _SIZE_GAIN
             self._resize()
 
-    def forget(self, *, endpoint: str = "", request: str = "", before: float | None = None) -> int:
-        """Unlearns the orders that an endpoint was the last to get, or that came with a request.
+    def forget(self, endpoint: str, *, before: float | None = None) -> int:
+        """Unlearn the orders that an endpoint was the last to get.
 
-        For caches that were emptied, endpoints that restarted or left, requests that an engine
-        reports as evicted. The popularity of documents stays, and the memory of conversations.
+        For caches that were emptied, and endpoints that restarted or left. The popularity of
+        documents stays, and the memory of conversations.
 
         Args:
             endpoint: name of the endpoint, as in `commit`.
-            request: id of the request, as in `commit`.
             before: seconds, monotonic; only orders that the endpoint has not got again since, which
                 a cache that evicts the least recently used first holds no longer.
 
         Returns:
             The number of orders.
         """
-        return self._index.forget(endpoint=endpoint, request=request, before=before)
+        return self._index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Takes the size of all engines' caches together, in bytes of prompt; None if not known.

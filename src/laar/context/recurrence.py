@@ -58,6 +58,9 @@ _OFTEN_TEXTS = 2
 """Times that one line stands in one text, and texts that hold it so often more than others that do
 not, from which on it is part of the frame, not of a document."""
 
+MAX_LOOKS = 30_000
+"""Lines of which is remembered how they are taken apart, 0.2 KB each; then it begins anew."""
+
 MAX_FRAME = 4_000
 """Lines counted for that."""
 
@@ -78,6 +81,11 @@ _LABEL = re.compile(
 
 _NUMBER = re.compile(r"\d+")
 _RULE = "-=#*_~+|`.:<>/ \t\r"
+
+
+_Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
+"""Of a line: where it begins, its number ends, its label ends and it ends itself; the hash of what
+identifies it; whether it is long. The end is 0 for a blank one."""
 
 
 class Lines(NamedTuple):
@@ -215,6 +223,7 @@ class Recurrences:
         self._after = _Neighbours()
         self._before = _Neighbours()
         self._frame: OrderedDict[int, int] = OrderedDict()  # texts that hold a line often
+        self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
         self._documents: OrderedDict[int, dict[int, int]] = OrderedDict()  # lines of each, by key
 
@@ -224,47 +233,55 @@ class Recurrences:
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
         """The documents in a text, as one block, and what to `learn` from; both may be missing."""
-        lines = self._lines(scope, text)
-        if lines is None or not lines.long:
+        if text.count("\n") > MAX_LINES:
             return None, None
-        seen = Seen(scope, lines, self._places(lines))
-        for i, (start, core) in enumerate(zip(lines.starts, lines.cores, strict=True)):
-            if core > start:
-                number = _LABEL.match(text, start, core)
-                assert number is not None  # it may be empty
-                seen.labels[i] = number[1], text[number.end(1) : core]
+        lines, labels = self._lines(scope, text)
+        if not lines.long:
+            return None, None
+        seen = Seen(scope, lines, self._places(lines), labels)
         return _Bounds(text, seen, self._together).block(), seen
 
-    def _lines(self, scope: int, text: str) -> Lines | None:
-        """The lines of a text; None for too many."""
-        if text.count("\n") > MAX_LINES:
-            return None
+    def _lines(self, scope: int, text: str) -> tuple[Lines, dict[int, tuple[str, str]]]:
+        """Return the lines of a text, and the labels of those that have one."""
         starts: list[int] = []
         cores: list[int] = []
         ends: list[int] = []
         keys: list[int] = []
         long: list[int] = []
+        labels: dict[int, tuple[str, str]] = {}
         at = 0
         for line in text.split("\n"):
-            own = line.strip()
-            if own:
-                start = at + line.index(own[0])
-                label = _LABEL.match(own)
-                skip = label.end() if label is not None else 0
-                core = own[skip:]
-                if len(core) < LONG_LINE or len(core.strip(_RULE)) < LONG_LINE:
-                    skip = label.end(1) if label is not None and label.end(1) < len(own) else 0
-                    key = hash((scope, own[skip:]))
-                else:
-                    key = hash((scope, core, ""))
-                    if self._frame.get(key, 0) < _OFTEN_TEXTS:
-                        long.append(len(keys))
-                starts.append(start)
-                cores.append(start + skip)
-                ends.append(start + len(own))
+            looks = self._looks.get(hash(line)) or self._look(line)
+            start, number, core, end, own, is_long = looks
+            if end:
+                key = hash((scope, own))
+                if is_long and self._frame.get(key, 0) < _OFTEN_TEXTS:
+                    long.append(len(keys))
+                if core > start:
+                    labels[len(keys)] = line[start:number], line[number:core]
+                starts.append(at + start)
+                cores.append(at + core)
+                ends.append(at + end)
                 keys.append(key)
             at += len(line) + 1
-        return Lines(starts, cores, ends, keys, long)
+        return Lines(starts, cores, ends, keys, long), labels
+
+    def _look(self, line: str) -> _Looks:
+        """Take a line apart, and remember how: most lines come again."""
+        own = line.strip()
+        start = len(line) - len(line.lstrip()) if own else 0
+        label = _LABEL.match(own)
+        number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
+        core = own[skip:]
+        is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
+        if not is_long:
+            skip = number = number if number < len(own) else 0
+        key = hash((own[skip:], is_long))
+        looks = (start, start + number, start + skip, start + len(own), key, is_long)
+        if len(self._looks) >= MAX_LOOKS:
+            self._looks.clear()
+        self._looks[hash(line)] = looks
+        return looks
 
     def _places(self, lines: Lines) -> list[Place]:
         """Documents in text order, the longest of those that begin alike, without overlaps."""

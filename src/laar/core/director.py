@@ -322,6 +322,8 @@ class Director:
         prefixes, chain, flight = self.prefixes, decision.chain, decision.flight
         if prefixes is not None and chain is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
+            if decision.now >= prefixes.advises_at:
+                prefixes.advise(decision.request, flight.model, decision.now)
             held = prefixes.published
             if held is not None and held.blocks and not decision.request.shadow:
                 flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)

@@ -23,7 +23,11 @@ from laar.prefix.lengths import PromptLengths
 from laar.prefix.templates import TOOLS, Templates
 
 if TYPE_CHECKING:
+    from laar.prefix.advice import Advisor
     from laar.prefix.tokens import Stored, TokenBlocks
+
+ADVISE_EVERY_S = 0.2
+"""Seconds between two prompts that are looked at for advice; one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000
 """First blocks of prompts known by the engine's name, for each endpoint; a megabyte."""
@@ -60,6 +64,11 @@ class Prompt(Protocol):
         ...
 
     @property
+    def body(self) -> bytes:
+        """The body that it came in; empty where there is none."""
+        ...
+
+    @property
     def tokens(self) -> int:
         """Its length where it came as token ids; 0 where that is to be estimated."""
         ...
@@ -75,6 +84,8 @@ class PrefixMatch(NamedTuple):
         demand: how many requests share how much of it; None when nothing is known.
         again: share by slot of the text evicted by it that is requested again, as a share of its
             uncached part; None where every cache has room.
+        fetched: share of it that takes as long to compute as to fetch what each slot has in slower
+            memory; None where no slot has any.
     """
 
     chain: Chain
@@ -82,6 +93,7 @@ class PrefixMatch(NamedTuple):
     shares: Floats
     demand: Demand | None
     again: Floats | None
+    fetched: Floats | None
 
 
 class PrefixWatcher(Protocol):
@@ -115,6 +127,7 @@ class PrefixBeliefs:
         self.evictions = Evictions()
         self.published: TokenBlocks | None = None  # until the first event
         self.templates = Templates()
+        self.advises_at = -math.inf
         self._roots: dict[int, dict[int | bytes, int]] = {}
         self._density = Density(BYTES_PER_TOKEN)
         self._slots = 0
@@ -128,6 +141,13 @@ class PrefixBeliefs:
 
         self.published = TokenBlocks()
         return self.published
+
+    @cached_property
+    def advisor(self) -> Advisor:
+        """What breaks prefixes; a picker without prompts has none."""
+        from laar.prefix.advice import Advisor
+
+        return Advisor()
 
     def look_up(
         self,
@@ -159,12 +179,12 @@ class PrefixBeliefs:
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
-        shares = self.match(chain, capacity)
+        shares, fetched = self._match(chain, capacity)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
             shares = template.by_tokens(shares, spans, chain.total_bytes)
-        return PrefixMatch(chain, tokens, shares, demand, again)
+        return PrefixMatch(chain, tokens, shares, demand, again, fetched)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
         """Hash the prompt; other salts and other weights share nothing."""
@@ -180,12 +200,18 @@ class PrefixBeliefs:
 
     def match(self, chain: Chain, capacity: int) -> Floats:
         """Return the share of the prompt, in 0..1, that each slot below `capacity` holds."""
+        return self._match(chain, capacity)[0]
+
+    def _match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
+        """Return `shares` and `fetched` of a `PrefixMatch`."""
         if capacity > self._slots:
             self.make_room(capacity)
-        shares = self.index.shares(chain)
+        shares, fetched = self.index.shares(chain), None
         if self.published is not None and self.published.texts:
-            self.published.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
-        return shares
+            fetched = self.published.correct(
+                chain, shares, lambda slot: self.index.claimed(slot, chain)
+            )
+        return shares, fetched
 
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
@@ -217,6 +243,12 @@ class PrefixBeliefs:
         self.popular.note(chain, now)
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
+
+    def advise(self, prompt: Prompt, model: str, now: float) -> None:
+        """Look at a prompt for what breaks prefixes, and not at those of the next moments."""
+        self.advises_at = now + ADVISE_EVERY_S
+        template = self.templates.of(prompt.model, (model,))
+        self.advisor.look(prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""
@@ -298,7 +330,7 @@ class PrefixBeliefs:
         are of requests that may have ended, and name none.
         """
         self.blocks_held.stored(slot, model, event)
-        begins = event.parent is None and event.hashes and not event.host
+        begins = event.parent is None and event.hashes and not event.tier
         if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
             if not self.index.knows_first_block(slot):
@@ -308,13 +340,13 @@ class PrefixBeliefs:
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False) -> None:
-        """Note that blocks left a slot's cache, or the host's; without its first, a prompt is gone.
+    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Note that blocks left a slot's tier of memory; without its first, a prompt is gone.
 
-        Not while there is a copy in the other.
+        Not while there is a copy in another one.
         """
         known = self._roots.get(slot, {})
-        for name in self.blocks_held.removed(slot, hashes, host=host):
+        for name in self.blocks_held.removed(slot, hashes, tier):
             first = known.pop(name, None)
             if first is not None:
                 self.index.forget_root(slot, first)

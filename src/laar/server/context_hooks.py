@@ -12,7 +12,6 @@ Tenants are distinguished by the header that `flow.tenant_header` names, and sha
 from __future__ import annotations
 
 import random
-import re
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 MAX_ANSWERED = 20_000
 """Decisions whose outcome may still be reported; some 500 bytes each, the oldest goes."""
 
-_SUFFIX = re.compile(r"-\d+(?:-[0-9a-f]{1,8})?$")  # which choice, and vLLM's own salt
 _SIGNED = "signed"
 _WHAT = "context"
 
@@ -130,7 +128,7 @@ class _Reworked:
     def _committed(self, endpoint: str, request: str, now: float) -> None:
         hook, receipt = self._ordering.hook, self._result.receipt
         noted = bool(self._noted)
-        hook.commit(receipt, now, endpoint=endpoint, request=request, noted=noted)
+        hook.commit(receipt, now, endpoint=endpoint, noted=noted)
 
     def ended(self, ttft_s: float | None, usage: Usage) -> None:
         """Record the measured time and cached tokens."""
@@ -350,7 +348,7 @@ class ContextHooks:
     def forget(self, endpoint: str) -> None:
         """Forget the orders sent to an endpoint whose cache is empty now, or that left."""
         for ordering in self._orderings:
-            ordering.hook.forget(endpoint=endpoint)
+            ordering.hook.forget(endpoint)
 
     def holds_since(self, endpoint: str, at: float) -> None:
         """Forget the orders that an endpoint got before all that its cache still holds.
@@ -360,17 +358,12 @@ class ContextHooks:
             at: seconds, monotonic; the last use of the block that its cache would evict first.
         """
         for ordering in self._orderings:
-            ordering.hook.forget(endpoint=endpoint, before=at)
+            ordering.hook.forget(endpoint, before=at)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
         """Set the total size of the endpoints' caches; None when unknown."""
         for ordering in self._orderings:
             ordering.hook.set_capacity(cache_bytes)
-
-    def evict(self, request: str) -> bool:
-        """Forget a request that an engine no longer holds; False where none is known by the id."""
-        hooks = [ordering.hook for ordering in self._orderings]
-        return sum(hook.forget(request=one) for hook in hooks for one in _ids(request)) > 0
 
     # -- the guard -----------------------------------------------------------------------------
 
@@ -380,9 +373,3 @@ class ContextHooks:
         ordering.tally.forget_groups()
         ordering.reported_off = False
         self._problems.report(f"context {ordering.rule.name}", None)
-
-
-def _ids(name: str) -> set[str]:
-    """Return the ids under which a request may be known: engines add a prefix and a suffix."""
-    bare = name.removeprefix("chatcmpl-").removeprefix("cmpl-").removeprefix("batch-")
-    return {name, bare, _SUFFIX.sub("", bare)}

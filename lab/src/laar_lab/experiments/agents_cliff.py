@@ -10,12 +10,9 @@ Half of the sessions are for choosing, the other half for the verdict, by their 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-
-import numpy as np
 
 from laar.core.cost import CostWeights
 from laar.core.interfaces import Scorer
@@ -24,11 +21,10 @@ from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
 from laar_lab.claims import Claim, Evidence, Runs, Seen, level, paired
 from laar_lab.experiment import Experiment, Scope
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
 from laar_lab.peers import Gate, KvAware, Sticky
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
-    Arrival,
-    Exchange,
     FleetSettings,
     Send,
     VirtualFleet,
@@ -36,13 +32,9 @@ from laar_lab.sim.fleet import (
     generator,
     hold_sessions,
 )
-from laar_lab.statistics import means
 from laar_lab.suite import fleets
 from laar_lab.suite.real import agents
 from laar_lab.sweep import grid
-
-KV_TOKENS = 250_000
-"""Tokens of each engine's cache."""
 
 SESSION_TOKENS = 54_000
 """Mean context of the sessions in these minutes (decision 14)."""
@@ -95,46 +87,16 @@ class _Run:
             policies=policies,
             flow=FlowSettings() if way == "flow" else None,
         )
+        self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
         room = float(engines * KV_TOKENS)
         gates: dict[str, Callable[[], Send]] = {
             "gate": lambda: Gate(self.fleet, _CROWD * room, idle_s=_CROWD_IDLE_S).send,
             "programs": lambda: Gate(self.fleet, room, fades=True).send,
         }
         self.send = gates[way]() if way in gates else asking_again(self.fleet, self._refused)
-        self.done = self.refused = 0
-        self._turns: list[tuple[float, ...]] = []
-        self._by_session: dict[str, list[float]] = defaultdict(list)
 
     def _refused(self) -> None:
-        self.refused += 1
-
-    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Counts a turn: among those done by when it ends, in all else by when it began."""
-        self.done += _UNCOUNTED_S <= exchange.end_s < _UNTIL_S
-        if arrival.at_s < _UNCOUNTED_S:
-            return
-        self.refused += exchange.status != 200
-        took_s, first_s, held_s = (
-            at - arrival.at_s for at in (exchange.end_s, exchange.first_s, exchange.decision.now)
-        )
-        prompt_tokens = exchange.prompt.prompt_tokens
-        self._turns.append((took_s, first_s, held_s, prompt_tokens, exchange.cached_tokens))
-        self._by_session[arrival.session].append(took_s)
-
-    def numbers(self) -> dict[str, float]:
-        """The numbers of `_SHOWN`."""
-        took_s, first_s, held_s, tokens, cached = np.array(self._turns).T
-        by_session = np.array([np.mean(each) for each in self._by_session.values()])
-        return {
-            "turns_per_s": self.done / (_UNTIL_S - _UNCOUNTED_S),
-            "turn_s": float(took_s.mean()),
-            "ttft_s": float(first_s.mean()),
-            "ttft_p50_s": float(np.median(first_s)),
-            "hit_rate": float(cached.sum() / tokens.sum()),
-            "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
-            "held_s": float(held_s.max()),
-            "refused": float(self.refused),
-        }
+        self.turns.refused += 1
 
 
 def run_cliff(
@@ -145,13 +107,13 @@ def run_cliff(
     hold_sessions(
         run.fleet,
         agents(data, half)(generator(seed, "cliff")),
-        run.ended,
+        run.turns.ended,
         at_once=round(load * engines * KV_TOKENS / SESSION_TOKENS),
         ramp_s=60.0,
         until_s=_UNTIL_S,
         send=run.send,
     )
-    return run.numbers()
+    return run.turns.numbers()
 
 
 _SHOWN = {
@@ -176,10 +138,8 @@ def run(scope: Scope) -> Report:
         for count, load, rule in product(engines, loads, RULES)
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
-    rows: list[tuple[Value, ...]] = [(*case, *means(runs[case], _SHOWN)) for case in cases]
-    columns = ("engines", "load", "rule", *_SHOWN.values())
     title = "sessions at once, by what the caches hold"
-    table = Table(title=title, columns=columns, rows=rows, digits=3)
+    table = table_of(runs, title, ("engines", "load", "rule"), _SHOWN, digits=3)
     return Report(tables=[table], evidence=_evidence(runs, engines, loads))
 
 

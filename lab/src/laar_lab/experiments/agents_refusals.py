@@ -13,14 +13,13 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
-
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.health.settings import HealthSettings
 from laar_lab.claims import Claim, paired
 from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
+from laar_lab.report import Report
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -29,7 +28,6 @@ from laar_lab.sim.fleet import (
     generator,
     hold_sessions,
 )
-from laar_lab.statistics import means
 from laar_lab.suite import fleets
 from laar_lab.suite.real import agents
 from laar_lab.sweep import grid
@@ -38,7 +36,6 @@ WAYS = {"moves": 2, "no retries": 0}
 """Fallbacks that the picker names."""
 
 SESSIONS = (56, 88)
-KV_TOKENS = 250_000
 
 _UNTIL_S = 360.0
 _UNCOUNTED_S = 72.0
@@ -50,8 +47,7 @@ class _Clients:
 
     def __init__(self, fleet: VirtualFleet) -> None:
         self._fleet = fleet
-        self.refused = self.done = 0
-        self.turns: list[tuple[float, float, int, int]] = []
+        self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
 
     def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
         """Sends a turn until it is answered."""
@@ -63,20 +59,12 @@ class _Clients:
                 again()
 
         def again(_error: RequestError | None = None) -> None:
-            self.refused += 1
+            self.turns.refused += 1
             due_s = self._fleet.clock.now + _ASKS_AGAIN_S
             one = replace(request, id=f"{request.id}+")
             self._fleet.clock.at(due_s, self.send, one, arrival, ended)
 
         self._fleet.enqueue(request, arrival.prompt, over, again)
-
-    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Counts a turn: among those done by when it ends, in all else by when it began."""
-        self.done += _UNCOUNTED_S <= exchange.end_s < _UNTIL_S
-        if arrival.at_s >= _UNCOUNTED_S:
-            took_s, first_s = exchange.end_s - arrival.at_s, exchange.first_s - arrival.at_s
-            tokens = exchange.prompt.prompt_tokens
-            self.turns.append((took_s, first_s, exchange.cached_tokens, tokens))
 
 
 def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, float]:
@@ -94,21 +82,13 @@ def run_refusals(data: Path, at_once: int, way: str, seed: int) -> dict[str, flo
     hold_sessions(
         fleet,
         agents(data, 0)(generator(seed, "refusals")),
-        clients.ended,
+        clients.turns.ended,
         at_once=at_once,
         ramp_s=60.0,
         until_s=_UNTIL_S,
         send=clients.send,
     )
-    took_s, first_s, cached, tokens = np.array(clients.turns).T
-    return {
-        "turns": float(clients.done),
-        "turn_s": float(took_s.mean()),
-        "ttft_s": float(first_s.mean()),
-        "ttft_p95_s": float(np.percentile(first_s, 95)),
-        "hit_rate": float(cached.sum() / tokens.sum()),
-        "refused": float(clients.refused),
-    }
+    return clients.turns.numbers()
 
 
 _SHOWN = {
@@ -127,9 +107,8 @@ def run(scope: Scope) -> Report:
     loads = SESSIONS[:1] if scope.quick else SESSIONS
     cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
-    rows: list[tuple[Value, ...]] = [(*case, *means(runs[case], _SHOWN)) for case in cases]
-    columns = ("sessions", "a refused turn", *_SHOWN.values())
-    table = Table(title="turns on engines that refuse", columns=columns, rows=rows, digits=2)
+    heads = ("sessions", "a refused turn")
+    table = table_of(runs, "turns on engines that refuse", heads, _SHOWN, digits=2)
     evidence = {
         "turns-moved": {
             str(load): paired(runs[load, "moves"], runs[load, "no retries"], "turns")

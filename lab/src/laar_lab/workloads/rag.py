@@ -179,7 +179,7 @@ def replay(
         if reorder:
             index.insert(0, 0, docs, i * interval_s, endpoint=str(at))
         if told:
-            index.forget(endpoint=str(at), before=got_at[at][caches[at].oldest])
+            index.forget(str(at), before=got_at[at][caches[at].oldest])
         if own_orders:
             own[at].insert(0, 0, docs, i * interval_s)
     return Replay(

@@ -87,7 +87,7 @@ class RagClient:
         """Commits a request that an endpoint accepted."""
         receipt = self._receipts.pop(int(arrival.kind), None)
         if self._hook is not None and exchange.status == 200:
-            self._hook.commit(receipt, exchange.end_s, request=arrival.kind, noted=True)
+            self._hook.commit(receipt, exchange.end_s, noted=True)
 
     def _prompt(
         self, number: int, docs: Sequence[int], now: float

@@ -16,7 +16,7 @@ def _pattern(item: str) -> re.Pattern[str]:
 
 
 def scan(text: str, declared: Sequence[Delimiters], most: int) -> list[Block]:
-    """The blocks of the first delimiters that fit.
+    """Return the block of the first delimiters that fit.
 
     Raises:
         Refused: there are more than `most` documents.
@@ -29,46 +29,31 @@ def scan(text: str, declared: Sequence[Delimiters], most: int) -> list[Block]:
 
 
 def _block(text: str, given: Delimiters, most: int) -> Block | None:
-    start = 0
-    if given.before:
-        at = text.find(given.before)
-        if at < 0:
-            return None
-        start = at + len(given.before)
-    end = len(text)
-    if given.after:
-        end = text.find(given.after, start)
-        if end < 0:
-            return None
-    spans: list[tuple[int, int]] = []
-    names: list[str] = []
+    start = text.find(given.before) + len(given.before)
+    end = text.find(given.after, start) if given.after else len(text)
+    if given.before not in text or end < 0:
+        return None
+    numbered = "{n}" in given.item
+    marks = list(_pattern(given.item or given.between).finditer(text, start, end))
+    begins = [mark.end() if numbered or not given.item else mark.start() for mark in marks]
+    stops = [mark.start() for mark in marks] + [end]
     if given.item:
-        found = list(_pattern(given.item).finditer(text, start, end))
-        if not found:
-            return None
-        stops = [match.start() for match in found[1:]] + [end]
-        whole = not any("n" in match.groupdict() for match in found)
-        for match, stop in zip(found, stops, strict=True):
-            spans.append(_trimmed(text, match.start() if whole else match.end(), stop))
-            names.append("" if whole else match["n"])
+        del stops[0]
     else:
-        at = start
-        while at <= end:
-            stop = text.find(given.between, at, end)
-            stop = end if stop < 0 else stop
-            spans.append(_trimmed(text, at, stop))
-            at = stop + len(given.between) if stop < end else end + 1
+        begins.insert(0, start)
+    spans = [_trimmed(text, a, b) for a, b in zip(begins, stops, strict=True)]
+    if not given.item:
         spans = [(a, b) for a, b in spans if a < b]
-        names = [""] * len(spans)
     if len(spans) < 2 or any(a >= b for a, b in spans):
         return None
     if len(spans) > most:
         raise Refused(Reason.TOO_MANY)
-    items = tuple(Item(a, b, a, b, name or None) for (a, b), name in zip(spans, names, strict=True))
-    return Block(items, items[-1].end, labels_stay=bool(names[0]), shape="declared")
+    names = [mark["n"] for mark in marks] if numbered else [None] * len(spans)
+    items = tuple(Item(a, b, a, b, name) for (a, b), name in zip(spans, names, strict=True))
+    return Block(items, items[-1].end, labels_stay=numbered, shape="declared")
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without white space around it."""
+    """Return the span without white space around it."""
     own = text[start:end]
     return start + len(own) - len(own.lstrip()), start + len(own.rstrip())

@@ -31,9 +31,6 @@ _TAG = re.compile(
 )
 _INNER_ITEM = re.compile(rf"\s*+<(?:{'|'.join(_ITEMS)})[\s>]")
 
-_SPOKEN = frozenset(("role", "speaker", "from", "sender", "turn", "step"))
-"""Attributes of turns of a talk, and of steps."""
-
 _QUOTED = 8
 """Signs before a tag, quotes and brackets, behind which a word is looked for."""
 
@@ -61,7 +58,6 @@ class _Scan:
         self.name: str | None = None
         self.spans: list[Span] = []
         self.names: list[dict[str, str]] = []
-        self.spoken = False
 
     def run(self) -> list[Block]:
         """One pass over the tags that are known."""
@@ -139,25 +135,16 @@ class _Scan:
         if name != self.name:
             self._finish()
             self.name = name
-        named = _named(attributes)
-        self.spoken = self.spoken or not _SPOKEN.isdisjoint(named)
-        self.names.append(named)
+        self.names.append(_named(attributes))
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
         """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
-        if len(self.spans) >= self.least and not self.spoken:
+        if len(self.spans) >= self.least:
             after = self.spans[-1][1] if end is None else end
-            self.blocks.append(
-                block_of(
-                    self.text,
-                    self.spans,
-                    after,
-                    names=self.names,
-                    shape="xml",
-                )
-            )
-        self.name, self.spans, self.names, self.spoken = None, [], [], False
+            block = block_of(self.text, self.spans, after, names=self.names, shape="xml")
+            self.blocks.append(block)
+        self.name, self.spans, self.names = None, [], []
 
 
 @cache

@@ -1,86 +1,47 @@
 """The context hooks over HTTP.
 
     GET  /context               by route: expected and measured figures of the requests that the
-                                hook ordered and of the control group; the guard's verdict
+                                hook ordered and of the control group; the guard's verdict; by
+                                agent: what breaks the prefixes of its prompts
     POST /context/reset         forget the measurements and switch on again; ?route= for one
-    POST /context/reorder       documents in, documents in a better order out, for programs that
-                                build prompts themselves
-    POST /context/evict         an engine no longer holds these requests: {"request_ids": [...]}
 
 `laar.server.context_hooks` has the hooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
-
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from laar.errors import RequestError, SettingError, unknown
-from laar.server.admin.answers import as_json, first_fault
-from laar.server.browsers import body_of
+from laar.errors import unknown
+from laar.prefix.beliefs import PrefixBeliefs
+from laar.server.admin.answers import as_json
 from laar.server.context_hooks import ContextHooks, Ordering
 from laar.telemetry.context import Group
 
-if TYPE_CHECKING:
-    from laar.context.reorder import Reordered, Reorderer
 
-MAX_CONTEXTS = 64
-MAX_REORDER_BYTES = 2 << 20
-"""Longest body of one call to reorder; some 10 ms of work."""
-
-MAX_IDS = 1000
-"""Request ids in one call; 5 ms."""
-
-MAX_EVICT_BYTES = 256 << 10
-
-
-class _Reorder(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    contexts: Annotated[
-        list[Annotated[list[str], Field(max_length=1024)]], Field(max_length=MAX_CONTEXTS)
-    ]
-    conversation_ids: Annotated[list[str], Field(max_length=MAX_CONTEXTS)] | None = None
-    before: Annotated[str, Field(max_length=1 << 20)] = ""
-    tenant: Annotated[str, Field(max_length=256)] = ""
-    deduplicate: bool = True
-
-
-def context_routes(hooks: ContextHooks, clock: Callable[[], float]) -> list[Route]:
-    """Return the routes for the admin port; `clock` gives monotonic seconds."""
-    admin = _ContextAdmin(hooks, clock)
+def context_routes(hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> list[Route]:
+    """Return the routes for the admin port."""
+    admin = _ContextAdmin(hooks, prefixes)
     return [
         Route("/context", admin.show),
         Route("/context/reset", admin.reset, methods=["POST"]),
-        Route("/context/evict", admin.evict, methods=["POST"]),
-        Route("/context/reorder", admin.reorder, methods=["POST"]),
     ]
 
 
 class _ContextAdmin:
-    """The hooks of all routes, and a reorderer for clients that build prompts themselves."""
+    """The hooks of all routes, and what breaks prefixes."""
 
-    def __init__(self, hooks: ContextHooks, clock: Callable[[], float]) -> None:
+    def __init__(self, hooks: ContextHooks, prefixes: PrefixBeliefs | None) -> None:
         self._hooks = hooks
-        self._clock = clock
-
-    @cached_property
-    def _reorderer(self) -> Reorderer:
-        from laar.context.reorder import Reorderer  # most pickers are never asked
-
-        return Reorderer()
+        self._prefixes = prefixes
 
     async def show(self, _request: Request) -> Response:
-        """Return each route's hook, its guard and its counts."""
-        return as_json({"routes": [_shown(ordering) for ordering in self._hooks.orderings]})
+        """Return each route's hook, its guard and its counts, and the advice for each agent."""
+        advice = [] if self._prefixes is None else self._prefixes.advisor.advice()
+        routes = [_shown(ordering) for ordering in self._hooks.orderings]
+        return as_json({"routes": routes, "advice": [each._asdict() for each in advice]})
 
     async def reset(self, request: Request) -> Response:
         """Restart one route's hook, or all."""
@@ -94,51 +55,6 @@ class _ContextAdmin:
         for ordering in known:
             self._hooks.reset(ordering)
         return JSONResponse({"reset": [ordering.rule.name for ordering in known]})
-
-    async def evict(self, request: Request) -> JSONResponse:
-        """Forget prompts that an engine has evicted, by the ids of their requests."""
-        try:
-            names = orjson.loads(await body_of(request, MAX_EVICT_BYTES))["request_ids"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            names = None
-        except RequestError as error:
-            return JSONResponse({"error": str(error)}, error.status)
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            return JSONResponse({"error": 'send {"request_ids": ["..."]}'}, 400)
-        if len(names) > MAX_IDS:
-            return JSONResponse({"error": f"{len(names)} ids; send {MAX_IDS} at most"}, 413)
-        found = sum(self._hooks.evict(name) for name in names)
-        return JSONResponse({"evicted": found, "not_found": len(names) - found})
-
-    async def reorder(self, request: Request) -> JSONResponse:
-        """Order the contexts of a batch."""
-        try:
-            asked = _Reorder.model_validate(orjson.loads(await body_of(request, MAX_REORDER_BYTES)))
-            made = self._reordered(asked)
-        except RequestError as error:
-            return JSONResponse({"error": str(error)}, error.status)
-        except ValidationError as fault:
-            return JSONResponse({"error": first_fault(fault)}, 400)
-        except (orjson.JSONDecodeError, SettingError) as fault:
-            return JSONResponse({"error": str(fault)}, 400)
-        return JSONResponse({"contexts": [asdict(one) for one in made]})
-
-    def _reordered(self, asked: _Reorder) -> list[Reordered]:
-        ids = asked.conversation_ids or [""] * len(asked.contexts)
-        if len(ids) != len(asked.contexts):
-            raise SettingError("send as many `conversation_ids` as `contexts`")
-        now = self._clock()
-        return [
-            self._reorderer.reorder(
-                context,
-                now=now,
-                conversation=conversation,
-                before=asked.before,
-                tenant=asked.tenant,
-                deduplicate=asked.deduplicate,
-            )
-            for context, conversation in zip(asked.contexts, ids, strict=True)
-        ]
 
 
 def _shown(ordering: Ordering) -> dict[str, object]:

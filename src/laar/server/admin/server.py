@@ -90,7 +90,7 @@ class AdminPort:
                 on_judged=picker.context.reported,
             ),
             *picker.observability.routes(),
-            *context_routes(picker.context, picker.clock),
+            *context_routes(picker.context, picker.prefixes),
             *tuner_routes(picker.tuner),
         ]
         app = admin_app(self._shown, partial(metrics_page, picker), self._health, parts)

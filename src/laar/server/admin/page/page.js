@@ -412,7 +412,10 @@ function showTuner(t) {
 
 const GROUPS = { hook: "ordered by the hook", control: "left alone", observed: "observed" };
 
-function showContext({ routes }) {
+function showContext({ routes, advice }) {
+  $("#advice").hidden = !advice.length;
+  table("#breaks", advice.map((each) => row([
+    each.agent, share(each.found), share(each.could), each.sentences.join(" ")])));
   $("#context").hidden = !routes.length;
   table("#orders", routes.flatMap((r) => Object.entries(r.groups)
     .filter(([, g]) => g.eligible)

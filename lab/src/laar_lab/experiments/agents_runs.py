@@ -1,0 +1,85 @@
+"""Runs of agents as a closed loop, more than the caches hold: what is counted and shown of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+
+from laar_lab.claims import Runs
+from laar_lab.report import Table
+from laar_lab.sim.fleet import Arrival, Exchange
+from laar_lab.statistics import means
+
+KV_TOKENS = 250_000
+"""Tokens of each engine's cache."""
+
+_Case = TypeVar("_Case", bound="tuple[float | str, ...]")
+
+
+class Turns:
+    """What the clients of one run saw.
+
+    Args:
+        until_s: end of the run.
+        uncounted_s: its first seconds do not count.
+
+    Attributes:
+        refused: refusals seen.
+    """
+
+    def __init__(self, until_s: float, uncounted_s: float) -> None:
+        self._until_s = until_s
+        self._uncounted_s = uncounted_s
+        self._done = 0
+        self.refused = 0
+        self._turns: list[tuple[float, ...]] = []
+        self._by_session: dict[str, list[float]] = defaultdict(list)
+
+    def ended(self, arrival: Arrival, exchange: Exchange) -> None:
+        """Count a turn: among those done by when it ends, in all else by when it began."""
+        self._done += self._uncounted_s <= exchange.end_s < self._until_s
+        if arrival.at_s < self._uncounted_s:
+            return
+        self.refused += exchange.status != 200
+        took_s, first_s, held_s = (
+            at - arrival.at_s for at in (exchange.end_s, exchange.first_s, exchange.decision.now)
+        )
+        prompt_tokens = exchange.prompt.prompt_tokens
+        self._turns.append((took_s, first_s, held_s, prompt_tokens, exchange.cached_tokens))
+        self._by_session[arrival.session].append(took_s)
+
+    def numbers(self) -> dict[str, float]:
+        """Return all that is known of the run."""
+        took_s, first_s, held_s, tokens, cached = np.array(self._turns).T
+        by_session = np.array([np.mean(each) for each in self._by_session.values()])
+        return {
+            "turns": float(self._done),
+            "turns_per_s": self._done / (self._until_s - self._uncounted_s),
+            "turn_s": float(took_s.mean()),
+            "ttft_s": float(first_s.mean()),
+            "ttft_p50_s": float(np.median(first_s)),
+            "ttft_p95_s": float(np.percentile(first_s, 95)),
+            "hit_rate": float(cached.sum() / tokens.sum()),
+            "fairness": float(np.percentile(by_session, 95) / by_session.mean()),
+            "held_s": float(held_s.max()),
+            "refused": float(self.refused),
+        }
+
+
+def table_of(
+    runs: Mapping[_Case, Runs],
+    title: str,
+    heads: tuple[str, ...],
+    shown: Mapping[str, str],
+    digits: int,
+) -> Table:
+    """Return a row for each case: its own values under `heads`, then the means of what is shown."""
+    return Table(
+        title=title,
+        columns=(*heads, *shown.values()),
+        rows=[(*case, *means(of, shown)) for case, of in runs.items()],
+        digits=digits,
+    )

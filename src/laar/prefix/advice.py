@@ -1,0 +1,411 @@
+"""What keeps prompts from sharing a prefix, in sentences, and how much less would be read without.
+
+Some prompts a second are taken apart into lines, in the order in which their model's template has
+them; the tools are one. A line that most prompts of an agent have is of its frame. What stands
+before a line of the frame and differs by prompt (a date, a working directory) breaks the prefix
+there. Every prompt passes through a simulated cache twice: as it is, and as it would be with such
+lines behind the rest and the tools sorted. The difference is what there is to save.
+
+No text is kept, only hashes, but for the names of models and tools.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, islice, pairwise, takewhile
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
+
+import orjson
+
+from laar.prefix.lengths import DIGEST, MESSAGE
+from laar.prefix.templates import Template
+
+ENOUGH = 5
+"""Prompts of an agent, after those that its frame was learned from, before anything is said."""
+
+MAX_AGENTS = 32
+MAX_LINES = 1_500
+"""Lines of a prompt; of what follows each text counts as one."""
+
+MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
+"""Lines by which agents are known, lines counted of one, places of prompts in the cache."""
+
+_MEMORY = 64  # prompts after which the counts of an agent are halved
+_STEP = 256  # bytes between two places that the cache knows
+_HEAD = 2_000  # characters at the beginning of prompts by which an agent is known
+_ALIKE = 0.06  # share of these that two prompts of an agent have in common
+_FRAME = 0.6  # share of an agent's prompts that have a line of its frame
+_USUAL = 0.3  # share of prompts that a finding is in
+_WORTH = 0.02  # share of the prompt below which nothing is said
+
+_FIXED = ("system", "developer", "tools")
+_SHORT, _LONG = 500, 4_000  # characters of lines that differ at a system prompt's end, before it
+_LEARNT = 4  # prompts before an agent's frame is known
+_FEW = 0.1  # share of the prompt that has to stand behind a question or in another order
+_ASKED = ("user", "")
+_WHERE = {
+    "user": "the user's text",
+    "system": "the system prompt",
+    "developer": "the system prompt",
+    "assistant": "an earlier answer",
+    "tool": "a tool's result",
+    "": "the prompt",
+}
+_BILLING = b"x-anthropic-billing-header:"
+_DATES = frozenset(
+    name.lower()
+    for names in (calendar.month_name, calendar.month_abbr, calendar.day_name, calendar.day_abbr)
+    for name in names
+    if name
+)
+_CAUSES = (
+    ("a date", re.compile(r"\d{4}-\d\d-\d\d.*|\d{1,4}[./]\d{1,2}[./]\d{1,4}")),
+    ("a time", re.compile(r"\d{1,2}:\d\d.*")),
+    ("an id", re.compile(r"(?=.*\d)(?:[\w-]+[=:_])?[0-9a-fA-F-]{7,}|(?=.*\d)[\w=-]{16,}")),
+    ("a path", re.compile(r".*[/\\].*")),
+    ("a number", re.compile(r"\d[\d.,%]*\w{0,2}")),
+)
+"""What a word may be, the most telling first."""
+_WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
+_MAX_WORDS = 64
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+class Advice(NamedTuple):
+    """What is said of an agent.
+
+    Args:
+        agent: its model and tools.
+        prompts: how many were looked at, older ones less.
+        found: share of their text that a cache without end holds.
+        could: the same with the advice followed.
+        sentences: what breaks its prefixes, or where they part.
+    """
+
+    agent: str
+    prompts: int
+    found: float
+    could: float
+    sentences: tuple[str, ...]
+
+
+class _Line(NamedTuple):
+    """A line, an image or all tools.
+
+    Args:
+        key: hash of it and its role.
+        size: its characters.
+        role: role of its message.
+        at: characters of its message before it.
+        text: the text; empty for tools.
+        unordered: the key whatever the order of the tools.
+    """
+
+    key: int
+    size: int
+    role: str
+    at: int
+    text: str
+    unordered: int
+
+
+@dataclass(slots=True)
+class _Break:
+    """A place behind a line of the frame, or at the beginning, where prompts differ."""
+
+    role: str
+    at: int = 1 << 30
+    causes: Counter[str] = field(default_factory=Counter)
+    words: frozenset[int] = frozenset()
+
+
+@dataclass(slots=True)
+class _Agent:
+    """Prompts that begin alike, and what was counted of them: lines, findings, characters."""
+
+    name: str
+    counts: Counter[object] = field(default_factory=Counter)
+    breaks: OrderedDict[object, _Break] = field(default_factory=OrderedDict)
+    tools: OrderedDict[tuple[int, int], None] = field(default_factory=OrderedDict)
+
+
+class Advisor:
+    """Looks at prompts, and says what breaks their prefixes."""
+
+    def __init__(self) -> None:
+        self._agents: OrderedDict[int, _Agent] = OrderedDict()
+        self._homes: OrderedDict[int, int] = OrderedDict()
+        self._cached: OrderedDict[int, None] = OrderedDict()
+
+    def look(
+        self, model: str, salt: str, spans: Sequence[str], template: Template, body: bytes
+    ) -> None:
+        """Take in a prompt.
+
+        Args:
+            model: the model's name.
+            salt: separates prompts that must share nothing.
+            spans: the prompt's texts in the order of most templates.
+            template: the model's.
+            body: the body as received.
+        """
+        names: list[str] = []
+        lines = list(_lines(template.arranged(spans), names))
+        if not lines:
+            return
+        agent = self._agent(model, names, lines)
+        counts = agent.counts
+        moved = _breaks(agent, lines)
+        kept = [line for n, line in enumerate(lines) if n not in moved]
+        behind = [lines[n] for n in sorted(moved)]
+        now = self._pass(hash((salt, "now")), [(line.key, line.size) for line in lines])
+        could = self._pass(
+            hash((salt, "could")), [(line.unordered, line.size) for line in kept + behind]
+        )
+        if counts["prompts"] >= _LEARNT + 2:  # the cache has seen some without such lines
+            _judge(agent, lines, kept, now, could)
+            counts["billing"] += _BILLING in body
+            counts["thoughts"] += 0 if template.keeps_thoughts else _thoughts(spans)
+        counts["prompts"] += 1
+        counts.update({line.unordered for line in lines})
+        if counts["prompts"] >= _MEMORY:
+            agent.counts = Counter({key: n // 2 for key, n in counts.items() if n > 1})
+        elif len(counts) > MAX_COUNTED:
+            agent.counts = Counter({key: n for key, n in counts.items() if n > 1})
+
+    def _agent(self, model: str, names: Sequence[str], lines: Sequence[_Line]) -> _Agent:
+        """Return the agent whose prompts begin most like this one."""
+        told = sorted(lines, key=lambda line: line.role == "tools")
+        ends = accumulate(line.size for line in told)
+        head = [line for line, end in zip(told, ends, strict=True) if end - line.size < _HEAD]
+        keys = [hash((model, line.unordered)) for line in head]
+        votes = Counter[int]()
+        for key, line in zip(keys, head, strict=True):
+            home = self._homes.get(key, 0)
+            if home in self._agents:
+                votes[home] += line.size
+        best, size = max(votes.items(), key=itemgetter(1), default=(0, 0))
+        if size < _ALIKE * sum(min(line.size, _HEAD) for line in head):
+            best = keys[0]
+            shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+            self._agents[best] = _Agent(f"{model}, tools {shown}" if names else model)
+        for key in keys:
+            _keep(self._homes, key, best, MAX_HOMES)
+        return _keep(self._agents, best, self._agents[best], MAX_AGENTS)
+
+    def _pass(self, chain: int, parts: Sequence[tuple[int, int]]) -> int:
+        """Pass a prompt through the simulated cache; return how much of it was there."""
+        found = done = since = 0
+        fresh = False
+        for key, size in parts:
+            chain = hash((chain, key))
+            done += size
+            since += size
+            if since >= _STEP:
+                since = 0
+                fresh = fresh or chain not in self._cached
+                found = found if fresh else done
+                _keep(self._cached, chain, None, MAX_CACHED)
+        return found
+
+    def advice(self) -> list[Advice]:
+        """Return what there is to say of each agent, the latest first."""
+        return [
+            _advice(agent)
+            for agent in reversed(self._agents.values())
+            if agent.counts["judged"] >= ENOUGH
+        ]
+
+
+def _keep(kept: OrderedDict[_K, _V], key: _K, value: _V, most: int) -> _V:
+    """Put a value last, and forget the first one beyond `most`."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
+    return value
+
+
+def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
+    """Yield the lines of a prompt; the names of its tools go to `names`."""
+    role, at, left = "", 0, MAX_LINES
+    for text in spans:
+        if text[:1] == MESSAGE:
+            role, at = text[1:-1], 0
+        elif role == "tools":
+            yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
+        else:
+            pieces = text.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
+            left -= len(pieces)
+            for piece in pieces:
+                if piece:
+                    key = hash((role, piece))
+                    yield _Line(key, len(piece), role, at, piece, key)
+                at += len(piece) + 1
+
+
+def _unordered(text: str, names: list[str]) -> int:
+    """Return a hash of tools that is the same in any order."""
+    try:
+        tools = orjson.loads(text)
+        each = frozenset(map(orjson.dumps, tools))
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError, TypeError):
+        return hash(text)
+    for tool in tools:
+        own = tool.get("function", tool) if isinstance(tool, dict) else None
+        name = own.get("name") if isinstance(own, dict) else None
+        names.append(name[:32] if isinstance(name, str) else "?")
+    return hash(each)
+
+
+def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
+    """Note where a prompt differs from others before a part of the frame; return those lines."""
+    counts, moved = agent.counts, set[int]()
+    prompts = counts["prompts"]
+    if prompts < _LEARNT:
+        return moved
+    frame = [n for n, line in enumerate(lines) if counts[line.unordered] >= _FRAME * prompts]
+    sizes = {lines[n].unordered: lines[n].size for n in frame}
+    rest = sum(sizes.values())
+    for before, n in pairwise([-1, *frame, len(lines)]):
+        rest -= sizes.pop(lines[before].unordered, 0) if before >= 0 else 0
+        if before + 1 == n:
+            continue
+        role = lines[before + 1].role
+        gap = [*takewhile(lambda i: lines[i].role == role, range(before + 1, n))]  # noqa: B023
+        size = sum(lines[i].size for i in gap)
+        if rest < _STEP:  # only a talk goes on behind it; documents are left to the context hook
+            is_break = role in _FIXED and size <= _SHORT
+        else:
+            is_break = role == "tools" or (
+                size <= _LONG and (role in _FIXED or lines[n].role == role)
+            )
+        if is_break:
+            moved.update(gap)
+            key = (lines[before].unordered if before >= 0 else 0, role)
+            found = _keep(agent.breaks, key, agent.breaks.get(key) or _Break(role), _MEMORY)
+            _note(found, [lines[i] for i in gap])
+            counts[key] += 1
+    return moved
+
+
+def _note(found: _Break, lines: Sequence[_Line]) -> None:
+    """Note what differs from the prompt before, and where."""
+    words = [
+        (line.at + match.start(), match[0])
+        for line in lines[:_MAX_WORDS]
+        for match in islice(_WORD.finditer(line.text[:_HEAD]), _MAX_WORDS)
+    ]
+    fresh = [(at, word) for at, word in words if hash(word) not in found.words]
+    if fresh and found.words:
+        found.at = min(found.at, fresh[0][0])
+        ranks = [rank for _, word in fresh if (rank := _rank(word)) is not None]
+        found.causes[_CAUSES[min(ranks)][0] if ranks else "other words"] += 1
+    found.words = frozenset([hash(word) for _, word in words])
+
+
+def _rank(word: str) -> int | None:
+    """Return the place among `_CAUSES` of what a word is; None for a plain one."""
+    if word[:1].isupper() and word.rstrip(".,:").lower() in _DATES:
+        return 0
+    bare = word.strip(".,:;!?*`")
+    fits = (rank for rank, (_, pattern) in enumerate(_CAUSES) if pattern.fullmatch(bare))
+    return next(fits, None)
+
+
+def _judge(
+    agent: _Agent, lines: Sequence[_Line], kept: Sequence[_Line], now: int, could: int
+) -> None:
+    """Count what a prompt found, would have found, and where it parts from those before."""
+    counts, total = agent.counts, sum(line.size for line in lines)
+    counts["judged"] += 1
+    counts["total"] += total
+    counts["now"] += now
+    counts["could"] += max(now, could)
+    fresh = next((line for line in kept if not counts[line.unordered]), None)
+    if fresh is not None:
+        kind = "image" if fresh.text[:1] == DIGEST else fresh.role
+        counts["parts", kind] += 1
+        known = sum(n.size for n in kept if counts[n.unordered] and n.role != "tools")
+        if known - max(now, could) > _USUAL * total:
+            above = sum(line.size for line in takewhile(lambda line: line is not fresh, kept))
+            is_asked = fresh.role in _ASKED and above - could < 2 * _STEP
+            counts["question" if is_asked else "order"] += known - max(now, could)
+    for line in lines:
+        if line.role == "tools":
+            _keep(agent.tools, (line.unordered, line.key), None, _MEMORY // 2)
+
+
+def _thoughts(spans: Sequence[str]) -> int:
+    """Return the characters of the last answer that was generated with reasoning before it."""
+    found = 0
+    for role, text in pairwise(spans):
+        if role == f"{MESSAGE}assistant\x1f" and "</think>" in text:
+            found = len(text.rpartition("</think>")[2])
+    return found
+
+
+def _advice(agent: _Agent) -> Advice:
+    """Return what there is to say of an agent."""
+    counts, said = agent.counts, list[str]()
+    usual = _USUAL * counts["judged"]
+    total = max(1, counts["total"])
+    now, could = counts["now"] / total, counts["could"] / total
+    for key, found in agent.breaks.items():
+        if counts[key] < usual:
+            continue
+        where = _WHERE.get(found.role, _WHERE[""])
+        if found.role == "tools":
+            said.append("The tools differ by prompt, and stand before what all prompts share.")
+        elif found.causes:
+            cause = found.causes.most_common(1)[0][0]
+            said.append(f"Prompts differ from character {found.at} of {where} on: {cause}.")
+    sets = Counter([unordered for unordered, _ in agent.tools])
+    if sets and max(sets.values()) > 1:
+        said.append(f"The same tools come in {max(sets.values())} orders: sort them.")
+    if said and could - now >= _WORTH:
+        saved = (could - now) / max(1.0 - now, _WORTH)
+        said.append(
+            f"Such lines in the last message, and tools sorted, would save {saved:.0%} of the "
+            "prefill."
+        )
+    if counts["parts", "tools"] >= usual:
+        said.append(f"The tools differ by prompt ({len(sets)} lists): nothing behind is shared.")
+    begun = [role for role in (*_ASKED, *_FIXED, "image") if counts["parts", role]]
+    part = max(begun, key=lambda role: counts["parts", role], default="user")
+    if part == "image":
+        said.append("Prompts part at an image: what stands behind it is of one talk alone.")
+    if counts["question"] >= _FEW * total:
+        share = counts["question"] / total
+        said.append(
+            f"The user's text stands before {share:.0%} of the prompt that came before: documents "
+            "and results of tools are shared only in front of the question."
+        )
+    if counts["order"] >= _FEW * total:
+        share = counts["order"] / total
+        said.append(
+            f"{share:.0%} of the prompt came before in another order; where these are documents, "
+            "the context hook can order them (`context.routes`)."
+        )
+    if counts["billing"] >= usual:
+        said.append(
+            "The line x-anthropic-billing-header changes with each request: laar and vLLM leave "
+            "it out, other engines share nothing behind it."
+        )
+    if counts["thoughts"] >= _WORTH * total:
+        share = counts["thoughts"] / total
+        said.append(
+            "The chat template leaves reasoning out of earlier answers, so that each answer is "
+            f"read again: {share:.0%} of the prompt."
+        )
+    if not said:
+        said.append(f"Nothing breaks them; they part where {_WHERE[part]} begins.")
+    return Advice(agent.name, counts["prompts"], now, could, tuple(said))
