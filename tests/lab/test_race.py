@@ -78,6 +78,7 @@ def turns(ours: list[tuple[float, float]], theirs: list[tuple[float, float]]) ->
         "cached": 0.5,
         "requests": 9,
         "failed_percent": 0.0,
+        "late_p95_s": 0.0,
         "cpu_ms": 1.0,
     }
     return [
@@ -131,6 +132,7 @@ def test_what_warms_up_does_not_count() -> None:
     assert (numbers["requests"], numbers["ttft_mean_s"]) == (2, 2.5)
     assert numbers["answers_per_s"] == 2 / 25
     assert numbers["cpu_ms"] == 50.0
+    assert numbers["late_p95_s"] == 0.0
 
 
 def made(name: str, most_tokens: int = 4000, **changed: object) -> Traffic:

@@ -92,11 +92,6 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
         (source,) = await answer.json()
     labels = {"laar.dev/kv-events": source["endpoint"]}
     address = engine.url.removeprefix("http://")
-    # No metrics page is read again, so that nothing else can show the restart.
-    there = await fleet(
-        {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
-    )
-    await there.learned()
     prompts = iter(range(100, 10_000))
 
     async def prefill(**headers):
@@ -106,6 +101,13 @@ async def test_an_engine_that_lost_its_cache_says_so_by_its_events(fleet, engine
                 return answer.status == 200
         except aiohttp.ClientError:
             return False
+
+    await prefill()  # an engine's first batch is a start as well
+    # No metrics page is read again, so that nothing else can show the restart.
+    there = await fleet(
+        {"address": address, "model": "m", "labels": labels}, scrape_interval_s=60.0
+    )
+    await there.learned()
 
     async def lost():
         """Batches are received, and the first one after the crash starts over."""

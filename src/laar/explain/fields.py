@@ -1,6 +1,6 @@
 """The fields of a decision's record, each declared once.
 
-The page, the decision log, `laar explain`, spans and log records are all made from these tables. A
+The page, the decision log, `laar explain`, and spans are all made from these tables. A
 field has its name in the record, its source, and its attribute in OpenTelemetry: names by its
 conventions where there are any (``gen_ai.*``, ``http.*``). Units are in the names; a name
 without one is a count, a share in 0..1, or a text.
@@ -37,7 +37,7 @@ class Field(Generic[T]):
     Args:
         name: its name in the record.
         read: returns its value.
-        attribute: its attribute in spans and log records; empty for none.
+        attribute: its attribute in spans; empty for none.
     """
 
     name: str
@@ -140,7 +140,7 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
     Column("evidence", lambda of: of.evidence, Spans.CHOSEN),
     Column("tokens", lambda of: of.tokens, Spans.CHOSEN),
-    Column("cached_tokens", lambda of: of.cached_tokens),
+    Column("cached_tokens", lambda of: of.held_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
 """The estimates of a candidate."""
@@ -197,7 +197,7 @@ def columns_of(of: DecisionRecord, view: View) -> dict[str, Floats]:
 ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in (*HEAD, *TAIL, *APART, *ADAPTED) if field.attribute
 }
-"""Attributes of spans and log records, by the decision's field."""
+"""Attributes of spans, by the decision's field."""
 
 END_ATTRIBUTES: Mapping[str, str] = {
     field.name: field.attribute for field in COMPLETION if field.attribute

@@ -1,8 +1,8 @@
-"""Decisions as spans of their clients' traces, and as log records: what OpenTelemetry is sent.
+"""Decisions as spans of their clients' traces: what OpenTelemetry is sent.
 
 A span lasts from the request for a decision to the decision, waiting in the queue included; it is
-sent when its request has ended, so that it can hold the outcome of the decision. Both kinds are
-made from the record that `/decisions` shows, so all three agree, and hold nothing of a prompt.
+sent when its request has ended, so that it can hold the outcome of the decision. It is made from
+the record that `/decisions` shows, so both agree, and holds nothing of a prompt.
 
 Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*``, ``error.type``).
 """
@@ -12,15 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-from opentelemetry._logs import SeverityNumber
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context
+from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from laar.core.request import Request, Trace
@@ -34,7 +30,7 @@ NAME = "laar.decision"
 RUNNERS_UP = 3
 """Candidates behind the chosen one that a span shows."""
 
-Metadata = Iterable[tuple[str, str | bytes]]
+Metadata = Iterable[tuple[str, str]]
 
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
@@ -109,37 +105,6 @@ class Spans:
         span, trace.span = trace.span, None  # a remembered decision need not keep it
         span.set_attributes(_non_empty(values))
         span.end(end_ns if end_ns is None else max(end_ns, span.start_time))
-        self._sender.made += 1
-
-
-class LogRecords:
-    """Makes log records of decisions: the decision log's line, and attributes to select lines by.
-
-    Args:
-        sender: takes the records.
-        of: the resource that sends them.
-    """
-
-    def __init__(self, sender: Sender, of: Resource) -> None:
-        self._sender = sender
-        self._provider = LoggerProvider(of, shutdown_on_exit=False)
-        self._logger = self._provider.get_logger("laar")
-
-    def begin(self) -> None:
-        """Start to send."""
-        self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
-
-    def settled(self, record: DecisionRecord) -> None:
-        """Send a record of a decision whose request has ended."""
-        line, trace = shown(record), record.trace
-        self._logger.emit(
-            timestamp=round(record.time_s * 1e9),
-            context=None if trace is None else set_span_in_context(trace.span),
-            severity_number=SeverityNumber.INFO,
-            event_name=NAME,
-            body=orjson.dumps(line).decode(),
-            attributes=_non_empty(_renamed(line, fields.ATTRIBUTES)),
-        )
         self._sender.made += 1
 
 

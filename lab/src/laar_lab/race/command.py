@@ -16,6 +16,9 @@ from laar_lab.race.run import Ended, Race, Simulated, run
 from laar_lab.race.traffic import GENERATED, Traffic, generated, recorded
 from laar_lab.report import dump, show
 
+_MUCH = 0.1
+"""Share of the mean TTFT; a client that is later than this is remarked on."""
+
 
 def traffic_of(
     named: str,
@@ -127,6 +130,12 @@ def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
         remarks.append(f"up to {left_out} requests a turn were longer than the engines take")
     if not any(each.turn.numbers["requests"] for each in ended):
         remarks.append("NO REQUEST WAS COUNTED: more --seconds, less --warm-up, or another file")
+    late = max(ended, key=lambda each: each.turn.numbers["late_p95_s"]).turn
+    if late.numbers["late_p95_s"] > _MUCH * late.numbers["ttft_mean_s"]:
+        remarks.append(
+            f"requests were sent late, by {late.numbers['late_p95_s']:.2f} s at p95 "
+            f"({late.router}): this machine is busy or --in-flight low, which is part of all times"
+        )
     if race.time_scale != 1.0:
         remarks.append(
             f"seconds are the simulated fleet's, {race.time_scale:g} real ones each; on a busy "

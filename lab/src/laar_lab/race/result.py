@@ -31,6 +31,7 @@ COUNTS = {
     "cached": "cached",
     "requests": "requests",
     "failed_percent": "failed %",
+    "late_p95_s": "sent late p95 s",
     "cpu_ms": "router's CPU ms a request",
 }
 """More of a turn."""
@@ -111,6 +112,7 @@ def numbers_of(
         else math.nan,
         "requests": len(counted),
         "failed_percent": 100.0 * (len(counted) - len(whole)) / max(1, len(counted)),
+        "late_p95_s": float(np.percentile([row.late_s for row in counted], 95)) if counted else 0.0,
         "cpu_ms": math.nan if cpu_s is None else 1e3 * cpu_s / max(1, len(rows)),
     }
 
@@ -169,11 +171,12 @@ def report(turns: Sequence[Turn], title: str, remarks: Iterable[str]) -> Report:
     ]
     ours, *others = routers
     beside = [(other, *map(str, ratios(turns, ours, other).values())) for other in others]
+    over = f", 95 % interval over {repetitions} repetitions" if repetitions > 1 else ""
     tables = [Table(title=title, columns=("router", *columns.values()), rows=means, digits=3)]
     if beside:
         tables.append(
             Table(
-                title=f"{ours} by each other router, 95 % interval over {repetitions} repetitions",
+                title=f"{ours} by each other router{over}",
                 columns=("router", *METRICS.values()),
                 rows=beside,
             )

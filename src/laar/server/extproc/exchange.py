@@ -53,7 +53,7 @@ class Caller(Protocol):
 
     reassure: Callable[[], None] | None
 
-    def metadata(self) -> Sequence[tuple[str, str | bytes]]:
+    def metadata(self) -> Sequence[tuple[str, str]]:
         """Return the headers of the call."""
         ...
 
