@@ -129,7 +129,7 @@ ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
     Column("evidence", lambda of: of.evidence),
     Column("tokens", lambda of: of.tokens),
-    Column("cached_tokens", lambda of: of.cached_tokens),
+    Column("cached_tokens", lambda of: of.held_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
 """The estimates of a candidate."""
