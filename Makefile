@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
+.PHONY: help demo test quick check lint format types imports size unit coverage test-all test-pythons test-vllm fuzz bench attack chaos failing soak proto reference results screenshots docs lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -75,6 +75,9 @@ coverage: $(STAMP)  ## lines and branches of some packages that their own tests 
 test-all: $(STAMP)  ## the slow suites as well
 	$(BIN)/pytest -q -m "not vllm"
 
+test-pythons: $(STAMP)  ## tests on the other Pythons that are claimed, as far as this machine has them
+	$(BIN)/python deploy/pythons.py
+
 VLLM       := .venv-vllm
 VLLM_STAMP := $(VLLM)/.installed
 
@@ -119,7 +122,7 @@ failing: $(STAMP)  ## what is lost when one endpoint of five fails, or the picke
 soak: $(STAMP)  ## a million requests with churn: memory, counters, p99 at the end; 40 minutes
 	$(BIN)/python -m bench soak
 
-proto: $(STAMP)  ## generate src/laar/v1 and src/laar/wire from proto/ again
+proto: $(STAMP)  ## generate src/laar/wire from proto/ again
 	$(BIN)/python proto/generate.py
 
 reference: $(STAMP)  ## write the settings' and metrics' reference pages again

@@ -1,4 +1,4 @@
-"""The Helm chart, made from the overlays: `python -m deploy.chart DIST`, from the root.
+"""The Helm chart, made from the overlays: `python -m deploy.chart DIST [IMAGE]`, from the root.
 
 The chart holds each overlay as kustomize renders it, and one template that puts the values in. So
 with the default values it installs what `kubectl apply -k` does.
@@ -13,6 +13,7 @@ import tarfile
 from pathlib import Path
 
 import yaml
+from deploy.image import named_values
 from deploy.kustomized import render
 
 ROOT = Path(__file__).parents[1]
@@ -35,9 +36,17 @@ def chart_files() -> dict[str, bytes]:
     return found
 
 
-def pack(directory: Path) -> Path:
-    """Write the chart as Helm's archive; the same sources give the same bytes."""
+def pack(directory: Path, image: str = "") -> Path:
+    """Write the chart as Helm's archive; the same sources give the same bytes.
+
+    Args:
+        directory: where to.
+        image: the repository of its image; by default the one that values.yaml names.
+    """
     files = chart_files()
+    if image:
+        values = files["values.yaml"].decode()
+        files["values.yaml"] = named_values(values, image, "", "").encode()
     version = yaml.safe_load(files["Chart.yaml"])["version"]
     path = directory / f"laar-{version}.tgz"
     raw = io.BytesIO()
@@ -51,4 +60,4 @@ def pack(directory: Path) -> Path:
 
 
 if __name__ == "__main__":
-    print(pack(Path(sys.argv[1])))
+    print(pack(Path(sys.argv[1]), *sys.argv[2:]))

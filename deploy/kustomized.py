@@ -71,7 +71,8 @@ def _build(folder: Path, objects: list[Object]) -> list[Object]:
         for container in pod.get("initContainers", []) + pod.get("containers", []):
             for image in spec.get("images", []):
                 if container["image"] == image["name"]:
-                    container["image"] = f"{image['newName']}:{image['newTag']}"
+                    how = f"@{image['digest']}" if "digest" in image else f":{image['newTag']}"
+                    container["image"] = image["newName"] + how
     return objects
 
 

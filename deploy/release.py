@@ -41,22 +41,24 @@ def main(arguments: list[str] | None = None) -> None:
     version.add_argument("tag")
     build = steps.add_parser("build", help="wheels, source distributions and the Helm chart")
     build.add_argument("dist", type=Path)
+    build.add_argument("--image", default="", help="the repository that the chart names")
     install = steps.add_parser("install", help="laar's wheel into a clean environment; its SBOM")
     install.add_argument("dist", type=Path)
     install.add_argument("environment", type=Path)
     every = steps.add_parser("all", help="all of it, for the version of pyproject.toml")
     every.add_argument("dist", type=Path)
+    every.add_argument("--image", default="", help="the repository that the chart names")
     given = parser.parse_args(arguments)
     if given.step == "version":
         check_version(given.tag)
     elif given.step == "build":
-        make(given.dist)
+        make(given.dist, given.image)
     elif given.step == "install":
         try_out(given.dist, given.environment)
     else:
         version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
         check_version(f"v{version}")
-        make(given.dist)
+        make(given.dist, given.image)
         try_out(given.dist, given.dist.parent / "clean")
         write_sums(given.dist)
 
@@ -80,14 +82,15 @@ def check_version(tag: str, root: Path = ROOT) -> None:
     print(version)
 
 
-def make(dist: Path) -> None:
+def make(dist: Path, image: str = "") -> None:
     """Build both distributions into `dist/packages`, what an index takes, and the chart."""
     packages = dist / "packages"
     tools = _tools(dist, "build>=1.2", "twine>=6", "pyyaml>=6")
     for project in (ROOT, ROOT / "lab"):
         _run(tools / "python", "-m", "build", "--outdir", packages, project)
     _run(tools / "twine", "check", "--strict", *sorted(packages.iterdir()))
-    _run(tools / "python", "-m", "deploy.chart", dist.absolute(), cwd=ROOT)
+    named = [image] if image else []
+    _run(tools / "python", "-m", "deploy.chart", dist.absolute(), *named, cwd=ROOT)
 
 
 def try_out(dist: Path, environment: Path) -> None:

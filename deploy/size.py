@@ -25,7 +25,7 @@ LIMITS = {
 
 SETTINGS = PACKAGE.parents[1] / "docs" / "reference" / "settings.md"
 
-_GENERATED = {"v1", "wire"}
+_GENERATED = {"wire"}
 _LOADED = """
 import sys, laar.cli.serve, laar.server.serving
 print(*(m.__file__ for n, m in sys.modules.items() if n.split(".")[0] == "laar"), sep="\\n")

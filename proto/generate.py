@@ -1,4 +1,4 @@
-"""Generates `src/laar/v1` and `src/laar/wire` from `proto/`; a test compares."""
+"""Generates `src/laar/wire` from `proto/`; a test compares."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("v1", "wire")
-"""Below `laar`. Neither needs stubs: the server handles raw messages."""
+PACKAGES = ("wire",)
+"""Below `laar`. It needs no stubs: the server handles raw messages."""
 
 
 def generate(target: Path) -> None:

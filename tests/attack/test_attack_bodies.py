@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from attacked import MODEL, PATH, Attacked, Judge, Seen, chat
+from attacked import MODEL, PATH, Attacked, Judge, chat
 
 pytestmark = [pytest.mark.envoy, pytest.mark.asyncio(loop_scope="session")]
 
@@ -26,7 +26,6 @@ ODD = {
     "1,500 deep": auto(b'"x":' + b"[" * 1500 + b"]" * 1500),
     "100,000 deep": auto(b'"x":' + b"[" * 100_000 + b"]" * 100_000),
     "byte order mark": b"\xef\xbb\xbf" + auto(),
-    "UTF-16": auto().decode().encode("utf-16"),
     "white space": b" \t\r\n" * 5000 + auto(),
     "20,000 keys": auto(*(b'"k%d":0' % n for n in range(20_000))),
     "key of 100 KB": auto(b'"%s":0' % (b"k" * 100_000)),
@@ -51,9 +50,6 @@ async def test_odd_bodies_are_the_engines_to_judge(
     body = ODD[name]
     answer = await target.post(body)
     reached = target.reached()
-    if name == "UTF-16":
-        body = body.decode("utf-16").encode()
-        reached = [Seen(s.line, s.head, s.body.decode("utf-16").encode()) for s in reached]
     intact = [b"".join(seen.body.split(b'"m"')) for seen in reached] == [
         b"".join(body.split(b'"auto"' if b'"auto"' in body else b'"m"'))
     ]
@@ -63,6 +59,8 @@ async def test_odd_bodies_are_the_engines_to_judge(
 
 
 REFUSED = {
+    "UTF-16": auto().decode().encode("utf-16"),
+    "UTF-32 without a mark": auto().decode().encode("utf-32-be"),
     "invalid UTF-8": auto(b'"user":"\xff\xfe"'),
     "integer of 5,000 digits": auto(b'"seed":' + b"9" * 5000),
     "half a body": auto()[:-9],
@@ -83,8 +81,8 @@ async def test_bodies_that_cannot_be_routed_are_refused_with_a_reason(
     target: Attacked, judge: Judge, name: str
 ) -> None:
     answer = await target.post(REFUSED[name])
-    holds = answer.status in (400, 404) and b'"error"' in answer.body and not target.reached()
-    judge("400 or 404 as OpenAI has it; nothing at an engine", answer, holds)
+    known = answer.status in (400, 404, 415) and b'"error"' in answer.body
+    judge("400, 404 or 415; nothing at an engine", answer, known and not target.reached())
 
 
 SPELT = {

@@ -303,19 +303,6 @@ def test_what_serving_would_ignore_is_a_warning(tmp_path: Path, text: str, says:
     assert re.search(r"laar\.yaml:\d+: ", warning)
 
 
-def test_a_name_that_does_not_resolve_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def nothing(*_: object, **__: object) -> None:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr("laar.server.checking.socket.getaddrinfo", nothing)
-    (tmp_path / "laar.yaml").write_text("endpoints: [{address: 'gpu.invalid:80', model: m}]\n")
-    done = CliRunner().invoke(app, ["check", "--no-ports", "-c", str(tmp_path / "laar.yaml")])
-    assert done.exit_code == 0
-    assert "laar.yaml:1: endpoints.0: gpu.invalid does not resolve" in done.stderr
-
-
 def test_the_label_of_cache_events_without_the_packages_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,10 +115,25 @@ def test_a_model_of_windows_alone_stores_nothing_that_counts() -> None:
     assert decoded(batch(of_group(STORED, 0, "sliding_window"))) == []
 
 
-def test_slow_media_and_unknown_kinds_are_no_news() -> None:
-    media = [{**REMOVED, "medium": name} for name in ("STORAGE", "DISK", "EXTERNAL")]
-    assert decoded(batch(*media, {"type": "New"}, ["Newer", 1])) == []
+def test_unknown_media_and_kinds_are_no_news() -> None:
+    unknown = {**REMOVED, "medium": "TAPE"}
+    assert decoded(batch(unknown, {"type": "New"}, ["Newer", 1])) == []
     assert len(decoded(batch({**REMOVED, "medium": "gpu"}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "tier"),
+    [
+        ({"medium": "GPU"}, 0),
+        ({"medium": "CPU_PINNED"}, 1),
+        ({"medium": "CPU", "locality": "LOCAL"}, 1),
+        ({"medium": "CPU", "locality": "REMOTE"}, 2),
+        *[({"medium": name}, 2) for name in ("STORAGE", "DISK", "EXTERNAL")],
+    ],
+)
+def test_events_say_in_which_memory_blocks_are(fields, tier) -> None:
+    stored, removed = decoded(batch({**STORED, **fields}, {**REMOVED, **fields}))
+    assert (stored.tier, removed.tier) == (tier, tier)
 
 
 def test_copies_in_the_hosts_memory_are_marked() -> None:
@@ -132,8 +147,8 @@ def test_copies_in_the_hosts_memory_are_marked() -> None:
     stored, whole, removed = decoded(batch(placeholder, {**STORED, "medium": "CPU"}, sglang))
     assert isinstance(stored, Stored)
     assert isinstance(whole, Stored)
-    assert stored.host
-    assert whole.host
+    assert stored.tier == 1
+    assert whole.tier == 1
     assert list(stored.hashes) == list(whole.hashes) == STORED["block_hashes"]
     assert removed == ([1], True)
 

@@ -9,14 +9,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 from deploy.kustomized import render
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from deploy import image
 from support import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -30,15 +33,12 @@ def said(lines: list[str], instruction: str) -> list[str]:
 
 
 def copied() -> list[tuple[list[str], str]]:
-    """The paths that are copied from the repository, and their targets."""
+    """The names that are copied from the build's folder, and their targets."""
     found = [line.split() for line in said(LINES, "COPY") if "--from" not in line]
     return [(names[:-1], names[-1]) for names in found]
 
 
-def test_it_copies_what_exists_pins_its_base_and_ends_unprivileged() -> None:
-    for names, _ in copied():
-        for name in names:
-            assert (ROOT / name).exists(), name
+def test_it_pins_its_base_and_ends_unprivileged() -> None:
     [user] = said(FINAL, "USER")
     assert all(int(part) > 0 for part in user.split(":"))
     objects = render(ROOT / "deploy" / "overlays" / "standalone")
@@ -47,15 +47,55 @@ def test_it_copies_what_exists_pins_its_base_and_ends_unprivileged() -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     [entry] = [json.loads(line) for line in said(FINAL, "ENTRYPOINT")]
     assert entry[0] in scripts
-    for line in said(LINES, "FROM"):
-        assert re.search(r":\S*\d", line.split()[0]), "pin the base image"
+    [base] = [line for line in said(LINES, "ARG") if line.startswith("BASE=")]
+    assert re.search(rf":{image.PYTHON}\S*", base), "pin the base image"
+    assert {line.split()[0] for line in said(LINES, "FROM")} == {"${BASE}"}
 
 
 def test_it_has_the_packages_of_all_that_a_picker_can_do() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     others = {"all", "bench", "bench-proxies", "envoy", "fit", "lab"}
-    [installed] = re.findall(r"'\.\[(.*)\]'", "\n".join(LINES))
-    assert set(installed.split(",")) == set(project["optional-dependencies"]) - others
+    assert set(image.EXTRAS) == set(project["optional-dependencies"]) - others
+
+
+def test_its_packages_are_those_that_are_tested_each_by_its_hashes() -> None:
+    tested = re.findall(r"(?m)^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text())
+    versions = {re.sub("[-_.]+", "-", name.lower()): version for name, version in tested}
+    locked = re.findall(r"(?m)^(\S+)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$",
+                        image.LOCK.read_text())  # fmt: skip
+    assert len(locked) == image.LOCK.read_text().count("==") > 40
+    apart = {name for name, version, _ in locked if versions.get(name) != version}
+    assert apart <= {"async-timeout"}, "run: python deploy/image.py lock"
+    for name in (re.split(r"[\[<>=~! ]", each)[0] for each in image.requirements()):
+        assert name in {each for each, *_ in locked}, "run: python deploy/image.py lock"
+
+
+def test_the_images_name_is_put_into_overlays_and_chart(tmp_path: Path) -> None:
+    for path in ("overlays", "base", "components", "chart"):
+        shutil.copytree(ROOT / "deploy" / path, tmp_path / "deploy" / path)
+    digest = f"sha256:{'0' * 64}"
+    for name, found in (
+        ("registry.test:5000/a/laar:1.2", "registry.test:5000/a/laar:1.2"),
+        (f"registry.test/laar@{digest}", f"registry.test/laar@{digest}"),
+        ("laar:0.2.0", "laar:0.2.0"),
+    ):
+        image.put_name(name, tmp_path)
+        for overlay in sorted((tmp_path / "deploy" / "overlays").iterdir()):
+            texts = json.dumps(render(overlay))
+            assert f'"image": "{found}"' in texts, overlay.name
+        values = yaml.safe_load((tmp_path / "deploy" / "chart" / "values.yaml").read_text())
+        of = values["image"]
+        how = f"@{of['digest']}" if of["digest"] else f":{of['tag']}"
+        assert of["repository"] + how == found
+    with pytest.raises(SystemExit, match="tag or a digest"):
+        image.put_name("registry.test:5000/laar", tmp_path)
+
+
+def run(command: str, where: Path) -> None:
+    done = subprocess.run(
+        ["sh", "-ec", command], cwd=where, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -65,33 +105,39 @@ async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -
 
     Skips where packages can't be installed.
     """
-    opt, work = tmp_path / "opt" / "laar", tmp_path / "src"
+    opt, work, folder = tmp_path / "opt" / "laar", tmp_path / "build", tmp_path / "context"
+    try:
+        image.make_context(folder, (image.arch(),), None)
+    except SystemExit as failed:
+        pytest.skip(f"no package index can be reached: {failed}")
     work.mkdir()
-    first, second = said(LINES, "RUN")[:2]
-
-    def run(command: str) -> None:
-        moved = command.replace("/opt/laar", str(opt)).replace("python -m venv", _PYTHON)
-        done = subprocess.run(
-            ["sh", "-ec", moved], cwd=work, capture_output=True, text=True, check=False
-        )
-        if "Could not find a version" in done.stderr or "NewConnectionError" in done.stderr:
-            pytest.skip("no package index can be reached")
-        assert done.returncode == 0, done.stderr
-
-    run(first)
-    for names, target in copied():
+    for names, _ in copied():
         for name in names:
-            if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, work / target, ignore=_CACHES)
-            else:
-                shutil.copy(ROOT / name, work / target)
-    run(second)
+            source = folder / name.replace("${TARGETARCH}", image.arch())
+            target = work / ("wheels" if source.is_dir() else source.name)
+            shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    [install] = said(LINES, "RUN")[:1]
+    moved = install.replace("/opt/laar", str(opt)).replace("/build/", f"{work}/")
+    command = moved.replace("python3 -m venv", _PYTHON)
+    run(command, work)
     shutil.rmtree(work)  # the second stage has the virtual environment and nothing else
     await _answers_probes(opt, tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_debians_tools_make_the_image(tmp_path: Path) -> None:
+    """Ten minutes, most of them writing files: base, image, and a container that runs laar."""
+    if os.geteuid() or not (shutil.which("buildah") and shutil.which("mmdebstrap")):
+        pytest.skip("needs root: apt-get install buildah mmdebstrap")
+    digest = image.make_image(tmp_path, None)
+    [archive] = tmp_path.glob("laar-*.oci.tar")
+    with tarfile.open(archive) as files:
+        index = json.load(files.extractfile("index.json"))  # type: ignore[arg-type]
+        assert [each["digest"] for each in index["manifests"]] == [digest]
+
+
 _PYTHON = f"{sys.executable} -m venv"
-_CACHES = shutil.ignore_patterns("__pycache__")
 
 
 async def _answers_probes(opt: Path, directory: Path) -> None:

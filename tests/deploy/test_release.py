@@ -41,7 +41,8 @@ def test_the_workflow_runs_what_exists_and_publishes_after_the_tests() -> None:
         for step in re.findall(r"deploy/release\.py (\w+)", text):
             assert step in {"version", "all"}
     [build] = [step for step in steps() if "build-push" in step.get("uses", "")]
-    assert (ROOT / build["with"]["file"]).is_file()
+    [context] = re.findall(r"deploy/image\.py context (\S+)", json.dumps(WORKFLOW))
+    assert build["with"]["context"] == context
     assert build["with"]["sbom"] is True
     assert build["with"]["provenance"] == "mode=max"
     for name in ("packages", "image", "chart"):

@@ -57,7 +57,7 @@ async def test_writes_one_outcome_for_each_model_and_question(
         Asking(stream=stream, headers={"authorization": "Bearer k"}, max_tokens=9),
         progress=seen.append,
     )
-    assert summary == Summary(asked=10, resumed=0, too_long=0, unjudged=0, failed=0, mended_bytes=0)
+    assert summary == Summary(asked=10, resumed=0, too_long=0, failed=0, mended_bytes=0)
     rows = outcomes_of(out)
     assert Counter((r.model, r.correct) for r in rows) == {("good", True): 5, ("bad", False): 5}
     for row in rows:
@@ -205,25 +205,6 @@ async def test_an_endpoint_that_turns_away_is_asked_again_at_once(
     assert (summary.asked, summary.failed, len(fleet.bodies)) == (1, 0, 3)
 
 
-async def test_a_check_that_hangs_or_raises_gives_no_verdict_and_stops_nothing(
-    serve: Any, tmp_path: Path
-) -> None:
-    fleet = await serve(lambda number, body: completion("a" * 60 + "!"))
-    checks = [{"regex": "^(a+)+$"}, {"python": "json:loads"}, {"contains": "!"}]
-    out = tmp_path / "o.jsonl"
-    summary = await measure(
-        [Target(base_url=fleet.url, model="good")],
-        [question(n, check) for n, check in enumerate(checks)],
-        out,
-        Asking(check_timeout_s=1),
-    )
-    assert (summary.asked, summary.unjudged, summary.failed) == (3, 2, 0)
-    rows = [orjson.loads(line) for line in out.read_bytes().splitlines()]
-    assert [row["correct"] for row in rows] == [None, None, True]
-    assert "longer than" in rows[0]["error"]
-    assert "JSONDecodeError" in rows[1]["error"]
-
-
 async def test_the_rate_is_a_limit_over_all_targets(serve: Any, tmp_path: Path) -> None:
     fleet = await serve(echo, models=("good", "bad"))
     loop = asyncio.get_running_loop()
@@ -345,7 +326,6 @@ def test_reads_an_evaluation_set(tmp_path: Path) -> None:
         (b"{", "not JSON"),
         (b"[]", "dict|object|instance"),
         (b'{"messages": [], "check": {"exact": "x"}}', "messages"),
-        (b'{"messages": [{}], "check": {"regex": "("}}', "regex"),
         (b'{"messages": [{}], "check": {}}', "check"),
         (b'{"messages": [{}], "check": {"exact": "x"}, "chek": 1}', "chek"),
     ],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laar.core.request import Api, Request
 from laar.prefix.beliefs import PrefixBeliefs
+from laar.prefix.tiers import HOST
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 from support.exploring import examples
 
@@ -214,15 +215,15 @@ def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too(
     known(beliefs, text)
     names = list(engine.names(text))
     for _ in range(2):  # reported again, as one copy
-        beliefs.stored(0, "m", Stored(hashes=names[:20], host=True))
+        beliefs.stored(0, "m", Stored(hashes=names[:20], tier=HOST))
     beliefs.removed(0, names)
     assert abs(share(beliefs, text) - 0.5) < 0.03
-    beliefs.removed(0, names[:10], host=True)
+    beliefs.removed(0, names[:10], HOST)
     assert share(beliefs, text) == 0.0
     engine.held = []
     engine.run(text)  # read or fetched again
-    beliefs.removed(0, names, host=True)
-    beliefs.removed(0, names, host=True)
+    beliefs.removed(0, names, HOST)
+    beliefs.removed(0, names, HOST)
     assert share(beliefs, text) > 0.95
     beliefs.removed(0, names)
     assert share(beliefs, text) == 0.0
@@ -231,9 +232,9 @@ def test_blocks_with_a_copy_in_the_hosts_memory_are_held_until_that_is_gone_too(
 
 def test_copies_of_blocks_that_were_never_seen_are_no_blocks() -> None:
     beliefs = beliefs_of(1)
-    beliefs.stored(0, "m", Stored(hashes=[1, 2], host=True))
+    beliefs.stored(0, "m", Stored(hashes=[1, 2], tier=HOST))
     assert beliefs.blocks_held.blocks == 0
-    assert beliefs.blocks_held.removed(0, [1], host=True) == []
+    assert beliefs.blocks_held.removed(0, [1], HOST) == []
 
 
 def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() -> None:
@@ -243,10 +244,10 @@ def test_a_prompt_with_a_copy_in_the_hosts_memory_stays_without_any_token_ids() 
     engine.run(text)
     beliefs.settle(receipt, None)
     names = list(engine.names(text))
-    beliefs.stored(0, "m", Stored(hashes=names, host=True))
+    beliefs.stored(0, "m", Stored(hashes=names, tier=HOST))
     beliefs.removed(0, names)
     assert share(beliefs, text) > 0.95
-    beliefs.removed(0, names, host=True)
+    beliefs.removed(0, names, HOST)
     assert share(beliefs, text) == 0.0
 
 

@@ -18,7 +18,7 @@ from support.exploring import examples
 
 DEEP = b"[" * 5000 + b"]" * 5000
 MESSAGES = b'"messages":[{"role":"user","content":"a question"}]'
-ENCODINGS = ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+NOT_UTF_8 = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
 
 
 def padded(before: bytes, after: bytes) -> bytes:
@@ -126,19 +126,30 @@ def test_lone_surrogates_in_the_prompt_become_text():
     assert all(span.encode() for span in read.spans)
 
 
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_other_encodings_are_read_and_kept(encoding):
-    text = (
-        '{"messages":[{"role":"user","content":"\u7d00 \u017d \U0001f600"}],"model":"auto","n":1}'
-    )
-    body = text.encode(encoding)
-    read = read_body(Api.CHAT, body)
+def encoded(text: str) -> bytes:
+    return text.encode("utf-8-sig")
+
+
+def test_a_byte_order_mark_is_kept():
+    text = '{"messages":[{"role":"user","content":"\u7d00 \u017d \U0001f600"}],"model":"auto"}'
+    read = read_body(Api.CHAT, encoded(text))
     assert (read.model, read.question) == ("auto", "\u7d00 \u017d \U0001f600")
-    assert splice_model(body, "m\u00e9") == text.replace("auto", "m\u00e9").encode(encoding)
-    bare = text.replace('"model":"auto",', "")
-    assert splice_model(bare.encode(encoding), "m") == (bare[:-1] + ',"model":"m"}').encode(
-        encoding
-    )
+    assert splice_model(encoded(text), "m\u00e9") == encoded(text.replace("auto", "m\u00e9"))
+    bare = text.replace(',"model":"auto"', "")
+    assert splice_model(encoded(bare), "m") == encoded(bare[:-1] + ',"model":"m"}')
+    early = text.replace('{"mess', '{"model":"a","x":{"model":1},"y":"%s","mess' % ("y" * 8000))
+    early = early.replace(',"model":"auto"', "")
+    assert splice_model(encoded(early), "m") == encoded(early.replace('"a"', '"m"'))
+
+
+@pytest.mark.parametrize("encoding", NOT_UTF_8)
+def test_other_encodings_are_refused(encoding):
+    """Python's JSON reads them, and RFC 8259 forbids to send them."""
+    body = '{"model":"auto","messages":[{"role":"user","content":"a question"}]}'
+    for api in (Api.CHAT, Api.OPAQUE):
+        with pytest.raises(RequestError, match="not in UTF-8") as refused:
+            read_body(api, body.encode(encoding))
+        assert refused.value.status == 415
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_images_stand_as_their_digest_so_that_equal_ones_share_a_prefix():
     [
         (b"not json", "not valid JSON"),
         (b"", "not valid JSON"),
-        (b"\xff\xfe\x00binary", "not valid JSON"),
+        (b"\x89PNG binary", "not valid JSON"),
         (b"[1]", "must be a JSON object"),
         (b'{"model": 5, "messages": [{}]}', "`model`"),
         (b'{"a":' * 2000 + b"1" + b"}" * 1999, "must be a JSON object"),

@@ -9,7 +9,7 @@ from h2_peers import PREFACE, frame, framed
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laar.server.h2.framing import CallError, Code, Unframer, metadata_of, status_headers, timeout_s
+from laar.server.h2.framing import CallError, Code, Unframer, status_headers, timeout_s
 from laar.server.h2.guard import MAX_FRAME_BYTES, FloodError, Guard
 from laar.server.h2.library import head_of
 
@@ -84,17 +84,6 @@ def test_a_timeout_that_is_none_is_refused(value):
 )
 def test_a_status_is_percent_encoded(text, written):
     assert status_headers(Code.INTERNAL, text)[1] == (b"grpc-message", written)
-
-
-def test_metadata_reads_as_grpc_shows_it():
-    headers = [
-        (b":path", b"/a"),
-        (b"a", b"b"),
-        (b"x-bin", b"AAE"),
-        (b"y-bin", b"!"),
-        (b"z", b"\xe9"),
-    ]
-    assert metadata_of(headers) == [("a", "b"), ("x-bin", b"\0\1"), ("z", "\u00e9")]
 
 
 # -- the guard ---------------------------------------------------------------------------------

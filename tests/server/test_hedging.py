@@ -53,7 +53,7 @@ async def test_the_second_model_is_asked_beside_the_first_and_the_first_is_cance
         QUESTION,
         lambda text: "42" in text,
         base_url=(await gateway.envoy()).url(),
-        client=http,
+        session=http,
         hedge=Hedge(price=0.0, budget_s=1e6),
         timeout_s=60,
     )

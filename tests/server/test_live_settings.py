@@ -422,7 +422,7 @@ def in_force(runner):
 
 def picker(path, paths):
     """One that is built from a file with some other settings, and not run."""
-    made = document({"flow.enabled", "decisions.log", "otlp.traces", "otlp.logs", *paths})
+    made = document({"flow.enabled", "decisions.log", "otlp.traces", *paths})
     path.write_text(yaml.safe_dump(made))
     runner = Runner(load(path), seed=1)
     runner.collectors.declare(runner.picker.settings)

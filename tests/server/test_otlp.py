@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from test_gateway import chat, post
-from watching import PROMPT, ask, settle, watched_picker
+from watching import ask, settle, watched_picker
 
 from laar.errors import SettingError
 from laar.server.runner import Runner
@@ -43,25 +43,24 @@ def patient(monkeypatch):
 def quick(monkeypatch):
     """Batches follow each other quickly."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "20")
-    monkeypatch.setenv("OTEL_BLRP_SCHEDULE_DELAY", "20")
 
 
 def asked(runner, count):
     """Some requests that are traced, from beginning to end."""
-    spans = runner.picker.observability.exports.spans
-    traces = [spans.join((), SAMPLED, "") if spans else None for _ in range(count)]
+    makes = runner.picker.observability.exports.spans
+    traces = [makes.join((), SAMPLED, "") if makes else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
     for decision in decisions:
         settle(runner, decision)
     return decisions
 
 
-def made(runner, signal="traces"):
-    return metric(runner, f'laar_otlp_records_made_total{{signal="{signal}"}}')
+def made(runner):
+    return metric(runner, "laar_otlp_spans_made_total")
 
 
-def records(runner, signal, result):
-    return metric(runner, f'laar_otlp_records_total{{result="{result}",signal="{signal}"}}')
+def spans(runner, result):
+    return metric(runner, f'laar_otlp_spans_total{{result="{result}"}}')
 
 
 # -- behind a real Envoy -----------------------------------------------------------------------
@@ -73,7 +72,7 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
     upstreams = [await gateway.upstream() for _ in range(6)]
     gateway.members(*((u.address, f"m{n}") for n, u in enumerate(upstreams)))
     await gateway.picker(
-        otlp={"traces": collector.url("traces"), "logs": collector.url("logs")},
+        otlp={"traces": collector.url("traces")},
         decisions={"log": str(gateway.directory / "decisions.jsonl")},
     )
     envoy = await gateway.envoy(shape)
@@ -99,24 +98,18 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
     assert told["gen_ai.request.model"] == "auto"
     assert told["gen_ai.response.model"] == answer.headers["x-laar-model"]
     assert told["http.response.status_code"] == 200
-    chosen, *others = shown["candidates"]
+    chosen = shown["candidates"][0]
     for term in ("cost_s", "latency_s", "rtt_s", "prefill_s", "queue_s", "probability"):
         assert told[f"laar.chosen.{term}"] == chosen[term]
-        assert told[f"laar.runners_up.{term}"] == [row[term] for row in others[:3]]
-    assert told["laar.runners_up.endpoint"] == [row["endpoint"] for row in others[:3]]
 
     lines = (gateway.directory / "decisions.jsonl").read_text().splitlines()
-    assert [record.body.string_value for record in collector.logs] == lines
-    line, record = json.loads(lines[-1]), collector.logs[-1]
+    line = json.loads(lines[-1])
     assert (line["id"], line["trace_id"]) == (decision_id, TRACE)
-    assert attributes(record)["laar.decision.id"] == decision_id
-    assert (record.trace_id, record.span_id) == (span.trace_id, span.span_id)
-    assert [record.trace_id for record in collector.logs[:-1]] == [b""] * 3
 
     access = [json.loads(one) for one in re.findall(r"^\{.*\}$", envoy.log_tail(), re.MULTILINE)]
     [entry] = [entry for entry in access if entry["decision_id"] == decision_id]
     assert entry["traceparent"] == SAMPLED
-    everything = [*map(str, collector.spans), *map(str, collector.logs), *lines]
+    everything = [*map(str, collector.spans), *lines]
     assert not any("own words" in one for one in everything)
 
 
@@ -143,9 +136,9 @@ async def test_a_decision_joins_the_span_of_an_envoy_that_traces(gateway, http, 
     await gateway.stop_picker()
     await eventually(lambda: len(collector.of("envoy")) == 2, what="Envoy's spans")
     [decision] = collector.of("laar")
-    spans = {span.span_id: span for span in collector.of("envoy")}
-    call = spans[decision.parent_span_id]
-    request = spans[call.parent_span_id]
+    by_id = {span.span_id: span for span in collector.of("envoy")}
+    call = by_id[decision.parent_span_id]
+    request = by_id[call.parent_span_id]
     assert "ExternalProcessor" in call.name
     assert request.parent_span_id.hex() == PARENT
     assert {span.trace_id.hex() for span in (decision, call, request)} == {TRACE}
@@ -175,12 +168,11 @@ async def test_the_environment_says_where_and_who_as_everywhere(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20s3cret,x-scope=team:a")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=laar-0,note=a%20b,nonsense")
-    both = {"traces": "environment", "logs": "environment"}
-    async with watched_picker(tmp_path, otlp=both) as (runner, url):
+    async with watched_picker(tmp_path, otlp={"traces": "environment"}) as (runner, url):
         asked(runner, 1)
         async with http.get(f"{url}/config") as answer:
             assert "s3cret" not in await answer.text()
-    assert len(collector.spans) == len(collector.logs) == 1
+    assert len(collector.spans) == 1
     [resource] = collector.resources
     assert (resource["service.name"], resource["k8s.pod.name"]) == ("laar", "laar-0")
     assert resource["note"] == "a b"
@@ -214,15 +206,6 @@ async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(
     assert [json.loads(line)["id"] for line in file.read_text().splitlines()] == ids
 
 
-async def test_a_log_record_has_the_candidates_and_nothing_of_a_prompt(tmp_path, collector):
-    async with watched_picker(tmp_path, otlp={"logs": collector.url("logs")}) as (runner, _):
-        asked(runner, 20)
-    assert len(collector.logs) == 20
-    body = json.loads(collector.logs[0].body.string_value)
-    assert len(body["candidates"]) == 3
-    assert PROMPT.strip() not in str(collector.logs)
-
-
 # -- trouble -----------------------------------------------------------------------------------
 
 
@@ -238,7 +221,7 @@ async def test_a_collector_that_is_down_is_told_once_and_gets_its_spans_later(
         await eventually(lambda: metric(runner, errors) >= 2, what="two attempts")
         assert "otlp traces" in runner.picker.problems
         async with Collector(port) as late:
-            await eventually(lambda: records(runner, "traces", "sent") == 3, what="the spans")
+            await eventually(lambda: spans(runner, "sent") == 3, what="the spans")
             await eventually(lambda: not runner.picker.problems, what="the end of it")
             assert len(late.spans) == made(runner) == 3
     told = [r.getMessage() for r in caplog.records if "otlp" in r.name + r.getMessage()]
@@ -260,25 +243,27 @@ async def test_what_finds_the_queue_full_costs_the_oldest_and_shows(
         await eventually(lambda: collector.requests == 1, what="an attempt")
         last = asked(runner, 20)[-5:]
         collector.hangs = False
-        await eventually(lambda: records(runner, "traces", "sent") == 10, what="what was kept")
+        await eventually(lambda: spans(runner, "sent") == 10, what="what was kept")
         found = [attributes(span)["laar.decision.id"] for span in collector.spans]
         assert found == [decision.id for decision in first + last]
-        assert (made(runner), records(runner, "traces", "failed")) == (25, 0)
+        assert (made(runner), spans(runner, "failed")) == (25, 0)
 
 
-@pytest.mark.parametrize("signal", ["traces", "logs"])
 async def test_a_collector_that_hangs_does_not_hold_up_the_end(
-    tmp_path, collector, quick, monkeypatch, signal
+    tmp_path, collector, quick, monkeypatch
 ):
     monkeypatch.setattr(otlp, "LAST_S", 0.2)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
     collector.hangs = True
     async with asyncio.timeout(20):
-        async with watched_picker(tmp_path, otlp={signal: collector.url(signal)}) as (runner, _):
+        async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (
+            runner,
+            _,
+        ):
             asked(runner, 3)
             await eventually(lambda: collector.requests == 1, what="an attempt")
-    assert records(runner, signal, "sent") == 0
-    assert made(runner, signal) == 3
+    assert spans(runner, "sent") == 0
+    assert made(runner) == 3
 
 
 async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
@@ -288,7 +273,7 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
     collector.hangs = True
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 3)
-        await eventually(lambda: records(runner, "traces", "failed") == 3, what="giving up")
+        await eventually(lambda: spans(runner, "failed") == 3, what="giving up")
         await eventually(lambda: "otlp traces" in runner.picker.problems, what="the problem")
         assert "timed out" in runner.picker.problems["otlp traces"]
         collector.hangs = False
@@ -296,7 +281,7 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
         async def taken():
             asked(runner, 1)
             await asyncio.sleep(0.05)
-            return records(runner, "traces", "sent") > 0
+            return spans(runner, "sent") > 0
 
         await eventually(taken, what="later spans")
         await eventually(lambda: not runner.picker.problems, what="the end of it")
@@ -305,13 +290,13 @@ async def test_a_collector_that_is_slow_is_given_up_and_asked_again(
 @pytest.mark.parametrize("status", [429, 503])
 async def test_a_collector_that_is_full_gets_them_later(tmp_path, collector, quick, status, caplog):
     collector.refusals = [status, status]
-    async with watched_picker(tmp_path, otlp={"logs": collector.url("logs")}) as (runner, _):
+    async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 1)
-        await eventually(lambda: records(runner, "logs", "sent") == 1, what="the records")
+        await eventually(lambda: spans(runner, "sent") == 1, what="the span")
         await eventually(lambda: not runner.picker.problems, what="the end of it")
-        assert (collector.requests, len(collector.logs)) == (3, 1)
-        assert records(runner, "logs", "failed") == 0
-    [said] = [r.getMessage() for r in caplog.records if "otlp.logs" in r.getMessage()]
+        assert (collector.requests, len(collector.spans)) == (3, 1)
+        assert spans(runner, "failed") == 0
+    [said] = [r.getMessage() for r in caplog.records if "otlp.traces" in r.getMessage()]
     assert f"answers {status}" in said
 
 
@@ -320,7 +305,7 @@ async def test_what_a_collector_refuses_is_not_sent_again(tmp_path, collector, q
     collector.status = status
     async with watched_picker(tmp_path, otlp={"traces": collector.url("traces")}) as (runner, _):
         asked(runner, 1)
-        await eventually(lambda: records(runner, "traces", "failed") == 1, what="the count")
+        await eventually(lambda: spans(runner, "failed") == 1, what="the count")
         await eventually(lambda: "otlp traces" in runner.picker.problems, what="the problem")
         assert f"answers {status}" in runner.picker.problems["otlp traces"]
         assert collector.requests == 1
@@ -371,14 +356,14 @@ async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collecto
 
 def test_no_thread_is_there_before_a_picker_runs(tmp_path):
     before = set(threading.enumerate())
-    starting(tmp_path, traces="http://h/v1/traces", logs="http://h/v1/logs")
+    starting(tmp_path, traces="http://h/v1/traces")
     assert set(threading.enumerate()) <= before
 
 
 def test_without_the_extra_the_start_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "laar.telemetry.tracing", None)
     with pytest.raises(SettingError, match=r"pip install '\.\[otel\]'"):
-        starting(tmp_path, logs="http://h/v1/logs")
+        starting(tmp_path, traces="http://h/v1/traces")
     starting(tmp_path)  # nobody misses it
 
 

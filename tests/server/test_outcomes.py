@@ -4,7 +4,6 @@ import math
 import time
 from collections import Counter
 
-import grpc
 import orjson
 import pytest
 
@@ -18,7 +17,6 @@ from laar.core.membership import EndpointSpec
 from laar.core.request import Api, Request
 from laar.errors import SettingError
 from laar.server.admin.outcomes import MAX_BATCH, MAX_BODY_BYTES
-from laar.v1 import outcomes_pb2 as pb
 from laar_lab.decisions import is_decision_log, read_decisions
 from support import Answer, eventually, free_port
 
@@ -315,13 +313,6 @@ async def test_reports_need_the_token_where_one_is_set(gateway, http):
     status, answer = await post(gateway, http, outcome, authorization="Bearer correct-horse")
     assert (status, answer["accepted"]) == (200, 1)
     assert "correct-horse" not in await get(gateway, http, "/config")
-    listen = gateway.settings.listen.health
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await report(listen, [])
-    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    second = ask(runner, "second").id
-    answer = await report(listen, [(second, True)], ("authorization", "Bearer correct-horse"))
-    assert (answer.accepted, answer.ignored) == (1, 0)
 
 
 @pytest.mark.parametrize("content", [None, "", "short", "ünicode-token"])
@@ -331,42 +322,6 @@ async def test_a_token_file_that_holds_no_token_is_refused(gateway, content):
         token_file.write_text(content)
     with pytest.raises(SettingError, match=r"accuracy\.outcomes_token_file.*token"):
         await picker(gateway, accuracy={"outcomes_token_file": str(token_file)})
-
-
-async def report(address, outcomes, *metadata):
-    async with grpc.aio.insecure_channel(address) as channel:
-        call = channel.unary_unary(
-            "/laar.v1.Outcomes/Report",
-            request_serializer=pb.ReportRequest.SerializeToString,
-            response_deserializer=pb.ReportResponse.FromString,
-        )
-        request = pb.ReportRequest(
-            outcomes=[pb.Outcome(decision_id=name, correct=right) for name, right in outcomes]
-        )
-        return await call(request, metadata=metadata, timeout=10)
-
-
-async def test_grpc_reports_count_as_posted_ones_do(gateway, http):
-    runner = await picker(gateway)
-    decision = ask(runner)
-    listen = gateway.settings.listen.health
-    answer = await report(listen, [(decision.id, False), (decision.id, False), ("x", True)])
-    assert (answer.accepted, answer.ignored) == (1, 2)
-    _, posted = await post(gateway, http, {"decision_id": decision.id, "correct": False})
-    assert posted["verdicts"] == ["repeated"]
-    assert believed(ask(runner), "a") == pytest.approx(50 * 0.9 / 51, rel=1e-3)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await report(listen, [("x", True)] * (MAX_BATCH + 1))
-    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_grpc_reports_over_an_open_port_need_a_token(gateway):
-    number = free_port()
-    await picker(gateway, listen={"health": f"0.0.0.0:{number}"})
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await report(f"127.0.0.1:{number}", [])
-    assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert "accuracy.outcomes_token_file" in refused.value.details()
 
 
 async def test_a_pickers_ids_come_from_the_system_not_from_its_seed(gateway):
@@ -393,12 +348,8 @@ async def test_without_a_token_others_than_this_machine_report_nothing(gateway, 
 
 async def test_switched_off_nothing_can_be_reported(gateway, http):
     runner = await picker(gateway, accuracy={"online": False})
-    decision = ask(runner)
     async with http.post(gateway.url("admin", "/outcomes"), json={}) as answer:
         assert answer.status == 404
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await report(gateway.settings.listen.health, [(decision.id, False)])
-    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert believed(ask(runner), "a") == pytest.approx(0.9)
 
 
@@ -637,7 +588,7 @@ async def test_the_library_reports_once_and_its_retries_tell_the_rest(gateway, h
         [{"role": "user", "content": "who?"}],
         lambda text: text == "I am b",
         base_url=(await gateway.envoy()).url(),
-        client=http,
+        session=http,
     )
     assert [attempt.model for attempt in outcome.attempts] == ["a", "b"]
     admin = gateway.url("admin", "")
@@ -663,7 +614,7 @@ async def test_a_refusal_teaches_nothing_about_the_answers_of_a_model(gateway, h
         [{"role": "user", "content": "who?"}],
         lambda text: text == "I am b",
         base_url=(await gateway.envoy()).url(),
-        client=http,
+        session=http,
     )
     assert [(attempt.model, attempt.status) for attempt in outcome.attempts] == [
         ("a", 429),

@@ -1,4 +1,4 @@
-"""The tuner of a running picker: shown, frozen, and taken up again after a restart."""
+"""The tuner of a running picker, shown and frozen; and the file of what a picker learned."""
 
 import asyncio
 import errno
@@ -28,9 +28,8 @@ from support import eventually
 INITIAL = CostWeights(k_rtt=1.0, k_queue=0.7, k_delay=0.5).tunable()
 
 
-def keeper(problems=None, **settings):
-    problems = problems if problems is not None else Problems()
-    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL, problems=problems)
+def keeper(**settings):
+    return TunerKeeper(Tuning(enabled=True, **settings), INITIAL)
 
 
 def serve_windows(tuner, count, seconds):
@@ -65,28 +64,6 @@ def test_freezing_serves_the_best_and_ends_the_climb():
     assert dict(kept.tuner.weights(0.0).values) == best
 
 
-async def test_the_climb_survives_a_restart(tmp_path):
-    file = tmp_path / "tuner.json"
-    kept = keeper(window=20, state_file=file)
-    serve_windows(kept.tuner, 20, lambda weights: 1.0 + weights["k_rtt"])
-    best = kept.tuner.export()["weights"]
-    assert best != INITIAL
-    await kept.state_file.save()
-    again = keeper(window=20, state_file=file)
-    assert again.tuner.export()["weights"] == best
-    assert again.tuner.export()["trials"] >= kept.tuner.export()["trials"]
-
-
-@pytest.mark.parametrize(
-    "data",
-    [b"", b"[]", b"{}", b"\xff", b'{"weights": {"k_rtt": 1e400}}', b" " * (1 << 17)],
-)
-def test_a_state_that_makes_no_sense_costs_a_warning_and_not_the_start(tmp_path, data):
-    file = tmp_path / "tuner.json"
-    file.write_bytes(data)
-    assert keeper(state_file=file).tuner.export()["weights"] == INITIAL
-
-
 def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     tmp_path, monkeypatch, caplog
 ):
@@ -95,16 +72,15 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
 
     for call in ("open", "stat"):
         monkeypatch.setattr(type(tmp_path), call, refused)
-    assert keeper(state_file=tmp_path / "tuner.json").tuner.export()["weights"] == INITIAL
     settings = Accuracy(state_file=tmp_path / "state.json")
     Learning(settings, clock=float, wall_clock=float, problems=Problems()).restore()
-    assert caplog.text.count("Permission denied") == 2
+    assert caplog.text.count("Permission denied") == 1
 
 
 async def test_a_state_that_cannot_be_written_is_told(tmp_path):
     problems = Problems()
-    await keeper(problems, state_file=tmp_path / "nowhere" / "tuner.json").state_file.save()
-    assert "tuner.json" in problems["tuner.state_file"]
+    await StateFile(tmp_path / "nowhere" / "state.json", take=bytes, problems=problems).save()
+    assert "state.json" in problems["accuracy.state_file"]
 
 
 async def test_laar_tune_follows_a_live_climb_freezes_it_and_says_when_there_is_none():
@@ -212,11 +188,10 @@ async def test_workers_may_save_one_file_at_the_same_time(tmp_path):
                 subprocess.run([sys.executable, "-c", run, file], check=True, timeout=60)
             return what
 
-        settings = {"setting": "tuner.state_file", "what": "it", "problems": problems}
-        return StateFile(file, take=content, **settings).save()
+        return StateFile(file, take=content, problems=problems).save()
 
     other = "import sys, pathlib; F(pathlib.Path(sys.argv[1])).write(lambda: b'longer than that')"
     await saved(b"the last", meanwhile=other)
-    assert "tuner.state_file" not in problems
+    assert "accuracy.state_file" not in problems
     assert file.read_bytes() == b"the last"
     assert list(tmp_path.iterdir()) == [file]

@@ -56,7 +56,6 @@ class Machine:
             "envoy": {"eds_file": str(eds)},
             "shutdown": {"drain_s": drain_s, "grace_s": 3.0},
             "share": {"lease_s": 1.0, "url": store.url},
-            "tuner": {"enabled": True},
         }
         settings = directory / "laar.yaml"
         settings.write_text(yaml.safe_dump(document))
@@ -213,22 +212,6 @@ async def test_an_outcome_may_be_reported_to_any_worker(machine):
     async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
         shown = (await answer.json())["about"]["sharing"]
     assert (shown["connected"], shown["pickers"]) == (True, 1)
-
-
-async def test_a_climb_that_is_frozen_ends_at_every_worker(machine):
-    async def tuner(index, path="", method="GET"):
-        url = f"http://127.0.0.1:{machine.admin + index}/tuner{path}"
-        async with machine.http.request(method, url) as answer:
-            return await answer.json()
-
-    assert not (await tuner(1))["frozen"]
-    best = (await tuner(0, "/freeze", "POST"))["weights"]
-
-    async def frozen():
-        shown = await tuner(1)
-        return shown["frozen"] and shown["weights"] == best
-
-    await eventually(frozen, what="the other worker's frozen weights")
 
 
 async def errors_of_a_start(tmp_path, share=None, **ports):

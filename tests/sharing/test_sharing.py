@@ -17,9 +17,6 @@ from laar.health import Reply
 from laar.health.breaker import State
 from laar.sharing.records import Entered
 from laar.sharing.snapshot import SnapshotFault, read_snapshot, restore, snapshot
-from laar.tuning.settings import TunerSettings
-from laar.tuning.tuner import Tuner
-from laar.tuning.windows import Observed
 from support.pickers import Network, all_batches, request, sharing_picker, specs
 
 A, B = "10.0.0.1:80", "10.0.0.2:80"
@@ -321,34 +318,6 @@ def test_engines_are_learned_from_the_answers_of_all():
         net.exchange(at + 0.7)
     mine, theirs = (x.director.engines._models["m"].constants() for x in (p, q))
     assert theirs == pytest.approx(mine, rel=0.05)
-
-
-def test_a_winner_of_one_tuner_serves_at_the_others():
-    settings = TunerSettings(bounds={"w": (0.1, 10.0)}, window=20)
-    tuner = Tuner(settings, {"w": 1.0})
-    assert not tuner.adopt({"w": 2.0}, 0.5)  # nothing is measured here yet
-
-    now = 0.0
-    while tuner.export()["cost_s"] is None:
-        now += 0.1
-        version = tuner.weights(now).version
-        tuner.observe(Observed(version=version, ttft_s=1.0, e2e_s=1.0, ok=True), now)
-    assert not tuner.adopt({"w": 2.0}, 1.5)
-    assert not tuner.adopt({"other": 2.0}, 0.5)
-    assert tuner.adopt({"w": 2.0}, 0.5)
-    assert tuner.export()["weights"] == {"w": 2.0}
-    assert tuner.under_way["role"] == "incumbent"
-
-
-def test_a_tuner_that_is_frozen_freezes_the_others_with_its_weights():
-    settings = TunerSettings(bounds={"w": (0.1, 10.0)}, window=20)
-    tuners = [Tuner(settings, {"w": 1.0}), Tuner(settings, {"w": 2.0}), Tuner(settings, {"w": 3.0})]
-    net = Network([sharing_picker(n, (A,), champion=t) for n, t in zip("pqr", tuners, strict=True)])
-    net.exchange(0.0)
-    tuners[0].freeze()
-    net.exchange(1.0)
-    assert [tuner.frozen for tuner in tuners] == [True] * 3
-    assert [tuner.weights(2.0).values["w"] for tuner in tuners] == [1.0] * 3
 
 
 def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):

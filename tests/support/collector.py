@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any, Self
 
 from aiohttp import web
-from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 
@@ -17,7 +16,6 @@ class Collector:
     def __init__(self, port: int = 0) -> None:
         self.port = port
         self.spans: list[Any] = []
-        self.logs: list[Any] = []
         self.resources: list[dict[str, Any]] = []
         self.headers: list[Any] = []
         self.status = 200
@@ -61,10 +59,7 @@ class Collector:
             return web.Response(status=self.refusals.pop(0), headers={"retry-after": "0"})
         if self.status // 100 == 2:
             assert request.headers["content-type"] == "application/x-protobuf"
-            if request.match_info["signal"] == "traces":
-                self._traces(body)
-            else:
-                self._logs(body)
+            self._traces(body)
         return web.Response(status=self.status)
 
     def _traces(self, body: bytes) -> None:
@@ -74,15 +69,9 @@ class Collector:
                 self.spans.extend(scope.spans)
                 self.resources += [attributes(of.resource)] * len(scope.spans)
 
-    def _logs(self, body: bytes) -> None:
-        request = logs_service_pb2.ExportLogsServiceRequest.FromString(body)
-        for of in request.resource_logs:
-            for scope in of.scope_logs:
-                self.logs.extend(scope.log_records)
-
 
 def attributes(of: Any) -> dict[str, Any]:
-    """The attributes of a span, a log record or a resource, as plain values."""
+    """The attributes of a span or a resource, as plain values."""
     return {pair.key: _plain(pair.value) for pair in of.attributes}
 
 

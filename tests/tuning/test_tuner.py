@@ -359,61 +359,6 @@ def test_the_same_seed_makes_the_same_climb_and_another_another() -> None:
     assert ends[0] == ends[1] != ends[2]
 
 
-def test_a_restart_goes_on_from_the_incumbent_with_its_step_and_fresh_versions() -> None:
-    tuning = tuner()
-    for _ in range(12):
-        step(tuning, bowl)
-    state = json.loads(json.dumps(tuning.state_dict()))
-    later = Tuner.from_state(TunerSettings(bounds=BOUNDS, window=20), state)
-    assert (best(later), later.sigma) == (best(tuning), tuning.sigma)
-    decisions = fill(later)
-    assert decisions[0].values == best(tuning)  # measured again before anything is compared
-    assert decisions[0].version == 13
-    tuning.freeze()
-    assert Tuner.from_state(TunerSettings(bounds=BOUNDS), tuning.state_dict()).frozen
-
-
-def test_a_restart_under_tighter_bounds_clips() -> None:
-    bounds = {"rtt": (0.01, 0.2), "queue": (0.01, 10.0)}
-    later = Tuner.from_state(TunerSettings(bounds=bounds), tuner().state_dict())
-    assert best(later)["rtt"] == 0.2
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from(["weights", "sigma", "trials", "windows", "frozen", "other"]),
-        st.one_of(
-            st.none(),
-            st.booleans(),
-            st.floats(),
-            st.text(max_size=3),
-            st.just(10**400),
-            st.integers(-5, 5),
-            st.lists(st.integers(), max_size=2),
-            st.dictionaries(
-                st.sampled_from(["rtt", "queue"]), st.one_of(st.floats(), st.none(), st.just("x"))
-            ),
-        ),
-    )
-)
-def test_an_edited_state_is_refused_or_good(state: dict[str, object]) -> None:
-    state = tuner().state_dict() | state
-    try:
-        later = Tuner.from_state(TunerSettings(bounds=BOUNDS, window=20), state)
-    except SettingError:
-        return
-    assert 0 < later.sigma <= 1
-    if not later.frozen:
-        step(later, bowl)
-    assert all(0.01 <= weight <= 10.0 for weight in later.weights(0.0).values.values())
-
-
-@pytest.mark.parametrize("state", [None, [], "x", {}, {"weights": {"rtt": 1.0}}])
-def test_what_is_no_state_is_refused(state: object) -> None:
-    with pytest.raises(SettingError, match="tuner state"):
-        Tuner.from_state(TunerSettings(bounds=BOUNDS), state)
-
-
 @pytest.mark.parametrize(
     ("options", "names"),
     [

@@ -29,7 +29,7 @@ def check(
         typer.Option(
             "--elsewhere",
             help="Check keys and values alone, for a picker on another machine or in a cluster. "
-            "Files, ports, packages, names and the cluster are not looked for here.",
+            "Files, ports, packages and the cluster are not looked for here.",
         ),
     ] = False,
     with_envoy: Annotated[
@@ -46,7 +46,7 @@ def check(
     """
     with report_errors():
         from laar.errors import LaarError
-        from laar.server.checking import faults, warnings
+        from laar.server.checking import faults
         from laar.settings import Settings, as_yaml, load, remarks
 
         if schema:
@@ -59,7 +59,7 @@ def check(
                 from laar.cli.beside import envoy_faults
 
                 found += envoy_faults(loaded, config, ports=ports)
-            noted = list(remarks(loaded) if elsewhere else warnings(loaded))
+            noted = list(remarks(loaded))
         except LaarError as fault:
             if not as_json:
                 raise

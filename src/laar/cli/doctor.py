@@ -10,7 +10,6 @@ import typer
 
 from laar.cli import terminal
 from laar.cli.terminal import ConfigFile, KeyVariable, TokenFile, read_token, report_errors
-from laar.errors import LaarError
 
 
 def doctor(
@@ -26,12 +25,6 @@ def doctor(
     ] = None,
     token_file: TokenFile = None,
     key_env: KeyVariable = None,
-    fix_envoy: Annotated[
-        bool,
-        typer.Option(
-            "--fix-envoy", help="Print a corrected Envoy bootstrap instead of the findings."
-        ),
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Examine endpoints, picker and Envoy; print each fault with its remedy. Exits 1 on errors."""
@@ -39,11 +32,9 @@ def doctor(
         import asyncio
         import dataclasses
 
-        import yaml
         from rich.console import Console
 
         from laar.doctor import Doctor, Level, Places, admin_url, show_findings
-        from laar.doctor.envoy import fixed
         from laar.measuring.run import key_headers
         from laar.settings import load_settings
 
@@ -58,14 +49,6 @@ def doctor(
             ),
         )
         findings = asyncio.run(found.examine())
-        if fix_envoy:
-            if found.config_dump is None:
-                raise LaarError(
-                    f"{envoy_url}: Envoy's admin port shows no configuration; name it with --envoy"
-                )
-            bootstrap = fixed(found.config_dump, found.needs)
-            typer.echo(yaml.safe_dump(bootstrap, sort_keys=False, width=100), nl=False)
-            return
         if as_json:
             typer.echo(json.dumps([dataclasses.asdict(f) for f in findings], indent=2))
         else:

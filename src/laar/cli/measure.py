@@ -38,9 +38,6 @@ def measure(
     timeout: Annotated[
         float, typer.Option(help="Time-out of one request, in seconds.", min=0.1)
     ] = _DEFAULTS.timeout_s,
-    check_timeout: Annotated[
-        float, typer.Option(help="Time-out of one check, in seconds.", min=0.1)
-    ] = _DEFAULTS.check_timeout_s,
     max_tokens: MaxTokens = _DEFAULTS.max_tokens,
     key_env: KeyVariable = None,
     json_file: JsonFile = None,
@@ -62,7 +59,6 @@ def measure(
                     rate_per_s=rate,
                     stream=stream,
                     timeout_s=timeout,
-                    check_timeout_s=check_timeout,
                     max_tokens=max_tokens,
                     headers=key_headers(key_env),
                 ),

@@ -12,6 +12,9 @@ from laar.core.interfaces import Assessor, WeightSource
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.tuning.windows import Observed
 
+_FOUND = 0.9
+"""Share of the tokens believed cached that an engine has to report, or fetching shows nothing."""
+
 
 class Feedback:
     """Hands each learner its part; a learner that fails keeps none of the others from theirs.
@@ -40,6 +43,7 @@ class Feedback:
         self._prefixes = prefixes
         self._faults = faults
         self._usage = guarded(assessor.usage, "learning", faults)
+        self._fetched = guarded(self._learn_fetching, "learning", faults)
         self._observe: Callable[[Observed, float], None] | None = None
         self.begin_again = guarded(self._begin_again, "learning", faults)
         """Begin another record of a request that moved to another endpoint."""
@@ -76,6 +80,7 @@ class Feedback:
             timed=view.timed_answers,
             shown=decision.request.first_token_seen,
             teaches=moved_at is None
+            and (view.fetched_tokens is None or not view.fetched_tokens[at])
             and (view.load_s is None or not view.load_s[at])
             # A prompt whose reading elsewhere is not seen cannot be separated from its answer.
             and (decision.prefiller is None or decision.request.first_token_seen),
@@ -171,3 +176,21 @@ class Feedback:
         if held is None and end.prompt_tokens and end.cached_tokens is not None:
             share = min(1.0, end.cached_tokens / end.prompt_tokens)
         prefixes.settle(receipt, share, end.prompt_tokens or 0, flight.model)
+        if share is not None and flight.slot == decision.slot:
+            self._fetched(prefixes, decision, end, share)
+
+    @staticmethod
+    def _learn_fetching(
+        prefixes: PrefixBeliefs, decision: Decision, end: Completion, share: float
+    ) -> None:
+        """Learn from a first token how long a prompt from slower memory took."""
+        view, at = decision.view, decision.position
+        if view is None or view.terms is None or view.fetched_tokens is None or end.ttft_s is None:
+            return
+        fetched, held = view.fetched_tokens.item(at), view.held_tokens.item(at)
+        if fetched <= 0.0 or share < _FOUND * held / decision.tokens:
+            return
+        fetch_s = view.terms.prefill_s.item(at) * fetched / decision.uncached_tokens
+        expected_s = view.terms.all_ttft_s.item(at)
+        ratio = 1.0 + (end.ttft_s - expected_s) / fetch_s
+        prefixes.blocks_held.tiers.learn(decision.slot, ratio, fetch_s / expected_s)

@@ -75,6 +75,8 @@ class View:
         load_s: seconds until the requested adapter is loaded; None where all have it.
         apart: the endpoints that may read the prompt in a candidate's place; None where none may.
         chain: the prompt's prefixes; None where none are kept.
+        fetched_tokens: tokens that take as long to compute as to fetch what lies in slower memory,
+            which `cached_tokens` is without; None where none does.
         faults: parts of the policy that failed on this request.
     """
 
@@ -110,7 +112,14 @@ class View:
     load_s: Floats | None = None
     apart: Apart | None = None
     chain: Chain | None = None
+    fetched_tokens: Floats | None = None
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def held_tokens(self) -> Floats:
+        """Tokens of the prompt that each candidate probably has, in any memory."""
+        held = self.cached_tokens
+        return held if self.fetched_tokens is None else held + self.fetched_tokens
 
     def fault(self, part: PolicyPart, extension: object, error: Exception) -> None:
         """Note that a part of the policy failed, and the decision went on without it."""
@@ -133,7 +142,7 @@ class View:
 BY_CANDIDATE = (
     *("slots", "tokens", "cached_tokens", "queued_tokens", "in_flight", "rtt_s", "probability"),
     *("evidence", "seconds_per_token", "base_s", "times_tried", "published", "reported"),
-    *("again", "answers", "pace", "typical_s", "load_s"),
+    *("again", "answers", "pace", "typical_s", "load_s", "fetched_tokens"),
 )
 """Fields of a view that are arrays over the candidates, if they are known."""
 

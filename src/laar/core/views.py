@@ -85,18 +85,20 @@ class Views:
         except Exception:  # noqa: BLE001 - a guard without a call of its own, as below
             reason = self._faults.degraded("assessor")
             known = self._plain_assessor.assess(request, models, tried, now)
-        chain, demand, again = None, None, None
+        chain, demand, again, fetched = None, None, None, None
         by_model = known.tokens[: len(table.models)]
         if request.tokens:
             by_model = np.full(len(by_model), float(request.tokens))
         shares = np.zeros(table.capacity)
         if self._prefixes is not None:
             try:
-                chain, by_model, shares, demand, again = self._prefixes.look_up(
+                chain, by_model, shares, demand, again, fetched = self._prefixes.look_up(
                     request, weights_of, table.models, by_model, table.capacity, now
                 )
             except Exception:  # noqa: BLE001
                 reason = self._faults.degraded("prefixes")
+        if fetched is not None:
+            shares = shares - fetched
         if len(slots) < 2 and prefillers is None:
             demand = again = None  # there is nothing to compare
         apart = None
@@ -141,6 +143,7 @@ class Views:
             ),
             weights=weights,
             chain=chain,
+            fetched_tokens=None if fetched is None else fetched[slots] * tokens,
         )
         return view, chain, reason
 

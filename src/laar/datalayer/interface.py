@@ -71,10 +71,8 @@ class KvEventSink(ProblemSink, Protocol):
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Note blocks that entered the cache of `address`; `past` for a report asked for again."""
 
-    def removed(
-        self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
-    ) -> None:
-        """Note blocks that left the cache of `address`, or with `host` its host's memory."""
+    def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Note blocks that left a tier of `address`'s memory; 0 is the cache."""
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Note that the cache of `address` is empty; what enters it from now on is reported.

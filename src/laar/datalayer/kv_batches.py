@@ -3,8 +3,8 @@
 vLLM's (``--kv-events-config``) come as maps, or as arrays from older releases; SGLang's are arrays
 with the same first places.
 
-Blocks count in the memory that prefills read from, and as copies in the host's, from where they
-are fetched faster than they are computed; other media are no news. Of the groups of a hybrid
+Blocks count in the memory that prefills read from, and as copies in slower memory, from where they
+are fetched: the host's, a disk's or a peer's. Of the groups of a hybrid
 model's layers one counts, the first that attends to the whole prompt: a sliding window lets go of a
 prompt's beginning while the prompt is still of use.
 """
@@ -19,19 +19,24 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from laar.prefix.tiers import FAR, HOST
 from laar.prefix.tokens import Stored
 
 _MEDIUM = "GPU"
 """The name of the memory that prefills read from, with vLLM on CPUs as well."""
-_HOST = ("CPU", "CPU_PINNED")
-"""The host's memory, to which blocks are copied (vLLM, SGLang)."""
+_TIERS = {
+    _MEDIUM: 0,
+    **dict.fromkeys(("CPU", "CPU_PINNED"), HOST),
+    **dict.fromkeys(("STORAGE", "DISK", "EXTERNAL"), FAR),
+}
+"""Tiers by the names of media (vLLM, SGLang)."""
 
 
 class Removed(NamedTuple):
-    """Blocks, by the engine's names, that left a cache; with `host` their copies on its host."""
+    """Blocks, by the engine's names, that left a tier of memory (`laar.prefix.tiers`)."""
 
     hashes: Sequence[int | bytes]
-    host: bool = False
+    tier: int = 0
 
 
 class Cleared(NamedTuple):
@@ -147,17 +152,18 @@ def _event(raw: Any, groups: Groups) -> Event | None:
         return Cleared()
     if kind not in ("BlockStored", "BlockRemoved"):
         return None
-    medium = str(raw.get("medium") or _MEDIUM).upper()
-    host = medium in _HOST
-    if not (host or medium == _MEDIUM) or not groups.counts(raw):
+    tier = _TIERS.get(str(raw.get("medium") or _MEDIUM).upper())
+    if tier is None or not groups.counts(raw):
         return None
+    if raw.get("locality") == "REMOTE":
+        tier = FAR
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
     if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
-        return Removed(hashes, host)
-    if host:
-        return Stored(hashes=hashes, host=True)
+        return Removed(hashes, tier)
+    if tier:
+        return Stored(hashes=hashes, tier=tier)
     size, ids = raw.get("block_size"), raw.get("token_ids")
     adapter, session = raw.get("lora_name"), raw.get("session_id")
     if adapter is not None and not isinstance(adapter, str):  # SGLang has its metadata there

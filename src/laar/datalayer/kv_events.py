@@ -229,7 +229,7 @@ class KvEvents:
         if isinstance(event, Stored):
             self._sink.stored(address, event, past=past)
         elif isinstance(event, Removed):
-            self._sink.removed(address, event.hashes, host=event.host)
+            self._sink.removed(address, event.hashes, event.tier)
         else:
             self._sink.cleared(address, past=history, at_s=event.at_s)
 

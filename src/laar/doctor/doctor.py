@@ -106,8 +106,6 @@ class Doctor:
     def __init__(self, settings: Settings, places: Places) -> None:
         self._settings = settings
         self._places = places
-        self.config_dump: dict[str, Any] | None = None
-        """Envoy's, once `examine` has read it."""
 
     @property
     def needs(self) -> Needs:
@@ -209,7 +207,6 @@ class Doctor:
                     "bootstraps",
                 )
             ]
-        self.config_dump = document
         found = [*_clock(f"Envoy {url}", dump.date), *envoy_findings(document, self.needs)]
         hosts = _shown(await _get(http, f"{url}/clusters?format=json"))
         if hosts is not None:

@@ -1,13 +1,14 @@
-"""Is this Envoy configured for a picker? Its faults, and the corrected bootstrap.
+"""Is this Envoy configured for a picker? Its faults, each with the value to write.
 
 Works on Envoy's configuration as JSON, from its admin port or from a bootstrap, so it also reads
 configurations that `laar envoy` did not render. `laar.doctor.envoy_checks` has the checks; a fault
-is a check that failed at a place, and can fix it there.
+is a check that failed at a place.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -36,13 +37,11 @@ class Fault:
     Args:
         check: that failed.
         where: name of the listener, filter or cluster.
-        subject: the object that the check looked at.
         wrong: the effect, and the value to write.
     """
 
     check: Check
     where: str
-    subject: Json
     wrong: Wrong
 
     @property
@@ -54,16 +53,6 @@ class Fault:
     def wanted(self) -> object:
         """The value to write."""
         return self.wrong.wanted
-
-    def fix(self) -> None:
-        """Write the wanted value."""
-        for key in self.check.drops:
-            self.subject.pop(key, None)
-        holder = self.subject
-        *path, key = self.check.field.split(".")
-        for name in path:
-            holder = holder.setdefault(name, {})
-        holder[key] = copy.deepcopy(self.wanted)
 
     @property
     def finding(self) -> Finding:
@@ -77,9 +66,7 @@ class Fault:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def configuration(document: Json) -> Json:
@@ -158,22 +145,13 @@ def _address(host: Json) -> str:
     return f"{address.get('address', '?')}:{address.get('port_value', '?')}"
 
 
-def fixed(document: Json, needs: Needs) -> Json:
-    """Return the bootstrap with every fault fixed; of a config dump, its bootstrap."""
-    config = configuration(copy.deepcopy(document))
-    for fault in faults(config, needs):
-        fault.fix()
-    config.pop("_routes", None)
-    return config
-
-
 def faults(config: Json, needs: Needs) -> Iterator[Fault]:
     """Yield every fault of a configuration in a bootstrap's form."""
     for where, subject, checks in _subjects(config):
         for check in checks:
             wrong = check.judge(subject, needs)
             if wrong is not None:
-                yield Fault(check, where, subject, wrong)
+                yield Fault(check, where, wrong)
 
 
 def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:

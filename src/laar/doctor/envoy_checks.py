@@ -47,7 +47,7 @@ class Needs:
         max_body_bytes: longest request body.
         tenant_header: that flow control reads.
         message_timeout_s: least time Envoy has to wait for an answer of the picker that asks it to.
-        request_timeout_s: time for an exchange that a fix writes.
+        request_timeout_s: time for an exchange that a remedy names.
         endpoint_cas: authorities of https endpoints.
     """
 
@@ -79,14 +79,12 @@ class Check:
         level: how bad a wrong value is.
         judge: returns the fault of the object's value; None where it fits.
         above: path of the object, for a reader who looks from further up.
-        drops: keys of the object that a fix takes out.
     """
 
     field: str
     level: Level
     judge: Judge
     above: str = ""
-    drops: Sequence[str] = ()
 
 
 PROCESSOR: list[Check] = []
@@ -424,7 +422,7 @@ def _retries(action: Json, _needs: Needs) -> Wrong | None:
     )
 
 
-@_error(ENDPOINTS, "load_balancing_policy", drops=("lb_policy",))
+@_error(ENDPOINTS, "load_balancing_policy")
 def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
     """Want the cluster to send each request where the picker wants it."""
     by_header = cluster.get("original_dst_lb_config", {}).get("use_http_header", False)

@@ -18,8 +18,6 @@ class Asking:
     """Whether answers are streamed, which shows the time to the first token."""
     timeout_s: float = 600.0
     """Time-out of one request."""
-    check_timeout_s: float = 5.0
-    """Time-out of one check."""
     max_tokens: int | None = None
     """Token limit of an answer; None leaves it to the endpoint."""
     headers: Mapping[str, str] = field(default_factory=dict)

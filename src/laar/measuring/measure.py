@@ -31,7 +31,7 @@ from laar.client.transport import completions_url, post
 from laar.datalayer.scrape import read_capped
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
-from laar.measuring.judge import Judge
+from laar.measuring.checks import decide
 from laar.measuring.questions import Question
 from laar.protocol.headers import retry_after_s
 
@@ -79,7 +79,6 @@ class Summary:
         asked: requests of this run that were written down.
         resumed: outcomes that earlier runs had written.
         too_long: questions that were not sent, as longer than the endpoint's window.
-        unjudged: answers without a verdict.
         failed: requests without an answer; run again to ask them again.
         mended_bytes: bytes of a torn last line that were cut off.
     """
@@ -87,7 +86,6 @@ class Summary:
     asked: int
     resumed: int
     too_long: int
-    unjudged: int
     failed: int
     mended_bytes: int
 
@@ -166,13 +164,12 @@ async def measure(
     if len({question.id for question in asked}) < len(asked):
         raise SettingError("two questions have the same id: give each its own")
     mended_bytes, done = mend(out)
-    async with _open(out) as file, Judge(timeout_s=asking.check_timeout_s) as judge:
+    async with _open(out) as file:
         # One connection for each request in flight, so that none waits for another target's.
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
             run = _Run(
                 file=file,
-                judge=judge,
                 session=session,
                 asking=asking,
                 pace=_Pace(asking.rate_per_s),
@@ -197,7 +194,6 @@ async def measure(
         asked=run.asked,
         resumed=run.resumed,
         too_long=run.too_long,
-        unjudged=run.unjudged,
         failed=run.failed,
         mended_bytes=mended_bytes,
     )
@@ -275,7 +271,6 @@ class _Run:
     """One run and its counts so far."""
 
     file: BinaryIO
-    judge: Judge
     session: aiohttp.ClientSession
     asking: Asking
     pace: _Pace
@@ -285,7 +280,6 @@ class _Run:
     resumed: int = 0
     too_long: int = 0
     correct: int = 0
-    unjudged: int = 0
     failed: int = 0
     densities: dict[tuple[str, str | None], float] = field(default_factory=dict)
     """Most characters in a token of a prompt so far, by model and task."""
@@ -319,9 +313,7 @@ class _Run:
         users = [message for message in messages if message.get("role") in ("user", None)]
         asked = ([text for message in users for text in _texts(message)] or [""])[-1]
         completion = reply.completion
-        correct, error = None, reply.error
-        if completion is not None:
-            correct, error = await self.judge.judge(question.check, completion.text)
+        correct = None if completion is None else decide(question.check, completion.text)
         return MeasuredOutcome(
             query_id=question.id,
             model=target.model,
@@ -336,7 +328,7 @@ class _Run:
             ttft_s=reply.ttft_s,
             status=reply.status,
             endpoint=target.base_url,
-            error=error,
+            error=reply.error,
             base=target.base,
         )
 
@@ -360,7 +352,6 @@ class _Run:
         self.correct += outcome.correct is True
         answered = outcome.status == 200
         self.failed += not answered
-        self.unjudged += answered and outcome.correct is None
         if self.progress is not None:
             self.progress(
                 Progress(

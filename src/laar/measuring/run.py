@@ -110,8 +110,7 @@ def key_headers(key_variable: str | None) -> Mapping[str, str]:
 
 def _print(console: Console, summary: Summary, out: Path) -> None:
     console.print(
-        f"{out}: {summary.asked} outcomes added to {summary.resumed}; {summary.unjudged} without a "
-        "verdict.",
+        f"{out}: {summary.asked} outcomes added to {summary.resumed}.",
         markup=False,
     )
     if summary.mended_bytes:

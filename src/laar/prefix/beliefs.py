@@ -84,6 +84,8 @@ class PrefixMatch(NamedTuple):
         demand: how many requests share how much of it; None when nothing is known.
         again: share by slot of the text evicted by it that is requested again, as a share of its
             uncached part; None where every cache has room.
+        fetched: share of it that takes as long to compute as to fetch what each slot has in slower
+            memory; None where no slot has any.
     """
 
     chain: Chain
@@ -91,6 +93,7 @@ class PrefixMatch(NamedTuple):
     shares: Floats
     demand: Demand | None
     again: Floats | None
+    fetched: Floats | None
 
 
 class PrefixWatcher(Protocol):
@@ -176,12 +179,12 @@ class PrefixBeliefs:
         tokens = guess
         if text is not None and not prompt.tokens:
             tokens = self._lengths.estimate(chain, text, models, guess)
-        shares = self.match(chain, capacity)
+        shares, fetched = self._match(chain, capacity)
         demand = self.popular.expected(chain, now)
         again = self.again(chain, shares, now)
         if template.tools_weight != 1.0:
             shares = template.by_tokens(shares, spans, chain.total_bytes)
-        return PrefixMatch(chain, tokens, shares, demand, again)
+        return PrefixMatch(chain, tokens, shares, demand, again, fetched)
 
     def chain(self, prompt: Prompt, weights: str = "") -> Chain:
         """Hash the prompt; other salts and other weights share nothing."""
@@ -197,12 +200,18 @@ class PrefixBeliefs:
 
     def match(self, chain: Chain, capacity: int) -> Floats:
         """Return the share of the prompt, in 0..1, that each slot below `capacity` holds."""
+        return self._match(chain, capacity)[0]
+
+    def _match(self, chain: Chain, capacity: int) -> tuple[Floats, Floats | None]:
+        """Return `shares` and `fetched` of a `PrefixMatch`."""
         if capacity > self._slots:
             self.make_room(capacity)
-        shares = self.index.shares(chain)
+        shares, fetched = self.index.shares(chain), None
         if self.published is not None and self.published.texts:
-            self.published.correct(chain, shares, lambda slot: self.index.claimed(slot, chain))
-        return shares
+            fetched = self.published.correct(
+                chain, shares, lambda slot: self.index.claimed(slot, chain)
+            )
+        return shares, fetched
 
     def make_room(self, capacity: int) -> None:
         """Make room for slots below `capacity`."""
@@ -321,7 +330,7 @@ class PrefixBeliefs:
         are of requests that may have ended, and name none.
         """
         self.blocks_held.stored(slot, model, event)
-        begins = event.parent is None and event.hashes and not event.host
+        begins = event.parent is None and event.hashes and not event.tier
         if begins and not past and slot < self._slots:
             known = self._roots.setdefault(slot, {})
             if not self.index.knows_first_block(slot):
@@ -331,13 +340,13 @@ class PrefixBeliefs:
             if len(begun) == 1 and len(known) < MAX_ROOTS:
                 known[event.hashes[0]] = begun.pop()
 
-    def removed(self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False) -> None:
-        """Note that blocks left a slot's cache, or the host's; without its first, a prompt is gone.
+    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Note that blocks left a slot's tier of memory; without its first, a prompt is gone.
 
-        Not while there is a copy in the other.
+        Not while there is a copy in another one.
         """
         known = self._roots.get(slot, {})
-        for name in self.blocks_held.removed(slot, hashes, host=host):
+        for name in self.blocks_held.removed(slot, hashes, tier):
             first = known.pop(name, None)
             if first is not None:
                 self.index.forget_root(slot, first)

@@ -42,6 +42,7 @@ import numpy.typing as npt
 from xxhash import xxh3_64_intdigest
 
 from laar.prefix.blocks import Chain
+from laar.prefix.tiers import Tiers
 
 TokenIds = npt.NDArray[np.uint32]
 
@@ -69,7 +70,7 @@ class Stored:
         block_size: tokens in a block; 0 where that is not known.
         adapter: name of the LoRA adapter; empty without.
         extra: for each block, further inputs to its hash, as text; empty where there are none.
-        host: these are copies in the host's memory, from where they are fetched; `hashes` is all.
+        tier: memory of these copies (`laar.prefix.tiers`); of slower ones `hashes` is all.
         session: session of the request that stored them; empty where the engine does not say.
     """
 
@@ -79,7 +80,7 @@ class Stored:
     block_size: int = 0
     adapter: str = ""
     extra: Sequence[str] = ()
-    host: bool = False
+    tier: int = 0
     session: str = ""
 
 
@@ -131,7 +132,7 @@ class _Held:
     since_s: float = math.nan  # when it was empty, by its engine's clock
     own: dict[int | bytes, int] = field(default_factory=dict)  # by the engine's name
     copies: dict[int | bytes, int] = field(default_factory=dict)  # of the same block, beyond one
-    host: set[int | bytes] = field(default_factory=set)  # those with a copy in the host's memory
+    slower: dict[int | bytes, int] = field(default_factory=dict)  # tiers, a bit each
     namesakes: dict[int, int] = field(default_factory=dict)  # further names of one hash of ours
 
 
@@ -161,6 +162,7 @@ class TokenBlocks:
         self._known: dict[str, dict[int, _Text]] = {}  # by model, then by a block of its text
         self._order: OrderedDict[_Text, str] = OrderedDict()
         self._expected: OrderedDict[str, _Expected] = OrderedDict()
+        self.tiers = Tiers()
         self.blocks = self.texts = 0
 
     # -- events --------------------------------------------------------------------------------
@@ -168,10 +170,12 @@ class TokenBlocks:
     def stored(self, slot: int, model: str, event: Stored) -> None:
         """Note blocks that entered a cache, if their token ids and their parent are known."""
         held = self._of(slot, model)
-        if event.host:
-            for name in held.own.keys() & set(event.hashes) - held.host:
-                held.host.add(name)
-                held.copies[name] = held.copies.get(name, 0) + 1
+        if event.tier:
+            for name in held.own.keys() & set(event.hashes):
+                tiers = held.slower.get(name, 0)
+                if not tiers >> event.tier & 1:
+                    held.slower[name] = tiers | 1 << event.tier
+                    held.copies[name] = held.copies.get(name, 0) + 1
             return
         size, count = event.block_size, len(event.hashes)
         if held.left_out or not size or len(event.ids) != size * count:
@@ -191,6 +195,7 @@ class TokenBlocks:
         for name, hash_, before in zip(event.hashes, own, parents, strict=True):
             if name in held.own:
                 held.copies[name] = held.copies.get(name, 0) + 1
+                self.tiers.note(slot, hash_, 0)
                 continue
             held.own[name] = hash_
             holders = self._holders.get(hash_, 0)
@@ -206,18 +211,16 @@ class TokenBlocks:
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
-    def removed(
-        self, slot: int, hashes: Sequence[int | bytes], *, host: bool = False
-    ) -> list[int | bytes]:
-        """Note blocks that left a cache or the host's memory; return those without a copy."""
+    def removed(self, slot: int, hashes: Sequence[int | bytes], tier: int = 0) -> list[int | bytes]:
+        """Note blocks that left a cache, or slower memory; return those without a copy."""
         held = self._slots.get(slot)
         gone: list[int | bytes] = []
         for name in hashes if held is not None else ():
             assert held is not None
-            if host:
-                if name not in held.host:
+            if tier:
+                if not held.slower.get(name, 0) >> tier & 1:
                     continue
-                held.host.discard(name)
+                held.slower[name] ^= 1 << tier
             copies = held.copies.get(name, 0)
             if copies > 1:
                 held.copies[name] = copies - 1
@@ -225,7 +228,13 @@ class TokenBlocks:
                 del held.copies[name]
             else:
                 gone.append(name)
+                held.slower.pop(name, None)
                 self._forget(slot, held, held.own.pop(name, None))
+                continue
+            if tiers := held.slower.get(name, 0):
+                on_device = copies > tiers.bit_count()
+                fastest = 0 if on_device else (tiers & -tiers).bit_length() - 1
+                self.tiers.note(slot, held.own[name], fastest)
         return gone
 
     def emptied(self, slot: int, model: str, at_s: float = math.nan) -> None:
@@ -258,6 +267,7 @@ class TokenBlocks:
         """Forget a slot: its endpoint left."""
         self.lost(slot)
         self._slots.pop(slot, None)
+        self.tiers.drop(slot)
 
     def size(self, model: str) -> int:
         """Return the smallest block size at the model's endpoints; 0 without events."""
@@ -280,6 +290,7 @@ class TokenBlocks:
             if namesakes > 1:
                 held.namesakes[hash_] = namesakes - 1
             return
+        self.tiers.note(slot, hash_, 0)
         left = self._holders[hash_] & ~(1 << slot)
         if left:
             self._holders[hash_] = left
@@ -415,8 +426,11 @@ class TokenBlocks:
         chain: Chain,
         shares: npt.NDArray[np.float64],
         claimed: Callable[[int], float],
-    ) -> None:
+    ) -> npt.NDArray[np.float64] | None:
         """Replace the text index's shares of a prompt by those from events.
+
+        Return the shares that take as long to compute as the slower copies to fetch; None where
+        no slot has any.
 
         Args:
             chain: the prompt.
@@ -424,6 +438,7 @@ class TokenBlocks:
             claimed: the share that requests in flight at a slot have in common with it.
         """
         places: dict[str, tuple[int, _Text] | None] = {}
+        fetched = np.zeros(len(shares)) if self.tiers else None
         for slot, held in self._slots.items():
             if not held.size or slot >= len(shares):
                 continue
@@ -442,6 +457,10 @@ class TokenBlocks:
                 if of_text < believed:
                     of_text = max(of_text, min(believed, claimed(slot)))
                 shares[slot] = min(1.0, of_text)
+            if fetched is not None:
+                worth = self.tiers.fetched(slot, text.blocks, found)
+                fetched[slot] = min(share * worth * held.size / max(tokens, 1.0), shares[slot])
+        return fetched
 
     def _place(self, model: str, chain: Chain) -> tuple[int, _Text] | None:
         """Return how many bytes of a prompt have known blocks, and by which text.

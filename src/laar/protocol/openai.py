@@ -5,11 +5,11 @@ messages. The reader takes the model, the prompt's texts in the order the engine
 stream flag, the limit on the answer, tools and the cache salt. It ignores the rest, so new
 parameters pass untouched.
 
-The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts: lone
-surrogates, NaN, UTF-16, any depth. A prompt in an unknown form, or of too many parts to be built
-here, is priced by its length. Only a body that is no JSON object, or whose `model` is no string,
-gets a 400, and a compressed one a 415. Of duplicate keys the last one counts, as it does for the
-engines.
+The engine validates a body, not the picker. The reader accepts all that Python's JSON accepts in
+UTF-8, as RFC 8259 wants it: lone surrogates, NaN, any depth. A prompt in an unknown form, or of too
+many parts to be built here, is priced by its length. Only a body that is no JSON object, or whose
+`model` is no string, gets a 400, and one that is compressed or in UTF-16 a 415. Of duplicate keys
+the last one counts, as it does for the engines.
 
 The body is never written again. Where the endpoint knows the model under another name, the value of
 the top-level `model` is spliced and every other byte stays as the client sent it.
@@ -33,7 +33,6 @@ from laar.protocol.jsonscan import Span, deeper_than, member_spans
 from laar.protocol.prompt import READERS, Spans, UnknownPromptError
 from laar.protocol.sessions import SESSION_MEMBERS, session_of_body
 from laar.protocol.splice import (
-    BYTE_ORDER_MARK,
     model_span,
     utf8_of,
 )
@@ -197,7 +196,7 @@ def _peek(body: bytes) -> str:
     """Return the model that an opaque body names; empty for one that is no JSON object.
 
     Raises:
-        RequestError: 415 for a compressed one, which may name any.
+        RequestError: 415 for a compressed one, or one in UTF-16, which may name any.
     """
     begin = body[:64].decode(json.detect_encoding(body), "ignore").lstrip("\ufeff \t\r\n")
     if begin and begin[0] != "{" and not body.startswith(_COMPRESSED):
@@ -221,12 +220,13 @@ def _document(body: bytes) -> tuple[dict[str, Any], bool, bool]:
         raise RequestError(415, "compressed-body", "the body is compressed; send it as plain JSON")
     if len(body) > _FEW_PARTS_BYTES and _has_many_parts(body):
         return _scalars(body), False, False
-    is_plain = not body.startswith(BYTE_ORDER_MARK)
+    text = utf8_of(body)
+    is_plain = len(text) == len(body)
     try:
-        document = orjson.loads(body if is_plain else body[len(BYTE_ORDER_MARK) :])
+        document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         is_plain = False
-        if deeper_than(utf8_of(body), _MAX_DEPTH):
+        if deeper_than(text, _MAX_DEPTH):
             return _scalars(body), False, False
         try:
             document = json.loads(body)

@@ -1,7 +1,8 @@
 """Changing a request body: the model replaced or added, all other bytes as they came.
 
-The body may be in any encoding that Python's JSON knows. Where the top-level `model` stands is
-found by short cuts that cover nearly all clients, and else by the scanner.
+The body is UTF-8, as RFC 8259 wants JSON to be sent, with or without a byte order mark. Where the
+top-level `model` stands is found by short cuts that cover nearly all clients, and else by the
+scanner.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def splice_model(body: bytes, name: str, span: Span | None = None) -> bytes:
     if span is None:
         return _with_member(body, b'"model":%b' % orjson.dumps(name))
     start, end = span
-    return b"%b%b%b" % (body[:start], _encoded(body, orjson.dumps(name)), body[end:])
+    return b"%b%b%b" % (body[:start], orjson.dumps(name), body[end:])
 
 
 def _with_member(body: bytes, member: bytes) -> bytes:
@@ -60,23 +61,8 @@ def _with_member(body: bytes, member: bytes) -> bytes:
     text = utf8_of(body)
     end = text.rindex(b"}")
     comma = b"" if text[:end].rstrip().endswith(b"{") else b","
-    at = end if text is body else _place(body, text, end)
-    return b"%b%b%b" % (body[:at], _encoded(body, comma + member), body[at:])
-
-
-def _encoded(body: bytes, text: bytes) -> bytes:
-    """Return the text in the body's own encoding: UTF-8, unless its client is an odd one."""
-    encoding = json.detect_encoding(body).removesuffix("-sig")
-    if encoding == "utf-8":
-        return text
-    return text.decode().encode(_without_mark(body, encoding))
-
-
-def _without_mark(body: bytes, encoding: str) -> str:
-    """Return the encoding by a name that writes no byte order mark."""
-    if encoding in ("utf-16", "utf-32"):
-        return f"{encoding}-{'le' if body[:1] == bytes([0xFF]) else 'be'}"
-    return encoding
+    at = end + len(body) - len(text)
+    return b"%b%b%b" % (body[:at], comma + member, body[at:])
 
 
 def model_span(body: bytes) -> Span | None:
@@ -91,21 +77,19 @@ def model_span(body: bytes) -> Span | None:
     Raises:
         ValueError: it is no object.
     """
-    if json.detect_encoding(body).startswith("utf-8"):
-        span = _span_in_tail(body)
-        if span is not None:
-            return span
-        first = _MODEL_FIRST.match(body)
-        if first and not _stands(_KEY, body, first.end()) and not _stands(_SPELT_OUT, body):
-            return first.span(1)
+    span = _span_in_tail(body)
+    if span is not None:
+        return span
+    first = _MODEL_FIRST.match(body)
+    if first and not _stands(_KEY, body, first.end()) and not _stands(_SPELT_OUT, body):
+        return first.span(1)
     text = utf8_of(body)
     spans = member_spans(text)
     if spans is None:
         raise ValueError("the body is no JSON object")
+    mark = len(body) - len(text)
     span = spans.get("model")
-    if span is None or text is body:
-        return span
-    return _place(body, text, span[0]), _place(body, text, span[1])
+    return None if span is None else (span[0] + mark, span[1] + mark)
 
 
 def _stands(text: bytes, body: bytes, start: int = 0) -> bool:
@@ -134,17 +118,6 @@ def _span_in_tail(body: bytes) -> Span | None:
     return None
 
 
-def _place(body: bytes, text: bytes, at: int) -> int:
-    """Return the place in the body (UTF-8) of a place in its text."""
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8-sig":
-        return at + len(BYTE_ORDER_MARK)
-    plain = _without_mark(body, encoding)
-    mark = 0 if plain == encoding else len("\ufeff".encode(plain))
-    before = text[:at].decode("utf-8", "surrogatepass")
-    return mark + len(before.encode(plain, "surrogatepass"))
-
-
 def _is_object(text: bytes) -> bool:
     """Return whether a tail of a valid object, with a brace before it, is an object.
 
@@ -158,17 +131,12 @@ def _is_object(text: bytes) -> bool:
 
 
 def utf8_of(body: bytes) -> bytes:
-    """Return the body in UTF-8, without a byte order mark; as Python's JSON would take it.
+    """Return the body without a byte order mark.
 
     Raises:
-        RequestError: it is not text.
+        RequestError: it is in another encoding of Unicode, which some engines read and others
+            refuse.
     """
-    encoding = json.detect_encoding(body)
-    if encoding == "utf-8":
-        return body
-    try:
-        return body.decode(encoding, "surrogatepass").encode("utf-8", "surrogatepass")
-    except UnicodeDecodeError:
-        raise RequestError(
-            400, "bad-request", "the body is not valid JSON: it is not text"
-        ) from None
+    if not json.detect_encoding(body).startswith("utf-8"):
+        raise RequestError(415, "not-utf-8", "the body is not in UTF-8; send it so")
+    return body.removeprefix(BYTE_ORDER_MARK)

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
-from threading import Thread
 
-from laar.datalayer import load_endpoints, split_address
+from laar.datalayer import load_endpoints
 from laar.errors import SettingError
 from laar.server.collectors import must_exist
 from laar.server.learning import artifact_of
 from laar.server.ports import ports_in_use
 from laar.server.runner import Runner
 from laar.server.token_file import read_reporter_tokens, read_token_file
-from laar.settings import Loaded, Settings, declared_endpoints, remarks, value_at
-
-LOOK_UP_S = 2.0
-"""Time-out for all names together; a name that takes longer is no fault of the settings."""
-MAX_NAMES = 64
-"""Names looked up, each by a thread; a larger fleet's first ones show whether its zone is known."""
+from laar.settings import Loaded, Settings, value_at
 
 
 def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
@@ -48,20 +40,6 @@ def faults(loaded: Loaded, *, ports: bool = True) -> list[str]:
     for other in (*taken, *_unwritable(settings)):
         found[loaded.at(other.setting) + str(other).removeprefix(f"{other.setting}: ")] = None
     return list(found)
-
-
-def warnings(loaded: Loaded) -> Iterator[str]:
-    """Yield settings that a start would ignore, and names that do not resolve here."""
-    yield from remarks(loaded)
-    hosts = {
-        split_address(spec.address)[0]: source
-        for source, spec in declared_endpoints(loaded.settings)
-    }
-    for host, reason in _unresolved(list(hosts)).items():
-        yield (
-            f"{loaded.at(hosts[host])}{host} does not resolve here ({reason}); correct the name, "
-            "or ignore this where the picker runs elsewhere"
-        )
 
 
 def _parts(settings: Settings) -> Iterator[Callable[[], object]]:
@@ -96,7 +74,7 @@ def _assemble(loaded: Loaded) -> None:
 
 def _unwritable(settings: Settings) -> Iterator[SettingError]:
     """Yield files that serving writes, where it could not."""
-    replaced = ("accuracy.state_file", "tuner.state_file", "share.snapshot_file")
+    replaced = ("accuracy.state_file", "share.snapshot_file")
     for name in ("decisions.log", *replaced):
         path = value_at(settings, name)
         if path is None:
@@ -128,23 +106,3 @@ def _unwritable(settings: Settings) -> Iterator[SettingError]:
             f"that this user can write to; mkdir -p {eds.parent}, and make this user its owner",
             setting="envoy.eds_file",
         )
-
-
-def _unresolved(hosts: Sequence[str]) -> dict[str, str]:
-    """Return names without an address, and why; those that take too long are left out."""
-    found: dict[str, str] = {}
-
-    def look_up(host: str) -> None:
-        try:
-            socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            found[host] = getattr(error, "strerror", None) or str(error)
-
-    # Not in a pool: a process waits for its threads at the end, and a dead DNS holds them long.
-    threads = [Thread(target=look_up, args=(host,), daemon=True) for host in hosts[:MAX_NAMES]]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + LOOK_UP_S
-    for thread in threads:
-        thread.join(max(0.0, end - time.monotonic()))
-    return dict(found)

@@ -151,13 +151,11 @@ class FleetState:
         if slot >= 0 and self._beliefs is not None:
             self._beliefs.stored(slot, self._table.spec(slot).models[0], event, past=past)
 
-    def removed(
-        self, address: str, block_hashes: Sequence[int | bytes], *, host: bool = False
-    ) -> None:
-        """Record blocks that left the endpoint's cache, or its host's memory."""
+    def removed(self, address: str, block_hashes: Sequence[int | bytes], tier: int = 0) -> None:
+        """Record blocks that left the endpoint's cache, or slower memory."""
         slot = self._table.slot(address)
         if slot >= 0 and self._beliefs is not None:
-            self._beliefs.removed(slot, block_hashes, host=host)
+            self._beliefs.removed(slot, block_hashes, tier)
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         """Forget the content of the endpoint's cache: it is empty, or was in the past."""

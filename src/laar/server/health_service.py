@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from google.protobuf.message import DecodeError
 
 from laar.protocol.agreed import PICKING_SERVICE
-from laar.server.h2 import CallError, Code, Metadata, Service
+from laar.server.h2 import CallError, Code, Service
 from laar.wire.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 _READY_NAMES = (
@@ -61,7 +61,7 @@ class HealthService:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _check(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
+    async def _check(self, message: bytes) -> AsyncIterator[bytes]:
         name = _asked(message)
         self.laars_ask = self.laars_ask or name == PICKING_SERVICE
         status = self._statuses.get(name)
@@ -69,7 +69,7 @@ class HealthService:
             raise CallError(Code.NOT_FOUND, "unknown service")
         yield _answer(status)
 
-    async def _watch(self, message: bytes, _metadata: Metadata) -> AsyncIterator[bytes]:
+    async def _watch(self, message: bytes) -> AsyncIterator[bytes]:
         name = _asked(message)
         sent = None
         while True:

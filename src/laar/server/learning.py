@@ -72,8 +72,6 @@ class Learning:
         self._wall_clock = wall_clock
         self.state_file = StateFile(
             settings.state_file,
-            setting="accuracy.state_file",
-            what="what is learned",
             take=self._state,
             problems=problems,
         )

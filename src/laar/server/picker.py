@@ -210,7 +210,7 @@ class Picker:
             return None
         from laar.server.admin.tuner import TunerKeeper
 
-        return TunerKeeper(settings, weights.tunable(), problems=self.problems)
+        return TunerKeeper(settings, weights.tunable())
 
     async def ask_templates(self) -> None:
         """Ask for the chat templates of the models, until cancelled."""
@@ -267,7 +267,6 @@ class Picker:
             problems=self.problems,
             online=self.learning.online,
             reports=self.learning.reports,
-            champion=self.tuner.tuner if self.tuner else None,
             on_cleared=lambda address: self.context.forget(address),
             on_judged=lambda decision, correct: self.context.reported(decision, correct),
         )

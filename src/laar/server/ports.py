@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from laar.datalayer import split_address
 from laar.errors import SettingError
-from laar.server.admin.outcomes import MAX_BODY_BYTES
 from laar.server.extproc import SERVICE, ExternalProcessor
 from laar.server.extproc.exchange import Exchange
 from laar.server.h2 import H2Server
@@ -31,8 +30,9 @@ _STREAMS = 64
 connection to one worker, so a client with many streams at a time must open several."""
 
 _PROBING_STREAMS = 100
-"""On one connection to the health port, which is open to the network: probes and reporters. Each
-may hold a message as long as `MAX_BODY_BYTES`."""
+"""On one connection to the health port, which may be open to the network: of probes."""
+_PROBE_BYTES = 4096
+"""Longest message there; a probe's is the name of a service."""
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) ->
 def probed_server(*, together: bool = False) -> H2Server:
     """Return the server for probes and reported outcomes, not bound yet."""
     return H2Server(
-        longest_bytes=MAX_BODY_BYTES,
+        longest_bytes=_PROBE_BYTES,
         max_streams=_PROBING_STREAMS,
         together=together,
         port="health",

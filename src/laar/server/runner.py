@@ -14,7 +14,6 @@ import logging
 from typing import TYPE_CHECKING
 
 from laar.accuracy.capability import CapabilityModel
-from laar.server.admin import outcomes
 from laar.server.admin.app import AdminServer
 from laar.server.admin.server import AdminPort
 from laar.server.collectors import Collectors
@@ -36,7 +35,7 @@ from laar.settings import Loaded, Settings, remarks
 from laar.telemetry.problems import Problems
 
 if TYPE_CHECKING:
-    from laar.server.h2 import H2Server, Service
+    from laar.server.h2 import H2Server
     from laar.server.tls import ServerTls
     from laar.server.workers import Worker
 
@@ -140,8 +139,6 @@ class Runner:
         probed = probed_server(together=together)
         for server in (picking, probed):
             server.add_service(self.health.service)
-        if picker.learning.online is not None:
-            probed.add_service(self._outcomes())
         picker.learning.restore()
         admin = self.admin.open(self._worker.index if self._worker else 0)
         self.ports.admin = admin.port
@@ -189,8 +186,6 @@ class Runner:
         tasks.spawn("readiness", self._follow_readiness)
         tasks.spawn("token files", self.admin.follow_tokens)
         tasks.spawn("state", picker.learning.state_file.keep_saving)
-        if picker.tuner is not None:
-            tasks.spawn("tuner", picker.tuner.state_file.keep_saving)
         tasks.spawn("templates", picker.ask_templates)
         for name, part in picker.observability.tasks():
             tasks.spawn(name, part)
@@ -224,8 +219,6 @@ class Runner:
         if self.picker.sharer is not None:
             await self.picker.sharer.stop()
         await self.picker.learning.state_file.save()
-        if self.picker.tuner is not None:
-            await self.picker.tuner.state_file.save()
 
     async def _close(self, admin: AdminServer, serving: asyncio.Task[None] | None) -> None:
         self.picker.observability.close()
@@ -296,15 +289,6 @@ class Runner:
             spans=picker.observability.exports.spans,
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
             unknown_model=lambda: picker.doubt_names(""),
-        )
-
-    def _outcomes(self) -> Service:
-        return outcomes.service(
-            self.picker.learning.reports,
-            clock=self.picker.clock,
-            tokens=self.admin.outcomes_tokens,
-            listen=self.picker.settings.listen.health,
-            on_judged=self.picker.context.reported,
         )
 
     def _follow_tls(self) -> ServerTls | None:

@@ -1,4 +1,4 @@
-"""A file of a running picker's learned state: written whole, off the loop, replaced by a rename."""
+"""The file of a running picker's outcomes: written whole, off the loop, replaced by a rename."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from laar.server.whole_file import WholeFile
 from laar.telemetry.problems import Problems
 
+_SETTING = "accuracy.state_file"
 INTERVAL_S = 60.0
 """Seconds between two saves: a crash loses at most as much."""
 
@@ -18,24 +19,18 @@ class StateFile:
 
     Args:
         path: the file; None keeps nothing.
-        setting: the setting that names the file.
-        what: is lost at the end of the process when it can't be written.
         take: makes the content; called in a thread.
-        problems: gets a file that cannot be written, by its setting.
+        problems: gets a file that cannot be written.
     """
 
     def __init__(
         self,
         path: Path | None,
         *,
-        setting: str,
-        what: str,
         take: Callable[[], bytes],
         problems: Problems,
     ) -> None:
         self._file = None if path is None else WholeFile(path)
-        self._setting = setting
-        self._what = what
         self._take = take
         self._problems = problems
 
@@ -51,10 +46,10 @@ class StateFile:
             return
         try:
             await asyncio.to_thread(self._file.write, self._take)
-            self._problems.report(self._setting, None)
+            self._problems.report(_SETTING, None)
         except OSError as fault:
             self._problems.report(
-                self._setting,
-                f"{self._file.path} can't be written ({fault.strerror}); {self._what} will not "
+                _SETTING,
+                f"{self._file.path} can't be written ({fault.strerror}); what is learned will not "
                 "outlive this process",
             )

@@ -25,11 +25,6 @@ _WITHOUT: tuple[tuple[str, str, _Needs], ...] = (
     ("prefix.max_bytes", "prefix.enabled", lambda s: s.prefix.enabled),
     ("accuracy.half_life_s", "accuracy.online", lambda s: s.accuracy.online),
     ("accuracy.cap_per_hour", "accuracy.online", lambda s: s.accuracy.online),
-    (
-        "otlp.s",
-        "otlp.traces or otlp.logs",
-        lambda s: s.otlp.traces is not None or s.otlp.logs is not None,
-    ),
     ("share.username", "share.url", lambda s: s.share.url is not None),
     ("share.password_file", "share.url", lambda s: s.share.url is not None),
     *(

@@ -68,8 +68,8 @@ class Listen(Section):
     """Address of the gRPC external processor. Loopback by default, for an Envoy on the same host.
     0.0.0.0:9002 for an Envoy on another host."""
     health: Address = "127.0.0.1:9003"
-    """Address of the gRPC health checks (liveness, readiness) and of outcomes over gRPC. Loopback
-    by default. 0.0.0.0:9003 for a kubelet's probes."""
+    """Address of the gRPC health checks (liveness, readiness). Loopback by default. 0.0.0.0:9003
+    for a kubelet's probes."""
     admin: Address = "127.0.0.1:9090"
     """Address of the admin port (HTTP): metrics, health, live page. Loopback by default, since the
     page shows the fleet. 0.0.0.0:9090 for a scraper on another host: then metrics and health are

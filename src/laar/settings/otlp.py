@@ -1,4 +1,4 @@
-"""Exports to an OpenTelemetry collector, and its address."""
+"""The export to an OpenTelemetry collector, and its address."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Where = Annotated[str, AfterValidator(_where)]
 
 
 class Otlp(Section):
-    """OpenTelemetry over OTLP/HTTP, each signal separately; needs the extra `otel`.
+    """OpenTelemetry over OTLP/HTTP; needs the extra `otel`.
 
     The usual environment variables set the rest: headers, timeouts, queues, the resource.
     """
@@ -43,6 +43,3 @@ class Otlp(Section):
     """URL for traces, mostly http://HOST:4318/v1/traces, or `environment` for that of
     OTEL_EXPORTER_OTLP_ENDPOINT. Each decision whose client's trace is sampled then becomes a span
     of that trace. None: no spans."""
-    logs: Where | None = None
-    """URL for log records, mostly http://HOST:4318/v1/logs, or `environment`. It receives the lines
-    of the decision log, with or without a log file. None: no log records."""

@@ -117,7 +117,7 @@ class Accuracy(Section):
     equally good and equally fast until outcomes are reported, and laar routes by cache, queue and
     round trip."""
     online: bool = True
-    """Whether reported outcomes (POST /outcomes, gRPC) correct the artifact. False: laar routes by
+    """Whether reported outcomes (POST /outcomes) correct the artifact. False: laar routes by
     the artifact alone and takes no reports."""
     signs: bool = False
     """Whether signs of answers count as weak outcomes: an end at the limit, a tool's call that is
@@ -134,7 +134,7 @@ class Accuracy(Section):
     outcomes_token_file: Path | None = None
     """File with the bearer token that reports of outcomes must carry, or with a line for each
     reporter: its name and its token. It is a file because /config shows the settings. Without one,
-    outcomes are taken on loopback only, over HTTP and gRPC."""
+    outcomes are taken on loopback only."""
     state_file: Path | None = None
     """JSON file that keeps the learned outcomes across restarts. None: a restart begins with the
     artifact again."""
@@ -160,12 +160,11 @@ class Tuning(Section):
     applies: ClassVar = Applies.AFTER_RESTART
 
     enabled: bool = False
-    """Whether the picker tunes its weights by a hill climb. Off by default: a climb is an
-    experiment on users. Tune, export, and serve the frozen file (routing.weights_file)."""
+    """Whether the picker tunes its weights by a hill climb, from the start again after a restart.
+    Off by default: a climb is an experiment on users. Tune, export, and serve the frozen file
+    (routing.weights_file)."""
     bounds: Mapping[str, tuple[float, float]] = TUNABLE
     """Floor and cap of each weight that is tuned."""
-    state_file: Path | None = None
-    """JSON file that keeps the climb across restarts. None: it begins again."""
 
     @model_validator(mode="after")
     def _usable(self) -> Tuning:

@@ -185,19 +185,6 @@ class Judged(_Record, tag="j"):
     reporter: Text = ""
 
 
-class Weights(_Record, tag="w"):
-    """Weights that won at the tuner of another picker, and their cost."""
-
-    weights: Annotated[dict[Text, Amount], Meta(max_length=64)]
-    cost_s: Amount
-
-
-class Frozen(_Record, tag="f"):
-    """A tuner was frozen by hand; its weights, which the others are to serve as well."""
-
-    weights: Annotated[dict[Text, Amount], Meta(max_length=64)]
-
-
 class Hello(_Record, tag="?"):
     """A picker begins, or has missed something: all others are to send their loads in full."""
 
@@ -207,16 +194,5 @@ class Leaving(_Record, tag="x"):
 
 
 Record = (
-    Entered
-    | Ended
-    | Cleared
-    | StoredAt
-    | Heard
-    | Learned
-    | Reported
-    | Judged
-    | Weights
-    | Frozen
-    | Hello
-    | Leaving
+    Entered | Ended | Cleared | StoredAt | Heard | Learned | Reported | Judged | Hello | Leaving
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Protocol
 
 from laar.accuracy.online import OnlineOutcomes, Taken
 from laar.accuracy.reports import OutcomeReports, Verdict
@@ -24,7 +23,6 @@ from laar.sharing.records import (
     Cleared,
     Ended,
     Entered,
-    Frozen,
     Heard,
     Hello,
     Judged,
@@ -33,7 +31,6 @@ from laar.sharing.records import (
     Record,
     Reported,
     StoredAt,
-    Weights,
 )
 from laar.sharing.settings import SharingSettings
 from laar.sharing.unseen import Unseen
@@ -45,21 +42,6 @@ would only cost."""
 HELLO_EVERY_S = 1.0
 
 _ID_CHARS = 64  # of a decision's id at most
-
-
-class Champion(Protocol):
-    """A tuner whose winners are shared; implemented by `laar.tuning.Tuner`."""
-
-    on_accepted: Callable[[dict[str, float], float], None] | None
-    on_frozen: Callable[[dict[str, float]], None] | None
-
-    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Serve another's winner if it is better than its own."""
-        ...
-
-    def freeze(self, weights: dict[str, float]) -> None:
-        """Serve another's weights from now on."""
-        ...
 
 
 class Sharing:
@@ -75,7 +57,6 @@ class Sharing:
         wall_clock: seconds since 1970, for showing how old records are.
         online: reported outcomes; None where they are not kept.
         reports: decisions that outcomes may be reported for; None where there are none.
-        champion: the tuner; None where nothing is tuned.
         on_cleared: called with the address of an endpoint that another picker saw emptied.
         on_judged: called with a decision and whether its answer was right, where the report came
             to another picker and was taken here.
@@ -91,7 +72,6 @@ class Sharing:
         wall_clock: Callable[[], float],
         online: OnlineOutcomes | None = None,
         reports: OutcomeReports | None = None,
-        champion: Champion | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
         on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
@@ -102,7 +82,6 @@ class Sharing:
         self._online = online
         self._reports = reports
         self._on_judged = on_judged
-        self._champion = champion
         self._on_cleared = on_cleared
         self.prefixes: SharedPrefixes | None = None
         if director.prefixes is not None:
@@ -271,12 +250,6 @@ class Sharing:
                     self._online.heard(outcome, now)
             case Judged():
                 self._judged(record, now)
-            case Weights(weights, cost_s):
-                if self._champion is not None:
-                    self._champion.adopt(weights, cost_s)
-            case Frozen(weights):
-                if self._champion is not None:
-                    self._champion.freeze(weights)
             case Hello():
                 self.outbox.send_all_loads()
                 if self.prefixes is not None:
@@ -318,9 +291,6 @@ class Sharing:
             self._online.on_taken = self._reported
         if self._reports is not None:
             self._reports.pass_on = self._pass_on
-        if self._champion is not None:
-            self._champion.on_accepted = lambda *won: self._add(Weights(*won))
-            self._champion.on_frozen = lambda weights: self._add(Frozen(weights))
 
     def _add(self, record: Record) -> None:
         self.outbox.add(record)

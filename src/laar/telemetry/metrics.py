@@ -122,7 +122,7 @@ class Metrics:
             self.measured_ttft_s += end.ttft_s
             self.ttft_ratio.observe(predicted_s / max(end.ttft_s, 1e-6))
         if end.cached_tokens is not None and end.prompt_tokens:
-            share = float(view.cached_tokens[position] / max(float(view.tokens[position]), 1.0))
+            share = float(view.held_tokens[position] / max(float(view.tokens[position]), 1.0))
             self.believed_tokens += share * end.prompt_tokens
             self.found_tokens += end.cached_tokens
             self.prompt_tokens += end.prompt_tokens

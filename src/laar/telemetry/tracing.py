@@ -1,8 +1,8 @@
-"""Decisions as spans of their clients' traces, and as log records: what OpenTelemetry is sent.
+"""Decisions as spans of their clients' traces: what OpenTelemetry is sent.
 
 A span lasts from the request for a decision to the decision, waiting in the queue included; it is
-sent when its request has ended, so that it can hold the outcome of the decision. Both kinds are
-made from the record that `/decisions` shows, so all three agree, and hold nothing of a prompt.
+sent when its request has ended, so that it can hold the outcome of the decision. It is made from
+the record that `/decisions` shows, so both agree, and holds nothing of a prompt.
 
 Names by OpenTelemetry's conventions where there are any (``gen_ai.*``, ``http.*``, ``error.type``).
 """
@@ -12,15 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-from opentelemetry._logs import SeverityNumber
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from opentelemetry.trace import SpanKind, StatusCode, format_trace_id, set_span_in_context
+from opentelemetry.trace import SpanKind, StatusCode, format_trace_id
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from laar.core.request import Request, Trace
@@ -31,10 +27,8 @@ from laar.explain.record import shown
 from laar.telemetry.otlp import Sender
 
 NAME = "laar.decision"
-RUNNERS_UP = 3
-"""Candidates behind the chosen one that a span shows."""
 
-Metadata = Iterable[tuple[str, str | bytes]]
+Metadata = Iterable[tuple[str, str]]
 
 _W3C = TraceContextTextMapPropagator()
 _HEADERS = frozenset({"traceparent", "tracestate"})
@@ -90,7 +84,7 @@ class Spans:
     def settled(self, record: DecisionRecord) -> None:
         """End the span of a decision whose request has ended, if it has one."""
         if record.trace is not None:
-            values = attributes(shown(record, ranked=True))
+            values = attributes(shown(record))
             self._end(record.trace, values, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
@@ -112,47 +106,12 @@ class Spans:
         self._sender.made += 1
 
 
-class LogRecords:
-    """Makes log records of decisions: the decision log's line, and attributes to select lines by.
-
-    Args:
-        sender: takes the records.
-        of: the resource that sends them.
-    """
-
-    def __init__(self, sender: Sender, of: Resource) -> None:
-        self._sender = sender
-        self._provider = LoggerProvider(of, shutdown_on_exit=False)
-        self._logger = self._provider.get_logger("laar")
-
-    def begin(self) -> None:
-        """Start to send."""
-        self._provider.add_log_record_processor(self._sender.begin(BatchLogRecordProcessor))
-
-    def settled(self, record: DecisionRecord) -> None:
-        """Send a record of a decision whose request has ended."""
-        line, trace = shown(record), record.trace
-        self._logger.emit(
-            timestamp=round(record.time_s * 1e9),
-            context=None if trace is None else set_span_in_context(trace.span),
-            severity_number=SeverityNumber.INFO,
-            event_name=NAME,
-            body=orjson.dumps(line).decode(),
-            attributes=_non_empty(_renamed(line, fields.ATTRIBUTES)),
-        )
-        self._sender.made += 1
-
-
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
-    """Return a span's attributes from a record: `laar.chosen.*`, arrays `laar.runners_up.*`."""
+    """Return a span's attributes from a record; those of the chosen candidate: `laar.chosen.*`."""
     values = _renamed(of, fields.ATTRIBUTES)
-    chosen, *others = of["candidates"][: 1 + RUNNERS_UP]
-    for name, value in chosen.items():
-        if fields.in_spans(name, fields.Spans.CHOSEN):
+    for name, value in of["candidates"][of["picked"]].items():
+        if name in fields.OF_CHOSEN:
             values[f"laar.chosen.{name}"] = value
-    for name in chosen:
-        if others and fields.in_spans(name, fields.Spans.OTHERS):
-            values[f"laar.runners_up.{name}"] = [row[name] for row in others]
     end = of.get("completion")
     if end is not None:
         values |= _renamed(end, fields.END_ATTRIBUTES)

@@ -22,14 +22,12 @@ generator's state needs to survive a restart.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TypeGuard
 
 from laar.errors import SettingError
 from laar.tuning.settings import SIGMA_MAX, TunerSettings
@@ -85,7 +83,7 @@ class Tuner:
 
     def __init__(self, settings: TunerSettings, initial: Mapping[str, float]) -> None:
         self._settings = settings
-        self._incumbent = _checked(initial, settings, "tuner.initial")
+        self._incumbent = _checked(initial, settings)
         self._baseline: WindowScore | None = None  # the incumbent's latest window
         self._remeasure = True
         self._candidate: dict[str, float] | None = None  # has won once and must repeat it
@@ -95,10 +93,6 @@ class Tuner:
         self._elapsed_s = self._since_s = 0.0  # own time; when the window opened or closed
         self._now: float | None = None
         self._window: Window | None = None
-        self.on_accepted: Callable[[dict[str, float], float], None] | None = None
-        """Gets weights that won here, and their cost in seconds."""
-        self.on_frozen: Callable[[dict[str, float]], None] | None = None
-        """Gets the weights that serve once the climb was ended here, not when it ends by itself."""
         self._open_next()
 
     def weights(self, now: float) -> Weights:
@@ -124,38 +118,8 @@ class Tuner:
         elif window.drained:
             self._conclude(window)
 
-    def adopt(self, weights: dict[str, float], cost_s: float) -> bool:
-        """Take the weights that won at another picker, where they cost less than the incumbent.
-
-        They are measured again, with this picker's load, before anything is compared with them.
-        """
-        try:
-            champion = _checked(weights, self._settings, "shared weights")
-        except SettingError:
-            return False  # other bounds: another experiment
-        baseline = self._baseline
-        if self.frozen or baseline is None:
-            return False
-        if champion == self._incumbent or not better(
-            cost_s, baseline.cost_s, self._settings.tolerance
-        ):
-            return False
-        self._incumbent, self._baseline, self._candidate = champion, None, None
-        self._remeasure, self._lost_in_a_row = True, 0
-        self._windows += 1  # the open window belongs to other weights: its number is not reused
-        self._open_next()
-        return True
-
-    def freeze(self, weights: dict[str, float] | None = None) -> None:
-        """Serve the incumbent from now on, or the weights that another picker was frozen with."""
-        if weights is not None:
-            with contextlib.suppress(SettingError):  # other bounds: the own ones stay
-                self._incumbent = _checked(weights, self._settings, "shared weights")
-        elif self.on_frozen is not None:
-            self.on_frozen(dict(self._incumbent))
-        self._end()
-
-    def _end(self) -> None:
+    def freeze(self) -> None:
+        """Serve the incumbent from now on."""
         self._window = None
         self._resting = Weights(UNMEASURED, MappingProxyType(self._incumbent))
 
@@ -195,45 +159,6 @@ class Tuner:
             "trials": self._trials,
             "windows": [score.to_dict() for score in self._history],
         }
-
-    def state_dict(self) -> dict[str, object]:
-        """Return the state that a restart needs, as plain values. An open window is not kept."""
-        return {
-            "weights": dict(self._incumbent),
-            "sigma": self._sigma,
-            "trials": self._trials,
-            "windows": self._windows,
-            "frozen": self.frozen,
-        }
-
-    @classmethod
-    def from_state(cls, settings: TunerSettings, state: object) -> Tuner:
-        """Go on from `state_dict`. Weights are clipped to today's bounds.
-
-        Raises:
-            SettingError: when the state is not one; it may come from a file that anyone edited.
-        """
-        if not isinstance(state, dict):
-            raise SettingError("tuner state: not a mapping; delete it to start from the settings")
-        tuner = cls(settings, _checked(state.get("weights"), settings, "tuner state: weights"))
-        sigma, trials, windows, frozen = map(state.get, ("sigma", "trials", "windows", "frozen"))
-        if not (
-            _is_number(sigma)
-            and 0.0 < sigma <= SIGMA_MAX
-            and _is_count(trials)
-            and _is_count(windows)
-            and type(frozen) is bool
-        ):
-            raise SettingError(
-                f"tuner state: needs sigma in (0, {SIGMA_MAX:g}], counts trials and windows, "
-                "and frozen true or false; delete it to start from the settings"
-            )
-        tuner._sigma, tuner._trials, tuner._windows = sigma, trials, windows
-        if frozen:
-            tuner.freeze()
-        else:
-            tuner._open_next()
-        return tuner
 
     def _tick(self, now: float) -> None:
         """Let time pass: end a window that has waited too long for decisions or outcomes."""
@@ -278,7 +203,7 @@ class Tuner:
             outcome = self._judge(score)
         self._history.append(replace(score, outcome=outcome))
         if self._sigma < self._settings.sigma_min or self._windows >= self._settings.max_windows:
-            self._end()
+            self.freeze()
         else:
             self._open_next()
 
@@ -295,8 +220,6 @@ class Tuner:
         self._incumbent, self._baseline, self._candidate = score.weights, score, None
         self._sigma = min(self._sigma * GROWTH, SIGMA_MAX)
         self._lost_in_a_row = 0
-        if self.on_accepted is not None:
-            self.on_accepted(dict(score.weights), score.cost_s)
         return "accepted"
 
     def _lose(self, outcome: str, *, remeasure: bool) -> str:
@@ -334,23 +257,16 @@ class Tuner:
         return proposal
 
 
-def _checked(weights: object, settings: TunerSettings, where: str) -> dict[str, float]:
+def _checked(weights: Mapping[str, float], settings: TunerSettings) -> dict[str, float]:
     """Return weights with exactly the bounds' names, positive, clipped to the bounds."""
-    if not isinstance(weights, Mapping) or set(weights) != set(settings.bounds):
+    if set(weights) != set(settings.bounds):
         names = ", ".join(settings.bounds)
-        raise SettingError(f"{where}: must have exactly the weights in tuner.bounds ({names})")
+        raise SettingError(
+            f"tuner.initial: must have exactly the weights in tuner.bounds ({names})"
+        )
     checked = {}
     for name, (floor, cap) in settings.bounds.items():
-        weight = weights[name]
-        if not _is_number(weight) or weight <= 0.0:
-            raise SettingError(f"{where}.{name}: must be a positive number")
-        checked[name] = min(max(float(weight), floor), cap)
+        if not 0.0 < weights[name] < math.inf:
+            raise SettingError(f"tuner.initial.{name}: must be a positive number")
+        checked[name] = min(max(weights[name], floor), cap)
     return checked
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, (int, float)) and -1e300 < value < 1e300
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and 0 <= value < 1 << 53

@@ -27,6 +27,7 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import join_address
+from laar.datalayer.fetching import verifying
 from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -179,8 +180,7 @@ class Api:
             return headers, None
         changed_at = self.access.ca_file.stat().st_mtime_ns
         if self._ssl is None or self._ssl[0] != changed_at:
-            context = ssl.create_default_context(cafile=str(self.access.ca_file))
-            self._ssl = changed_at, context
+            self._ssl = changed_at, verifying(str(self.access.ca_file))
         return headers, self._ssl[1]
 
 

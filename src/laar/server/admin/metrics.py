@@ -216,14 +216,10 @@ class _Scrape:
             yield "written", log.written
             yield "dropped", log.dropped
 
-    def records_made(self) -> _Series:
-        senders = self._picker.observability.exports.senders
-        return ((signal, sender.made) for signal, sender in senders.items())
-
-    def records_sent(self) -> _Series:
-        for signal, sender in self._picker.observability.exports.senders.items():
-            yield (signal, "sent"), sender.sent
-            yield (signal, "failed"), sender.failed
+    def spans_sent(self) -> _Series:
+        if sender := self._picker.observability.exports.sender:
+            yield "sent", sender.sent
+            yield "failed", sender.failed
 
     # -- the context hook ----------------------------------------------------------------------
 

@@ -1,24 +1,21 @@
-"""Outcomes over HTTP and gRPC, and the state of the models.
+"""Outcomes over HTTP, and the state of the models.
 
     POST /outcomes  {"decision_id": "...", "correct": true}, or {"outcomes": [those, ...]}
     GET /models     evidence, c(m) measured and seen, characters per token
 
 Reporting is idempotent: a decision counts once, however often it is sent. A reporter can move
 the routing (within the hourly cap), so a token can be asked for. Reporters are held against each
-other by name: the one that a token is bound to, else the one in `x-laar-reporter`. gRPC shares the
-health port, which is open to the network by default; there it is refused without a token unless
-that port is loopback.
+other by name: the one that a token is bound to, else the one in `x-laar-reporter`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import orjson
-from google.protobuf.message import DecodeError
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,10 +29,8 @@ from laar.protocol.headers import REPORTER
 from laar.server.admin.answers import as_json, first_fault, refused
 from laar.server.admin.auth import Attempts, address_of
 from laar.server.browsers import body_of, is_loopback
-from laar.server.h2 import CallError, Code, Metadata, Service
 from laar.server.learning import Learning
 from laar.server.token_file import ReporterTokens
-from laar.v1 import outcomes_pb2 as pb
 
 MAX_BATCH = 1000
 """Outcomes in one report: 20 ms of work, 70 with many reporters, in parts that the loop can
@@ -113,39 +108,6 @@ def routes(
     if learning.online is not None:
         found.append(Route("/outcomes", report, methods=["POST"]))
     return found
-
-
-def service(
-    reports: OutcomeReports,
-    *,
-    clock: Callable[[], float],
-    tokens: ReporterTokens | None,
-    listen: str,
-    on_judged: OnJudged | None = None,
-) -> Service:
-    """Return the service `laar.v1.Outcomes`, for a port at `listen`."""
-    open_to_others = tokens is None and not is_loopback(listen)
-
-    async def report(message: bytes, metadata: Metadata) -> AsyncIterator[bytes]:
-        try:
-            request = pb.ReportRequest.FromString(message)
-        except DecodeError:
-            raise CallError(Code.INVALID_ARGUMENT, "not a ReportRequest") from None
-        if open_to_others:
-            raise CallError(
-                Code.PERMISSION_DENIED, f"{listen} is open to the network: set {_ASKED_BY}"
-            )
-        sent = {k: v for k, v in metadata if isinstance(v, str)}
-        reporter = _reporter(sent.get("authorization", ""), sent.get(REPORTER, ""), tokens)
-        if reporter is None:
-            raise CallError(Code.UNAUTHENTICATED, "send the token as `authorization: Bearer ...`")
-        if len(request.outcomes) > MAX_BATCH:
-            raise CallError(Code.INVALID_ARGUMENT, f"at most {MAX_BATCH} outcomes in one report")
-        pairs = [(outcome.decision_id, outcome.correct) for outcome in request.outcomes]
-        verdicts = await _report(reports, pairs, clock(), reporter, on_judged)
-        yield pb.ReportResponse(**_counted(verdicts)).SerializeToString()
-
-    return Service("laar.v1.Outcomes", {"Report": report})
 
 
 async def _report(

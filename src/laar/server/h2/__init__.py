@@ -7,8 +7,8 @@ message, such as health, and `listening` has the sockets and the drain.
 """
 
 from laar.server.h2.call import Call, Handler
-from laar.server.h2.coroutine_methods import Metadata, Service
+from laar.server.h2.coroutine_methods import Service
 from laar.server.h2.framing import CallError, Code
 from laar.server.h2.listening import H2Server
 
-__all__ = ["Call", "CallError", "Code", "H2Server", "Handler", "Metadata", "Service"]
+__all__ = ["Call", "CallError", "Code", "H2Server", "Handler", "Service"]

@@ -13,7 +13,6 @@ from laar.server.h2.framing import (
     CallError,
     Code,
     Unframer,
-    metadata_of,
     status_headers,
 )
 
@@ -120,9 +119,10 @@ class Call:
 
     # -- for handlers --------------------------------------------------------------------------
 
-    def metadata(self) -> list[tuple[str, str | bytes]]:
+    def metadata(self) -> list[tuple[str, str]]:
         """Return the request's headers."""
-        return metadata_of(self._headers)
+        given = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in self._headers)
+        return [(name, value) for name, value in given if not name.startswith(":")]
 
     def send(self, message: bytes) -> None:
         """Send a message, in the same turn of the loop where the peer lets it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,10 +13,7 @@ from laar.server.h2.framing import CallError, Code
 
 _LOG = logging.getLogger(__name__)
 
-Metadata = Sequence[tuple[str, str | bytes]]
-"""A call's headers."""
-
-Method = Callable[[bytes, Metadata], AsyncIterator[bytes]]
+Method = Callable[[bytes], AsyncIterator[bytes]]
 """Answers a message with messages; a `CallError` ends the call."""
 
 
@@ -60,7 +57,7 @@ class _Task(Handler):
 
     async def _serve(self, message: bytes) -> None:
         try:
-            async for answer in self._method(message, self._call.metadata()):
+            async for answer in self._method(message):
                 self._call.send(answer)
         except CallError as error:
             self._call.end(error.code, error.text)

@@ -5,9 +5,7 @@ Source: https://github.com/grpc/grpc/blob/master/doc/PROTOCOL-HTTP2.md
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
 from urllib.parse import quote_from_bytes
 
@@ -31,12 +29,10 @@ class Code(IntEnum):
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
-    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
-    UNAUTHENTICATED = 16
 
 
 class CallError(Exception):
@@ -154,22 +150,3 @@ def timeout_s(value: str) -> float:
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > _MOST_DIGITS:
         raise CallError(Code.INTERNAL, "grpc-timeout is malformed")
     return int(digits) * unit
-
-
-def metadata_of(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[str, str | bytes]]:
-    """Return a call's metadata as grpc.aio does: bytes where the name ends with ``-bin``."""
-    found: list[tuple[str, str | bytes]] = []
-    for raw, value in headers:
-        if raw.startswith(b":"):
-            continue
-        name = raw.decode("latin-1")
-        if name.endswith("-bin"):
-            for part in value.split(b","):
-                try:
-                    padded = part + b"=" * (-len(part) % 4)
-                    found.append((name, base64.b64decode(padded, validate=True)))
-                except (binascii.Error, ValueError):
-                    continue
-        else:
-            found.append((name, value.decode("latin-1")))
-    return found

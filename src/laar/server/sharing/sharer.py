@@ -28,7 +28,7 @@ from laar.server.whole_file import WholeFile
 from laar.settings.section import part
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
-from laar.sharing.sharing import Champion, Sharing
+from laar.sharing.sharing import Sharing
 from laar.sharing.snapshot import (
     MAX_SNAPSHOT_BYTES,
     SnapshotFault,
@@ -89,7 +89,6 @@ class Sharer:
         problems: gets a connection that is closed, and snapshots that can't be used.
         online: reported outcomes.
         reports: decisions that outcomes may be reported for.
-        champion: the tuner.
         on_cleared: called with an address whose cache is empty.
         on_judged: called with an outcome that was reported to another picker and taken here.
     """
@@ -107,7 +106,6 @@ class Sharer:
         problems: Problems,
         online: OnlineOutcomes | None = None,
         reports: OutcomeReports | None = None,
-        champion: Champion | None = None,
         on_cleared: Callable[[str], None] = lambda _address: None,
         on_judged: Callable[[str, bool], None] = lambda _decision_id, _correct: None,
     ) -> None:
@@ -120,7 +118,6 @@ class Sharer:
             wall_clock=time.time,
             online=online,
             reports=reports if store is not None else None,
-            champion=champion,
             on_cleared=on_cleared,
             on_judged=on_judged,
         )

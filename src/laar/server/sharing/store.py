@@ -338,6 +338,7 @@ def _tls(share: Share) -> dict[str, Any]:
     return {
         "ssl_cert_reqs": "required",
         "ssl_check_hostname": True,
+        "ssl_exclude_verify_flags": [ssl.VERIFY_X509_STRICT],  # as `verifying` of engines
         "ssl_ca_certs": _path(share.ca_file),
         "ssl_certfile": _path(share.cert_file),
         "ssl_keyfile": _path(share.key_file or share.cert_file),

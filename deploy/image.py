@@ -1,0 +1,208 @@
+"""The image: `python deploy/image.py build dist`, where Debian's buildah and mmdebstrap are.
+
+Its packages are those of constraints.txt, by the hashes of deploy/image.lock. `context` makes the
+folder that any other builder of images takes. `name` tells overlays and chart where the image is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LOCK = ROOT / "deploy" / "image.lock"
+EXTRAS = ("kv-events", "otel", "share", "tls")
+PLATFORMS = {
+    "amd64": ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64"),
+    "arm64": ("manylinux_2_28_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64"),
+}
+PYTHON = "3.11"
+"""Of the base: Debian 12's own, and that of `python:3.11-slim-bookworm`."""
+
+_OF_OLD_PYTHON = ("async-timeout>=4.0.3",)
+"""What redis needs on Python before 3.11.3; Debian's is 3.11.2."""
+
+_BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates")
+_LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one step; exit with a text where it fails."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    steps.add_parser("lock", help="write deploy/image.lock again, after constraints.txt")
+    folder = steps.add_parser("context", help="the folder that an image is built from")
+    folder.add_argument("folder", type=Path)
+    folder.add_argument("--arch", action="append", choices=PLATFORMS, help="all by default")
+    folder.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
+    build = steps.add_parser("build", help="the image of this machine's kind, as an OCI archive")
+    build.add_argument("dist", type=Path)
+    build.add_argument("--wheel", type=Path, help="laar's wheel; made by default")
+    named = steps.add_parser("name", help="put an image's name into overlays and chart")
+    named.add_argument("image", help="REGISTRY/laar:TAG or REGISTRY/laar@sha256:...")
+    given = parser.parse_args(arguments)
+    if given.step == "lock":
+        lock()
+    elif given.step == "context":
+        make_context(given.folder, tuple(given.arch or PLATFORMS), given.wheel)
+    elif given.step == "build":
+        print(make_image(given.dist, given.wheel))
+    else:
+        put_name(given.image)
+
+
+def lock() -> None:
+    """Write the hashes of all wheels that the image needs, for each kind of machine."""
+    with tempfile.TemporaryDirectory() as directory:
+        report = Path(directory) / "report.json"
+        _run(*_PIP, "install", "--quiet", "--dry-run", "--ignore-installed", "--report", report,
+             "--python-version", PYTHON, "--only-binary", ":all:", "--target", directory,
+             "--constraint", ROOT / "constraints.txt", *requirements())  # fmt: skip
+        found = [each["metadata"] for each in json.loads(report.read_text())["install"]]
+        pins = {re.sub(r"[-_.]+", "-", each["name"].lower()): each["version"] for each in found}
+        hashes: dict[str, set[str]] = {name: set() for name in pins}
+        for machine in PLATFORMS:
+            wheels = Path(directory) / machine
+            _download(wheels, machine, *(f"{name}=={version}" for name, version in pins.items()))
+            for wheel in wheels.iterdir():
+                name = wheel.name.partition("-")[0].lower()
+                [of] = [each for each in pins if each.replace("-", "_") == name]
+                hashes[of].add(hashlib.sha256(wheel.read_bytes()).hexdigest())
+    lines = ["# What the image has beside laar; written by `python deploy/image.py lock`.\n"]
+    for name, version in sorted(pins.items()):
+        lines.append(f"{name}=={version}")
+        lines += [f" \\\n    --hash=sha256:{each}" for each in sorted(hashes[name])] + ["\n"]
+    LOCK.write_text("".join(lines))
+
+
+def make_context(folder: Path, machines: tuple[str, ...], wheel: Path | None) -> None:
+    """Make the folder that an image is built from: Dockerfile, requirements and wheels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / "deploy" / "Dockerfile", folder)
+    if wheel is None:
+        with tempfile.TemporaryDirectory() as directory:
+            _run(*_PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", directory, ROOT)
+            [made] = Path(directory).glob("laar-*.whl")
+            wheel = Path(shutil.copy(made, folder))
+    version = wheel.name.split("-")[1]
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    own = f"laar[{','.join(EXTRAS)}]=={version} --hash=sha256:{digest}\n"
+    (folder / "requirements.txt").write_text(LOCK.read_text() + own)
+    for machine in machines:
+        wheels = folder / f"wheels-{machine}"
+        _download(wheels, machine, "--require-hashes", "--requirement", LOCK)
+        shutil.copy(wheel, wheels)
+    if wheel.parent == folder:
+        wheel.unlink()
+
+
+def make_image(dist: Path, wheel: Path | None) -> str:
+    """Build the image and try it; return its digest. It is `laar-VERSION-ARCH.oci.tar` in `dist`.
+
+    The base has Debian's packages alone, whose signatures mmdebstrap checks. Needs root.
+    """
+    for tool in ("buildah", "mmdebstrap"):
+        if shutil.which(tool) is None:
+            sys.exit(f"{tool} is not here: apt-get install buildah mmdebstrap")
+    version = _project()["version"]
+    dist.mkdir(parents=True, exist_ok=True)
+    archive = dist / f"laar-{version}-{arch()}.oci.tar"
+    with tempfile.TemporaryDirectory(dir=dist) as directory:
+        work = Path(directory)
+        make_context(work / "context", (arch(),), wheel)
+        base = work / "base"
+        base.mkdir()
+        excluded = [f"--dpkgopt=path-exclude={each}" for each in _LEFT_OUT]
+        _run("mmdebstrap", "--quiet", "--variant=minbase", *excluded,
+             f"--include={','.join(_BASE_PACKAGES)}", "bookworm", base / "base.tar")  # fmt: skip
+        (base / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
+        buildah = ("buildah", "--root", work / "store", "--runroot", work / "run",
+                   "--storage-driver", "vfs")  # fmt: skip
+        made = "--isolation=chroot", "--timestamp=0", "--quiet"
+        _run(*buildah, "bud", *made, "--tag", "localhost/base", base)
+        arguments = "--build-arg=BASE=localhost/base", f"--build-arg=TARGETARCH={arch()}"
+        _run(*buildah, "bud", *made, *arguments, "--tag", "localhost/laar", work / "context")
+        container = _run(*buildah, "from", "localhost/laar").strip()
+        run = *buildah, "run", "--isolation=chroot", container, "--", "laar"
+        if version not in _run(*run, "--version"):
+            sys.exit("the image has another version of laar")
+        _run(*run, "check", "--schema")
+        archive.unlink(missing_ok=True)
+        digest = work / "digest"
+        _run(*buildah, "push", "--quiet", "--digestfile", digest, "localhost/laar",
+             f"oci-archive:{archive.absolute()}")  # fmt: skip
+        return digest.read_text().strip()
+
+
+def arch() -> str:
+    """Return this machine's kind, by Docker's names."""
+    return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
+
+
+def put_name(image: str, root: Path = ROOT) -> None:
+    """Put an image's name into the overlays' kustomization files and the chart's values."""
+    name, at, digest = image.partition("@")
+    tag = "" if at else name.rpartition("/")[2].partition(":")[2]
+    name = name.removesuffix(f":{tag}") if tag else name
+    if not (digest.startswith("sha256:") or tag):
+        sys.exit(f"{image}: give it a tag or a digest")
+    how = f"digest: {digest}" if at else f"newTag: {tag}"
+    for path in sorted((root / "deploy" / "overlays").glob("*/kustomization.yaml")):
+        text = re.sub(r"newName: .*\n    (newTag|digest): .*", f"newName: {name}\n    {how}",
+                      path.read_text())  # fmt: skip
+        path.write_text(text)
+    path = root / "deploy" / "chart" / "values.yaml"
+    path.write_text(named_values(path.read_text(), name, tag, digest))
+
+
+def named_values(values: str, name: str, tag: str, digest: str) -> str:
+    """Return the chart's values with an image's name."""
+    for key, value in (("repository", name), ("tag", tag or '""'), ("digest", digest or '""')):
+        values = re.sub(rf"(?m)^(  {key}: )\S+", rf"\g<1>{value}", values, count=1)
+    return values
+
+
+_PIP = (sys.executable, "-m", "pip")
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def requirements() -> list[str]:
+    """Return what laar and its extras require."""
+    project = _project()
+    optional = project["optional-dependencies"]
+    extras = [each for extra in EXTRAS for each in optional[extra]]
+    return [*project["dependencies"], *extras, *_OF_OLD_PYTHON]
+
+
+def _download(folder: Path, machine: str, *what: object) -> None:
+    """Download wheels for a kind of machine."""
+    platforms = [f"--platform={each}" for each in PLATFORMS[machine]]
+    _run(*_PIP, "download", "--quiet", "--dest", folder, "--no-deps", "--only-binary=:all:",
+         f"--python-version={PYTHON}", *platforms, *what)  # fmt: skip
+
+
+def _run(*command: object) -> str:
+    done = subprocess.run(
+        [str(part) for part in command], check=False, stdout=subprocess.PIPE, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} exits {done.returncode}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
