@@ -283,6 +283,13 @@ class Admission:
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
             "wait_s": round(wait_s, 3),
             "longest_hold_s": longest_s,
+            **self.shown(now),
+        }
+
+    def shown(self, now: float) -> dict[str, object]:
+        """Return the sessions that have a place and the turns that wait for one, for a reader."""
+        return {
+            "counts": self.session_counts(),
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {
