@@ -115,9 +115,7 @@ PYTHON_API = {
     "What the parts see": (
         *("View", "Request", "Api", "EndpointTable", "EndpointSpec", "Floats", "Mask", "Slots"),
     ),
-    "Tests of the parts": (
-        *("testing.checks", "testing.check_all", "testing.Check", "testing.make_view"),
-    ),
+    "Tests of the parts": (*("testing.checks", "testing.Check", "testing.make_view"),),
     "Errors": ("LaarError", "SettingError", "RequestError"),
     "The package": ("__version__",),
 }

@@ -266,9 +266,9 @@ async def test_an_address_opens_the_page_at_a_decision_or_at_a_moment(page):
         return set(await page.run(shown)) == {first.id, later.id}
 
     await eventually(both, what="the decisions of now")
-    async with aiohttp.ClientSession() as http:
-        async with http.get(f"{page.url}/decisions?until=soon") as answer:
-            assert answer.status == 400
+    until = f"{page.url}/decisions?until=soon"
+    async with aiohttp.ClientSession() as http, http.get(until) as answer:
+        assert answer.status == 400
 
 
 async def test_the_sessions_are_shown_with_flow_control(page):

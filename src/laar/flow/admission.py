@@ -506,7 +506,7 @@ def _error(shed: Shed) -> RequestError:
 
 
 def _engine_priority(item: Item) -> int:
-    """Lower first: bands, then the moment at which the request's slack is used up."""
+    """Return what engines put first if lower: bands, then the moment at which slack is used up."""
     band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
     slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
     return -band * _BAND_STEP + int(slack_ends_s * 1000.0)
