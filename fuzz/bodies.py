@@ -57,9 +57,9 @@ def _check(api: Api, body: bytes, name: str) -> None:
     read = try_read(api, body)
     try:
         pairs = _pairs(body)
-        document = json.loads(body)
+        document = json.loads(body.decode("utf-8-sig", "surrogatepass"))
     except (ValueError, RecursionError):
-        return  # the engine refuses it too, or goes deeper than this reference
+        return  # the engine refuses it too, goes deeper than this reference, or takes UTF-16
     if not isinstance(document, dict):
         assert isinstance(read, RequestError) or not read.model
         return

@@ -1,4 +1,4 @@
-"""Writes settings.md, metrics.md, cli.md, python-api.md, stream.md and settings.schema.json.
+"""Writes the reference pages that are made from the code, and the runbook that the picker serves.
 
 Run by hand after a change; a test compares what is here with what would be written.
 """
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import markdown
 import typer
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel
@@ -114,9 +115,7 @@ PYTHON_API = {
     "What the parts see": (
         *("View", "Request", "Api", "EndpointTable", "EndpointSpec", "Floats", "Mask", "Slots"),
     ),
-    "Tests of the parts": (
-        *("testing.checks", "testing.check_all", "testing.Check", "testing.make_view"),
-    ),
+    "Tests of the parts": (*("testing.checks", "testing.Check", "testing.make_view"),),
     "Errors": ("LaarError", "SettingError", "RequestError"),
     "The package": ("__version__",),
 }
@@ -449,6 +448,31 @@ def _cell(text: str) -> str:
     return _one_line(text).replace("|", "\\|")
 
 
+def runbook() -> str:
+    """Return docs/troubleshooting.md as the page that the picker serves; links elsewhere go."""
+    text = (HERE.parent / "troubleshooting.md").read_text()
+    plain = re.sub(r"\[([^\]]+)\]\((?!#|https?:)[^)]*\)", r"\1", text)
+    body = markdown.markdown(plain, extensions=["toc", "tables", "fenced_code"])
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>laar: troubleshooting</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="page.css">
+</head>
+<body>
+<main class="runbook">
+<p><a href="./">The live page</a></p>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
 PAGES = {
     "settings.md": settings_page,
     "metrics.md": metrics_page,
@@ -456,6 +480,7 @@ PAGES = {
     "python-api.md": python_api_page,
     "stream.md": stream_page,
     "settings.schema.json": schema,
+    "../../src/laar/server/admin/page/runbook.html": runbook,
 }
 
 

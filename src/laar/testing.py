@@ -29,7 +29,7 @@ from laar.core.membership import EndpointSpec
 from laar.core.policy import Policy
 from laar.core.request import Api, Request
 
-__all__ = ["Check", "check_all", "checks", "make_view"]
+__all__ = ["Check", "checks", "make_view"]
 
 Extension = Filter | Scorer | Picker | Policy
 Numbers = float | Sequence[float]
@@ -229,17 +229,6 @@ def checks(make: Callable[[], Extension], *, symmetric: bool = True) -> list[Che
     name = "what may not take the request is never chosen"
     found.append(Check(name, partial(_check_masks, make)))
     return found
-
-
-def check_all(make: Callable[[], Extension], *, symmetric: bool = True) -> None:
-    """Run every check; raise one `AssertionError` that names all broken promises."""
-    broken = []
-    for check in checks(make, symmetric=symmetric):
-        try:
-            check()
-        except AssertionError as error:
-            broken.append(f"{check}: {error}")
-    assert not broken, "\n".join(broken)
 
 
 def _run(extension: Extension, view: View) -> Any:

@@ -63,10 +63,8 @@ class Recorder:
         self.kv_events.append(("stored", address, tuple(event.hashes), event.parent))
         self.kv_past.append(past)
 
-    def removed(self, address: str, block_hashes: Sequence[Any], *, host: bool = False) -> None:
-        self.kv_events.append(
-            ("removed", address, tuple(block_hashes), *(["host"] if host else []))
-        )
+    def removed(self, address: str, block_hashes: Sequence[Any], tier: int = 0) -> None:
+        self.kv_events.append(("removed", address, tuple(block_hashes), *([tier] if tier else [])))
 
     def cleared(self, address: str, *, past: bool = False, at_s: float = math.nan) -> None:
         self.kv_events.append(("cleared", address))

@@ -116,33 +116,6 @@ async def test_a_model_that_nobody_serves_is_named_beside_those_that_are(
     assert "granite-3.1-8b, phi3-mini" in ran.text
 
 
-async def test_a_check_that_hangs_leaves_no_verdict_and_the_rest_goes_on(
-    sim_endpoints: Endpoints, tmp_path: Path
-) -> None:
-    urls = await sim_endpoints()
-    task, out = tmp_path / "task.jsonl", tmp_path / "outcomes.jsonl"
-    # What the endpoint says to anything that is no look-up makes this pattern back-track for ever.
-    hangs = r"^(([A-Za-z ]+)+)+!$"
-    lines = [
-        {"id": "hangs", "messages": [{"role": "user", "content": "x"}], "check": {"regex": hangs}},
-        {
-            "id": "fine",
-            "messages": [{"role": "user", "content": "y"}],
-            "check": {"regex": "sim"},
-        },
-    ]
-    task.write_bytes(b"\n".join(map(orjson.dumps, lines)))
-    ran = await run_beside(
-        *("measure", *endpoints(urls), "--model", "phi3-mini", "--task", task, "--out", out),
-        *("--check-timeout", 1),
-    )
-    assert ran.status == 0, ran.text
-    found = {line["query_id"]: line for line in map(orjson.loads, out.read_bytes().splitlines())}
-    assert found["hangs"]["correct"] is None
-    assert "longer than 1 s" in found["hangs"]["error"]
-    assert found["fine"]["correct"] is True
-
-
 def test_faults_are_named_and_exit_with_2(tmp_path: Path) -> None:
     out = tmp_path / "outcomes.jsonl"
     measure = ("measure", "--endpoint", "http://127.0.0.1:9", "--out", out)

@@ -18,11 +18,11 @@ from laar.core.interfaces import Scorer
 from laar.errors import SettingError
 from laar.policies import POLICY_NAMES, build_policies, parse_policy
 from laar.policies.registry import Kind, Registry
-from laar.testing import check_all
 from laar_lab.policies.aibrix import LeastRequest, PrefixCache
 from laar_lab.policies.gorgo_baselines import LeastLoad, SimpleSessionAffinity
 from laar_lab.policies.llm_router import REASONS, PrefixAware
 from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst
+from support.conformance import check_all
 from support.exploring import examples
 from support.views import chosen, view_of
 

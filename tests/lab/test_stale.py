@@ -84,7 +84,7 @@ def test_the_code_of_a_run_is_what_it_reaches(
         (package / "policies").mkdir(parents=True)
         written = {
             "__init__": "",
-            "run": "def f():\n    from laar.used import x\n",
+            "run": "def f():\n    from laar.used import x\n    import laar.policies\n",
             "used": '"""Words."""\nx = 1\n',
             "unused": "x = 1\n",
             "policies/__init__": "from laar.policies import one\n",

@@ -24,7 +24,8 @@ from laar.core.policy import Policy
 from laar.policies import POLICY_NAMES, build_policies
 from laar.policies.own import own
 from laar.policies.registry import Kind
-from laar.testing import check_all, make_view
+from laar.testing import make_view
+from support.conformance import check_all
 
 BY_CHANCE_OR_IN_TURN = {
     "p2c",

@@ -112,5 +112,9 @@ async def test_an_explanation_says_what_room_costs_and_who_waits(gateway, http):
         assert [each["session"] for each in sessions["waiting"]] == ["two"]
         assert sessions["price_s"] is None  # one is in flight
         assert not sessions["has_place"]
+        async with http.get(gateway.url("admin", "/sessions")) as answer:
+            card = await answer.json()
+        assert card["counts"] == {"placed": 1, "waiting": 1}
+        assert [each["session"] for each in card["waiting"]] == ["two"]
         full.release.set()
         assert await two == 200

@@ -98,11 +98,9 @@ async def test_a_sampled_request_is_one_span_of_its_clients_trace(gateway, http,
     assert told["gen_ai.request.model"] == "auto"
     assert told["gen_ai.response.model"] == answer.headers["x-laar-model"]
     assert told["http.response.status_code"] == 200
-    chosen, *others = shown["candidates"]
+    chosen = shown["candidates"][0]
     for term in ("cost_s", "latency_s", "rtt_s", "prefill_s", "queue_s", "probability"):
         assert told[f"laar.chosen.{term}"] == chosen[term]
-        assert told[f"laar.runners_up.{term}"] == [row[term] for row in others[:3]]
-    assert told["laar.runners_up.endpoint"] == [row["endpoint"] for row in others[:3]]
 
     lines = (gateway.directory / "decisions.jsonl").read_text().splitlines()
     line = json.loads(lines[-1])

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from pathlib import Path
 
 import aiohttp
@@ -212,6 +213,101 @@ async def test_a_decision_is_looked_up_by_its_id(page):
     await page.press(ENTER)
     await shows(page, "#find-note", "no decision has this id")
     assert await page.text("#found") == ""
+
+
+async def test_failures_and_problems_lead_to_the_runbook(page):
+    settle(page.runner, ask(page.runner), status=503)
+    settle(page.runner, ask(page.runner), status=401)
+    page.runner.picker.problems.report("scrape 10.9.0.1:8000", "answered 500")
+    await page.open(page.url)
+    await shows(page, "#failures", "503")
+    await shows(page, "#failures", "401")
+    await shows(page, "#failures-of", "2 of the last 2 requests")
+    await shows(page, "#problems", "What to do")
+    script = "return [...document.querySelectorAll('#failures a, #problems a')].map((a) => a.href)"
+    links = await page.run(script)
+    assert len(links) >= 3
+    async with aiohttp.ClientSession() as http, http.get(f"{page.url}/runbook") as answer:
+        runbook = await answer.text()
+    source = await page.run("return JSON.stringify([RUNBOOK.map((each) => each[1]), OF_STATUS])")
+    anchors = {link.partition("#")[2] for link in links} | set(
+        re.findall(r"[a-z0-9-]{12,}", source)
+    )
+    assert {anchor for anchor in anchors if f'id="{anchor}"' not in runbook} == set()
+    await page.open(links[0])
+    assert links[0].partition("#")[0] == f"{page.url}/runbook"
+    assert await page.run("return document.querySelector(':target').tagName") == "H2"
+
+
+async def test_an_address_opens_the_page_at_a_decision_or_at_a_moment(page):
+    first = ask(page.runner)
+    settle(page.runner, first)
+    earlier = page.runner.picker.observability.memory.get(first.id)
+    earlier.time_s -= 1000.0
+    later = ask(page.runner)
+    await page.open(f"{page.url}/#decision={first.id}")
+    await shows(page, "#found", first.id)
+    [link] = await page.run(
+        "return [...document.querySelectorAll('#found a')].map((a) => a.href)"
+        ".filter((to) => to.includes('until'))"
+    )
+    shown = "return [...document.querySelectorAll('#list details')].map((d) => d.dataset.id)"
+    await page.open("about:blank")
+    await page.open(link)
+    await shows(page, "#filter-note", "up to ")
+
+    async def only_the_first():
+        return await page.run(shown) == [first.id]
+
+    await eventually(only_the_first, what="the decisions up to then")
+    await page.click("#filter-note a")
+
+    async def both():
+        return set(await page.run(shown)) == {first.id, later.id}
+
+    await eventually(both, what="the decisions of now")
+    until = f"{page.url}/decisions?until=soon"
+    async with aiohttp.ClientSession() as http, http.get(until) as answer:
+        assert answer.status == 400
+
+
+async def test_the_sessions_are_shown_with_flow_control(page):
+    await page.open(page.url)
+    await shows(page, "#link", "live")
+    assert await page.run("return document.querySelector('#sessions').hidden")
+    place = {"endpoint": "10.9.0.1:8000", "tokens": 9000, "busy": 0, "idle_s": 12.0, "price_s": 3.5}
+    page.runner.picker.observability.sessions = lambda _now: {
+        "counts": {"placed": 1, "waiting": 1},
+        "inside": [{"session": HOSTILE, **place}],
+        "waiting": [{"session": "second", "tokens": 70_000, "waited_s": 5.0}],
+    }
+    await page.open(page.url)
+    await shows(page, "#sessions-of", "1 with a place in a cache, 1 waiting for one")
+    text = await page.text("#sessions tbody")
+    assert text.split() == [
+        *("second", "waits", "-", "70k", "5.00", "s", "-"),
+        *HOSTILE.split(),
+        *("idle", "10.9.0.1:8000", "9000", "12.00", "s", "3.50", "s"),
+    ]
+
+
+async def test_every_table_fits_a_usual_screen(page):
+    for _ in range(3):
+        settle(page.runner, ask(page.runner, tried="small"), status=503)
+    await page.emulate(
+        "Emulation.setDeviceMetricsOverride",
+        width=1280, height=800, deviceScaleFactor=1, mobile=False,
+    )  # fmt: skip
+    await page.open(page.url)
+    await shows(page, "#list", " at 10.9.0.")
+    await page.click("#list summary")
+    await keep(page, "usual")
+    cut = await page.run(
+        "return [...document.querySelectorAll('.scroll')].filter((e) => e.checkVisibility()"
+        " && e.scrollWidth > e.clientWidth).map((e) => `${e.ariaLabel ?? ''}"
+        " ${e.getAttribute('aria-labelledby')} ${e.scrollWidth} > ${e.clientWidth}`)"
+    )
+    assert cut == []
 
 
 async def test_pausing_holds_the_page_still(page):

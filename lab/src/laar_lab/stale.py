@@ -26,8 +26,8 @@ from laar_lab.sweep import PACKAGES
 _TOLERANCE = 1e-6
 """Stored numbers have seven digits."""
 
-_FOUND_BY_NAME = ("laar.policies", "laar_lab.policies")
-"""What a picker loads by the names of its settings, besides what an experiment imports."""
+_POLICIES = ("laar.policies", "laar_lab.policies")
+"""The second has plug-ins of the first: what imports the first may load them by their names."""
 
 _DATA = (".yaml", ".json", ".txt")
 
@@ -35,11 +35,12 @@ _DATA = (".yaml", ".json", ".txt")
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
     """Return a digest of the code that an experiment's run reaches; texts and layout do not count.
 
-    That is what its module imports, whatever these import, the policies, and the data files beside
-    all of them.
+    That is what its module imports, whatever these import, and the data files beside all of them.
     """
     roots = {package.name: package for package in packages}
-    reached = _reached((experiment.run.__module__, *_FOUND_BY_NAME), roots)
+    reached = _reached((experiment.run.__module__,), roots)
+    if _file(_POLICIES[0], roots) in reached:
+        reached |= _reached(_POLICIES, roots)
     rooms = {path.parent for path in reached}
     digest = xxhash.xxh3_64()
     for package in packages:

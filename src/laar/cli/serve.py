@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 import tempfile
 from pathlib import Path
@@ -46,9 +45,6 @@ def serve(
 ) -> None:
     """Run the picker: ext_proc, gRPC health, and the admin port with metrics."""
     gc.disable()  # a tenth of the start, as most of it is imports; `keep_young` ends this
-    # gRPC's newer poller hands each event through more threads; the older one saves a tenth of
-    # the picker's CPU (`python -m bench picker`). Versions without the choice ignore this.
-    os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener,-event_engine_client")
     with report_errors():
         from laar.settings import load
 

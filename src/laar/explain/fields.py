@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -45,14 +44,6 @@ class Field(Generic[T]):
     attribute: str = ""
 
 
-class Spans(Enum):
-    """The candidates whose column a span shows: `laar.chosen.*` and `laar.runners_up.*`."""
-
-    ALL = "all"
-    CHOSEN = "chosen"
-    OTHERS = "others"  # the chosen one's is a field of the decision
-
-
 @dataclass(frozen=True, slots=True)
 class Column(Generic[T, V]):
     """A field of each candidate.
@@ -60,12 +51,10 @@ class Column(Generic[T, V]):
     Args:
         name: its name in the record.
         read: returns its value for a candidate, or those of all of them.
-        spans: the candidates for which spans show it.
     """
 
     name: str
     read: Callable[[T], V]
-    spans: Spans = Spans.ALL
 
 
 def _cell(at: int, unread: object) -> Callable[[DecisionRecord], object]:
@@ -130,16 +119,16 @@ COMPLETION: tuple[Field[tuple[DecisionRecord, Completion]], ...] = (
 """How the request ended; a status of 0 stands for none."""
 
 ENDPOINT: tuple[Column[EndpointSpec, str], ...] = (
-    Column("endpoint", lambda of: of.address, Spans.OTHERS),
-    Column("model", lambda of: of.models[0], Spans.OTHERS),
-    Column("region", lambda of: of.region, Spans.CHOSEN),
+    Column("endpoint", lambda of: of.address),
+    Column("model", lambda of: of.models[0]),
+    Column("region", lambda of: of.region),
 )
 """The description of an endpoint."""
 
 ESTIMATES: tuple[Column[View, Floats], ...] = (
     Column("probability", lambda of: of.probability),
-    Column("evidence", lambda of: of.evidence, Spans.CHOSEN),
-    Column("tokens", lambda of: of.tokens, Spans.CHOSEN),
+    Column("evidence", lambda of: of.evidence),
+    Column("tokens", lambda of: of.tokens),
     Column("cached_tokens", lambda of: of.held_tokens),
     Column("queued_tokens", lambda of: of.queued_tokens),
 )
@@ -153,7 +142,7 @@ UNPRICED: tuple[Column[View, Floats], ...] = (Column("rtt_s", lambda of: of.rtt_
 
 TERMS: tuple[Column[Terms, Floats], ...] = (
     Column("rtt_s", lambda of: of.rtt_s),
-    Column("base_s", lambda of: of.base_s, Spans.CHOSEN),
+    Column("base_s", lambda of: of.base_s),
     Column("prefill_s", lambda of: of.prefill_s),
     Column("queue_s", lambda of: of.queue_s),
     Column("slow_s", lambda of: of.all_slow_s),
@@ -166,7 +155,7 @@ TERMS: tuple[Column[Terms, Floats], ...] = (
 )
 """The cost taken apart."""
 
-MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s, Spans.CHOSEN)
+MOVED: Column[Terms, Floats] = Column("transfer_s", lambda of: of.all_transfer_s)
 """One more of its terms, where prompts may be read elsewhere."""
 
 
@@ -205,9 +194,5 @@ END_ATTRIBUTES: Mapping[str, str] = {
 """The same for the end of the request."""
 
 _COLUMNS: tuple[Column[Any, Any], ...] = (*ENDPOINT, *ESTIMATES, SCORE, *TERMS, MOVED)
-_IN_SPANS = {column.name: column.spans for column in _COLUMNS}
-
-
-def in_spans(name: str, of: Spans) -> bool:
-    """Return whether spans show a field of the chosen candidate, or of the runners-up."""
-    return _IN_SPANS.get(name) in (Spans.ALL, of)
+OF_CHOSEN = frozenset(column.name for column in _COLUMNS) - {"endpoint", "model"}
+"""The chosen candidate's fields in spans; these two are fields of the decision."""

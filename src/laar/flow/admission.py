@@ -283,6 +283,13 @@ class Admission:
             "price_s": round(price_s, 3) if math.isfinite(price_s) else None,
             "wait_s": round(wait_s, 3),
             "longest_hold_s": longest_s,
+            **self.shown(now),
+        }
+
+    def shown(self, now: float) -> dict[str, object]:
+        """Return the sessions that have a place and the turns that wait for one, for a reader."""
+        return {
+            "counts": self.session_counts(),
             "inside": self.sessions.shown(now, _SHOWN),
             "waiting": [
                 {
@@ -499,7 +506,7 @@ def _error(shed: Shed) -> RequestError:
 
 
 def _engine_priority(item: Item) -> int:
-    """Lower first: bands, then the moment at which the request's slack is used up."""
+    """Return what engines put first if lower: bands, then the moment at which slack is used up."""
     band = max(-_MAX_BAND, min(_MAX_BAND, item.band))
     slack_ends_s = item.arrival_s - item.earlier_s + max(0.0, item.objective_s - item.work_s)
     return -band * _BAND_STEP + int(slack_ends_s * 1000.0)

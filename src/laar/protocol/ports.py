@@ -6,24 +6,16 @@ one lets the request go on without the picker.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from typing import Any, Protocol
 
 from laar.core.request import Api
 from laar.protocol.answers import Usage
 from laar.protocol.headers import Head
 
-
-class IsEnforced(Protocol):
-    """Decides whether a decision counts. A request whose decision does not is in shadow."""
-
-    def __call__(self, key: str) -> bool:
-        """Return the same for each request of one session.
-
-        Args:
-            key: the session, or the request's id where there is none.
-        """
-        ...
+IsEnforced = Callable[[str], bool]
+"""Returns whether a decision counts, by the session, or the request's id where there is none. A
+request whose decision does not is in shadow."""
 
 
 class GatewayRules(Protocol):

@@ -105,6 +105,7 @@ class Picker:
         self.observability = self._observability()
         if self.admission is not None:
             self.observability.explainer.places = self.admission.explained
+            self.observability.sessions = self.admission.shown
         self._watch()
         self.context = ContextHooks(
             settings, clock=clock, rng=rng, degraded=self.director.degraded, problems=self.problems

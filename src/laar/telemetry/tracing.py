@@ -27,8 +27,6 @@ from laar.explain.record import shown
 from laar.telemetry.otlp import Sender
 
 NAME = "laar.decision"
-RUNNERS_UP = 3
-"""Candidates behind the chosen one that a span shows."""
 
 Metadata = Iterable[tuple[str, str]]
 
@@ -86,7 +84,7 @@ class Spans:
     def settled(self, record: DecisionRecord) -> None:
         """End the span of a decision whose request has ended, if it has one."""
         if record.trace is not None:
-            values = attributes(shown(record, ranked=True))
+            values = attributes(shown(record))
             self._end(record.trace, values, round(record.time_s * 1e9))
 
     def refused(self, request: Request, error: RequestError) -> None:
@@ -109,15 +107,11 @@ class Spans:
 
 
 def attributes(of: Mapping[str, Any]) -> dict[str, object]:
-    """Return a span's attributes from a record: `laar.chosen.*`, arrays `laar.runners_up.*`."""
+    """Return a span's attributes from a record; those of the chosen candidate: `laar.chosen.*`."""
     values = _renamed(of, fields.ATTRIBUTES)
-    chosen, *others = of["candidates"][: 1 + RUNNERS_UP]
-    for name, value in chosen.items():
-        if fields.in_spans(name, fields.Spans.CHOSEN):
+    for name, value in of["candidates"][of["picked"]].items():
+        if name in fields.OF_CHOSEN:
             values[f"laar.chosen.{name}"] = value
-    for name in chosen:
-        if others and fields.in_spans(name, fields.Spans.OTHERS):
-            values[f"laar.runners_up.{name}"] = [row[name] for row in others]
     end = of.get("completion")
     if end is not None:
         values |= _renamed(end, fields.END_ATTRIBUTES)

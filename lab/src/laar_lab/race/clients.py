@@ -221,12 +221,12 @@ def _fault(answer: _Answer) -> str:
 def _counts(line: bytes) -> dict[str, int]:
     """Return the engine's counts, of the last event before the end."""
     try:
-        told = orjson.loads(line.removeprefix(_DATA) or b"{}").get("usage") or {}
-        details = told.get("prompt_tokens_details") or {}
+        usage = orjson.loads(line.removeprefix(_DATA) or b"{}").get("usage") or {}
+        details = usage.get("prompt_tokens_details") or {}
         cached = details.get("cached_tokens")
         return {
-            "prompt_tokens": int(told.get("prompt_tokens") or 0),
-            "completion_tokens": int(told.get("completion_tokens") or 0),
+            "prompt_tokens": int(usage.get("prompt_tokens") or 0),
+            "completion_tokens": int(usage.get("completion_tokens") or 0),
             **({} if cached is None else {"cached_tokens": int(cached)}),
         }
     except (ValueError, TypeError, AttributeError):

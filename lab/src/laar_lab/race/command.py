@@ -64,7 +64,7 @@ def run_race(
         LaarError: a router or engine did not start, or the file of rows is there already.
     """
     ended = asyncio.run(_turns(console, race, rows_file))
-    turns = [each.turn for each in ended]
+    turns = [ended_turn.turn for ended_turn in ended]
     title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s counted"
     seen = report(turns, title, _remarks(race, ended, rows_file))
     show(seen, console)
@@ -93,14 +93,14 @@ async def _turns(console: Console, race: Race, rows_file: Path) -> list[Ended]:
     ended: list[Ended] = []
     of = race.repeat * len(race.routers)
     with file:
-        async for each in run(race, file):
-            ended.append(each)
-            if each.kept and len(ended) == 1:
-                console.print(_not_emptied(each), style="bold red", highlight=False)
-            numbers = each.turn.numbers
+        async for ended_turn in run(race, file):
+            ended.append(ended_turn)
+            if ended_turn.kept and len(ended) == 1:
+                console.print(_not_emptied(ended_turn), style="bold red", highlight=False)
+            numbers = ended_turn.turn.numbers
             console.print(
-                f"{len(ended)} of {of}: {each.turn.router}, repetition "
-                f"{each.turn.repetition + 1}: {numbers['requests']:.0f} requests, "
+                f"{len(ended)} of {of}: {ended_turn.turn.router}, repetition "
+                f"{ended_turn.turn.repetition + 1}: {numbers['requests']:.0f} requests, "
                 f"{numbers['failed_percent']:.3g} % failed, TTFT mean "
                 f"{numbers['ttft_mean_s']:.3f} s, answer mean {numbers['answer_mean_s']:.2f} s",
                 highlight=False,
@@ -125,12 +125,12 @@ def _not_emptied(ended: Ended) -> str:
 
 def _remarks(race: Race, ended: list[Ended], rows_file: Path) -> list[str]:
     remarks = [_not_emptied(ended[0])] if ended[0].kept else []
-    left_out = max(each.left_out for each in ended)
+    left_out = max(turn.left_out for turn in ended)
     if left_out:
         remarks.append(f"up to {left_out} requests a turn were longer than the engines take")
-    if not any(each.turn.numbers["requests"] for each in ended):
+    if not any(ended_turn.turn.numbers["requests"] for ended_turn in ended):
         remarks.append("NO REQUEST WAS COUNTED: more --seconds, less --warm-up, or another file")
-    late = max(ended, key=lambda each: each.turn.numbers["late_p95_s"]).turn
+    late = max(ended, key=lambda ended_turn: ended_turn.turn.numbers["late_p95_s"]).turn
     if late.numbers["late_p95_s"] > _MUCH * late.numbers["ttft_mean_s"]:
         remarks.append(
             f"requests were sent late, by {late.numbers['late_p95_s']:.2f} s at p95 "

@@ -67,11 +67,11 @@ async def look_at(urls: Sequence[str], model: str | None) -> Engines:
     timeout = aiohttp.ClientTimeout(total=_ASK_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         served = await asyncio.gather(*(_models(session, url) for url in urls))
-        common = [name for name in served[0] if all(name in each for each in served)]
+        common = [name for name in served[0] if all(name in models for models in served)]
         if model is None and not common:
             raise SettingError("no model is served by all engines; name one with --model")
         model = model or common[0]
-        lengths = [each.get(model, 0) for each in served]
+        lengths = [models.get(model, 0) for models in served]
         return Engines(
             urls=tuple(url.rstrip("/") for url in urls),
             model=model,
@@ -84,8 +84,8 @@ async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
     """Return the longest prompt and answer of each model, 0 where it is not told."""
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
-            told = orjson.loads(await answer.read())
-        return {each["id"]: int(each.get("max_model_len") or 0) for each in told["data"]}
+            page = orjson.loads(await answer.read())
+        return {entry["id"]: int(entry.get("max_model_len") or 0) for entry in page["data"]}
     except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
         said = str(error) or type(error).__name__
         raise SettingError(f"--engines {url}: no list of models at /v1/models: {said}") from None
@@ -101,8 +101,8 @@ async def _chars_per_token(session: aiohttp.ClientSession, url: str, model: str)
         }
         try:
             async with session.post(f"{url.rstrip('/')}/v1/chat/completions", json=body) as answer:
-                told = orjson.loads(await answer.read())
-            counts.append(int(told["usage"]["prompt_tokens"]))
+                page = orjson.loads(await answer.read())
+            counts.append(int(page["usage"]["prompt_tokens"]))
         except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
             said = str(error) or type(error).__name__
             raise SettingError(
@@ -118,11 +118,11 @@ async def simulated(
 ) -> AsyncIterator[Engines]:
     """Run simulated engines, fresh ones."""
     ports = free_ports(count)
-    told = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
-    told += ["--time-scale", str(time_scale), "--fault", fault]
+    command = [sys.executable, "-m", "laar_lab.race.simulated", "--profile", profile]
+    command += ["--time-scale", str(time_scale), "--fault", fault]
     for port in ports:
-        told += ["--port", str(port)]
-    async with process(told, directory / "engines.log"):
+        command += ["--port", str(port)]
+    async with process(command, directory / "engines.log"):
         for port in ports:
             await answers(f"http://127.0.0.1:{port}/health")
         yield Engines(

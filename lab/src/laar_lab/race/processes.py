@@ -23,10 +23,10 @@ _LOG_TAIL_CHARS = 2000
 def cpu_s(pid: int) -> float:
     """Return the processor seconds of a process so far, threads included; 0 where it is gone."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(told[11]) + int(told[12])) / _TICKS
+    return (int(stat[11]) + int(stat[12])) / _TICKS
 
 
 @asynccontextmanager

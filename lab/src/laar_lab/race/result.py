@@ -71,7 +71,7 @@ class Ratio:
     @property
     def percent(self) -> str:
         """How much ours is above theirs."""
-        value, low, high = (100.0 * (each - 1.0) for each in (self.value, self.low, self.high))
+        value, low, high = (100.0 * (ratio - 1.0) for ratio in (self.value, self.low, self.high))
         return f"{value:+.0f} % ({low:+.0f} to {high:+.0f})"
 
     def __str__(self) -> str:
@@ -94,24 +94,24 @@ def numbers_of(
         cpu_s: processor seconds of the router in the whole turn; None where they are not known.
     """
     counted = [row for row in rows if row.due_s >= from_s]
-    whole = [row for row in counted if not row.fault]
-    told = [row for row in whole if row.cached_tokens is not None]
-    ttft = np.array([row.ttft_s for row in whole if row.ttft_s is not None] or [math.nan])
-    answer = np.array([row.answer_s for row in whole] or [math.nan], np.float64)
-    ended_s = max((row.due_s + (row.answer_s or 0.0) for row in whole), default=until_s)
+    answered = [row for row in counted if not row.fault]
+    with_counts = [row for row in answered if row.cached_tokens is not None]
+    ttft = np.array([row.ttft_s for row in answered if row.ttft_s is not None] or [math.nan])
+    answer = np.array([row.answer_s for row in answered] or [math.nan], np.float64)
+    ended_s = max((row.due_s + (row.answer_s or 0.0) for row in answered), default=until_s)
     return {
         "ttft_mean_s": float(ttft.mean()),
         "ttft_p50_s": float(np.percentile(ttft, 50)),
         "ttft_p95_s": float(np.percentile(ttft, 95)),
         "answer_mean_s": float(answer.mean()),
         "answer_p95_s": float(np.percentile(answer, 95)),
-        "answers_per_s": len(whole) / max(1e-9, max(ended_s, until_s) - from_s),
-        "cached": sum(row.cached_tokens or 0 for row in told)
-        / max(1, sum(row.prompt_tokens for row in told))
-        if told
+        "answers_per_s": len(answered) / max(1e-9, max(ended_s, until_s) - from_s),
+        "cached": sum(row.cached_tokens or 0 for row in with_counts)
+        / max(1, sum(row.prompt_tokens for row in with_counts))
+        if with_counts
         else math.nan,
         "requests": len(counted),
-        "failed_percent": 100.0 * (len(counted) - len(whole)) / max(1, len(counted)),
+        "failed_percent": 100.0 * (len(counted) - len(answered)) / max(1, len(counted)),
         "late_p95_s": float(np.percentile([row.late_s for row in counted], 95)) if counted else 0.0,
         "cpu_ms": math.nan if cpu_s is None else 1e3 * cpu_s / max(1, len(rows)),
     }

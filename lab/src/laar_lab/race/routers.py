@@ -50,26 +50,26 @@ class Router:
     Args:
         name: the name in tables: as given.
         kind: `laar` or one of its policies, one of `PROXIES`, or `url`.
-        told: its policy, its own options, or its URL.
+        argument: its policy, its own options, or its URL.
         program: path of the program of one of `PROXIES`.
     """
 
     name: str
     kind: str
-    told: str
+    argument: str
     program: str = ""
 
     @property
     def wants_programs(self) -> bool:
         """Whether a request's body has to name its session."""
-        return _PROGRAMS in self.told
+        return _PROGRAMS in self.argument
 
     def running(self, directory: Path, engines: Engines) -> AbstractAsyncContextManager[Running]:
         """Start it in front of the engines; it stops with the block."""
         if self.kind == "url":
-            return _elsewhere(self.told)
+            return _elsewhere(self.argument)
         if self.kind == "policy":
-            return _laar(directory, engines, self.told)
+            return _laar(directory, engines, self.argument)
         return _proxy(self, directory, engines)
 
 
@@ -84,18 +84,18 @@ def named(text: str, programs: Path | None = None) -> Router:
         SettingError: there is none of that name, or it is not installed.
     """
     if text.startswith(("http://", "https://")):
-        return Router(name=text, kind="url", told=text.rstrip("/"))
+        return Router(name=text, kind="url", argument=text.rstrip("/"))
     kind, _, options = text.partition(":")
     if kind not in PROXIES:
         parse_policy(text)
-        return Router(name=text, kind="policy", told=text)
+        return Router(name=text, kind="policy", argument=text)
     program = shutil.which(kind, path=str(programs) if programs else None)
     if program is None:
         raise SettingError(
             f"--with {kind}: no such program; `python -m venv peers && peers/bin/pip install "
             f"{kind}`, then --programs peers/bin"
         )
-    return Router(name=text, kind=kind, told=options, program=program)
+    return Router(name=text, kind=kind, argument=options, program=program)
 
 
 @asynccontextmanager
@@ -147,7 +147,7 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
     port, metrics = free_ports(2)
     command = [router.program, *(["launch"] if router.kind == "smg" else [])]
     command += ["--policy", "cache_aware", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--prometheus-port", str(metrics), *shlex.split(router.told)]
+    command += ["--prometheus-port", str(metrics), *shlex.split(router.argument)]
     command += ["--worker-urls", *engines.urls]
     log = directory / f"{router.kind}.log"
     url = f"http://127.0.0.1:{port}"

@@ -106,8 +106,8 @@ async def run(race: Race, rows: IO[bytes]) -> AsyncIterator[Ended]:
             with tempfile.TemporaryDirectory(prefix="laar-race-") as directory:
                 ended, seen = await _turn(race, router, repetition, Path(directory))
             for row in seen:
-                told = {"router": router.name, "repetition": repetition, **asdict(row)}
-                rows.write(orjson.dumps(told, option=orjson.OPT_APPEND_NEWLINE))
+                line = {"router": router.name, "repetition": repetition, **asdict(row)}
+                rows.write(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
             rows.flush()
             yield ended
 

@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--time-scale", type=float, required=True)
     parser.add_argument("--port", type=int, action="append", required=True)
     parser.add_argument("--fault", default="")
-    told = parser.parse_args()
-    uvloop.run(serve(told.profile, told.time_scale, told.port, told.fault))
+    options = parser.parse_args()
+    uvloop.run(serve(options.profile, options.time_scale, options.port, options.fault))
 
 
 if __name__ == "__main__":

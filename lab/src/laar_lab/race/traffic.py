@@ -119,7 +119,7 @@ def recorded(
             "nothing",
             arrivals=lambda _: _until(
                 seconds,
-                (each.arrival for each in read_decisions(path, time_scale=1.0 / speed)),
+                (logged.arrival for logged in read_decisions(path, time_scale=1.0 / speed)),
             ),
         )
     if not has_sessions(path):
@@ -134,7 +134,7 @@ def recorded(
     def mine(seed: int, client: int) -> Iterator[tuple[str, Iterable[Turn]]]:
         order = list(of_file)
         random.Random(seed).shuffle(order)
-        return ((each.name, each.turns(speed=speed)) for each in order[client::clients])
+        return ((session.name, session.turns(speed=speed)) for session in order[client::clients])
 
     return Traffic(
         about=f"{path.name}, {clients} of {len(of_file)} recorded sessions at once",

@@ -14,8 +14,6 @@ A dialect has no state. It writes the actions, and the machine decides when.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from laar.protocol.events import (
     Action,
     AnswerBody,
@@ -31,75 +29,27 @@ from laar.protocol.stream.sending import Sending
 _REQUEST, _RESPONSE = Direction.REQUEST, Direction.RESPONSE
 
 
-class Dialect(Protocol):
-    """How one Envoy is spoken to; each method adds actions to `out`."""
-
-    @property
-    def sends_whole_bodies(self) -> bool:
-        """Whether a request's body is one message."""
-        ...
-
-    @property
-    def shows_answers(self) -> bool:
-        """Whether the body of each answer passes through the picker."""
-        ...
-
-    @property
-    def reads_by_server(self) -> bool:
-        """Whether the choice which answers are read waits for the endpoint that answers."""
-        ...
-
-    def await_body(self, out: list[Action]) -> None:
-        """Answer the request's headers while the decision needs the body."""
-        ...
-
-    def send(self, sending: Sending, out: list[Action]) -> None:
-        """Send the request with its decision."""
-        ...
-
-    def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Let the request go on as it came, and take its body."""
-        ...
-
-    def answer_headers(
-        self,
-        headers: list[tuple[str, str]],
-        forged: tuple[str, ...],
-        out: list[Action],
-        *,
-        read: bool,
-    ) -> None:
-        """Pass the answer's headers, with some added and others off; `read` asks for its body."""
-        ...
-
-    def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
-        """Pass a further piece of the request's body."""
-        ...
-
-    def pass_answer(
-        self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
-    ) -> None:
-        """Pass so many pieces of the answer's body as `data`, which may be the `same` bytes."""
-        ...
-
-
-class _Native:
-    """Envoy shows the request's headers, then its buffered body.
+class Dialect:
+    """How one Envoy is spoken to; each method adds actions to `out`. Here the native one.
 
     Args:
-        shows_answers: and each piece of every answer.
+        shows_answers: whether the body of each answer passes through the picker.
     """
 
     sends_whole_bodies = True
+    """Whether a request's body is one message."""
     reads_by_server = False
+    """Whether the choice which answers are read waits for the endpoint that answers."""
 
     def __init__(self, *, shows_answers: bool) -> None:
         self.shows_answers = shows_answers
 
     def await_body(self, out: list[Action]) -> None:
+        """Answer the request's headers while the decision needs the body."""
         out.append(AnswerHeaders(_REQUEST, []))
 
     def send(self, sending: Sending, out: list[Action]) -> None:
+        """Send the request with its decision."""
         headers, remove = headers_of_request(sending)
         if sending.body is None:
             out.append(
@@ -130,6 +80,7 @@ class _Native:
         )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
+        """Let the request go on as it came, and take its body."""
         if body.take() is None:
             out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:
@@ -143,16 +94,19 @@ class _Native:
         *,
         read: bool,
     ) -> None:
+        """Pass the answer's headers, with some added and others off; `read` asks for its body."""
         out.append(
             AnswerHeaders(_RESPONSE, headers, forged and _but(forged, headers), read_answer=read)
         )
 
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
+        """Pass a further piece of the request's body."""
         out.append(AnswerBody(_REQUEST, None, end, []))
 
     def pass_answer(
         self, pieces: int, data: bytes, out: list[Action], *, end: bool, same: bool
     ) -> None:
+        """Pass so many pieces of the answer's body as `data`, which may be the `same` bytes."""
         if same:
             out.append(AnswerBody(_RESPONSE, None, end, []))
             return
@@ -161,7 +115,7 @@ class _Native:
             out.append(AnswerBody(_RESPONSE, given, end, [], replaces=True))
 
 
-class _KeptHeaders(_Native):
+class _KeptHeaders(Dialect):
     """The same of an Envoy that keeps the headers; its routes take the control ones off."""
 
     def __init__(self, *, shows_answers: bool) -> None:
@@ -187,12 +141,10 @@ class _KeptHeaders(_Native):
         out.append(AnswerBody(_REQUEST, None, True, []))
 
 
-class _Gateway:
+class _Gateway(Dialect):
     """Envoy hands every byte over, in full duplex, and forwards the bytes that it gets back."""
 
     sends_whole_bodies = False
-    shows_answers = True
-    reads_by_server = False
 
     def await_body(self, out: list[Action]) -> None:
         """Await the body: the headers are answered with the decision."""
@@ -218,18 +170,6 @@ class _Gateway:
         if data is not None:
             _send_all(data, out, complete=body.is_complete, trailers=body.trailers)
 
-    def answer_headers(
-        self,
-        headers: list[tuple[str, str]],
-        forged: tuple[str, ...],
-        out: list[Action],
-        *,
-        read: bool,
-    ) -> None:
-        if forged:
-            forged = _but(forged, headers)
-        out.append(AnswerHeaders(_RESPONSE, headers, forged))
-
     def pass_request(self, data: bytes, out: list[Action], *, end: bool) -> None:
         send_pieces(_REQUEST, data, end=end, out=out)
 
@@ -251,11 +191,11 @@ def _send_all(data: bytes, out: list[Action], *, complete: bool, trailers: bool)
         out.append(AnswerTrailers(_REQUEST))
 
 
-NATIVE: Dialect = _Native(shows_answers=False)
+NATIVE = Dialect(shows_answers=False)
 DIALECTS: dict[Shape, Dialect] = {
     Shape.NATIVE: NATIVE,
-    Shape.STREAMED: _Native(shows_answers=True),
-    Shape.GATEWAY: _Gateway(),
+    Shape.STREAMED: Dialect(shows_answers=True),
+    Shape.GATEWAY: _Gateway(shows_answers=True),
 }
 """Dialects by the shape that Envoy announces."""
 

@@ -13,6 +13,7 @@ left out: it remembers each request, and a question must not change later decisi
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 
@@ -184,8 +185,12 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
         kind, text = request.query_params.get("kind", ""), request.query_params.get("find", "")
         if kind not in KINDS:
             return refused(RequestError(400, "bad-kind", unknown("kind", kind, KINDS)))
+        until = request.query_params.get("until", "9" * 12)
+        if not re.fullmatch("[0-9]{1,12}", until):
+            return refused(RequestError(400, "bad-until", "until must be a time in Unix seconds"))
         shown = []
-        for record in list(islice(_matching(memory, kind, text.lower()), int(wanted))):
+        matching = _matching(memory, kind, text.lower(), until_s=int(until) + 1.0)
+        for record in list(islice(matching, int(wanted))):
             shown.append(memory.explained(record))
             await asyncio.sleep(0)  # each takes up to a millisecond of the loop
         return as_json({"decisions": shown, "remembered": len(memory)})
@@ -210,9 +215,13 @@ def explain_routes(explainer: Explainer, memory: DecisionMemory, max_bytes: int)
     ]
 
 
-def _matching(memory: DecisionMemory, kind: str, text: str) -> Iterator[DecisionRecord]:
+def _matching(
+    memory: DecisionMemory, kind: str, text: str, *, until_s: float
+) -> Iterator[DecisionRecord]:
     """Remembered decisions of a kind that hold a text in a name or an id, newest first."""
     for record in memory.latest(len(memory)):
+        if record.time_s >= until_s:
+            continue
         names = (record.id, record.request_id, record.asked_model, record.model)
         more = (record.picked, record.served, record.reason, record.policy, *record.tried)
         if text and not any(text in name.lower() for name in (*names, *more)):

@@ -36,6 +36,7 @@ from laar.telemetry.problems import Problems
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
+    "/runbook": ("runbook.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/parts.js": ("parts.js", "text/javascript; charset=utf-8"),
@@ -122,6 +123,8 @@ class Observability:
         logging.getLogger("laar").addHandler(self.page.events)
         self.feed = Feed(self._frame)
         self.explainer = Explainer(director, self.memory, settings.stream, rules, clock=clock)
+        self.sessions: Callable[[float], dict[str, object]] | None = None
+        """Describes who has a place in a cache and who waits; None without flow control."""
         self._max_body_bytes = settings.stream.max_body_bytes
         self.apply(settings)
 
@@ -152,6 +155,7 @@ class Observability:
             Route("/events", self.feed, methods=["GET"]),
             Route("/fleet", self._show_fleet),
             Route("/history", self._show_history),
+            Route("/sessions", self._show_sessions),
             *(Route(path, _file(*what)) for path, what in _PAGE.items()),
         ]
 
@@ -162,6 +166,9 @@ class Observability:
     async def _show_history(self, _request: Request) -> Response:
         body = orjson.dumps(self.history.curves(self._clock()))
         return Response(body, media_type="application/json")
+
+    async def _show_sessions(self, _request: Request) -> Response:
+        return as_json({} if self.sessions is None else self.sessions(self._clock()))
 
     def tasks(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Return the tasks to run, by name."""

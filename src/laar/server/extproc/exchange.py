@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -35,7 +35,7 @@ from laar.protocol.openai import try_read
 from laar.protocol.stream import Stream
 from laar.server.extproc.messages import ANSWERS, event_of, patience
 from laar.server.flow_control import Waiting
-from laar.server.h2.call import Handler
+from laar.server.h2.call import Call, Handler
 from laar.server.h2.framing import Code
 from laar.wire import ext_proc_pb2 as pb
 
@@ -48,32 +48,6 @@ Wait = Callable[[], Awaitable[Event]]
 """A wait of the machine that has not begun yet; its result is the machine's next event."""
 
 
-class Caller(Protocol):
-    """The transport's end of a stream: a `laar.server.h2.Call`."""
-
-    reassure: Callable[[], None] | None
-
-    def metadata(self) -> Sequence[tuple[str, str]]:
-        """Return the headers of the call."""
-        ...
-
-    def send(self, message: bytes) -> None:
-        """Send an answer."""
-        ...
-
-    def end(self, code: Code = ..., text: str = ...) -> None:
-        """End the stream once all answers are out."""
-        ...
-
-    def hold(self) -> None:
-        """Keep the next messages until `release`."""
-        ...
-
-    def release(self) -> None:
-        """Hand the kept messages over."""
-        ...
-
-
 class Exchange(Handler):
     """One stream, from its first message to its end.
 
@@ -82,7 +56,7 @@ class Exchange(Handler):
         call: the transport's end of it.
     """
 
-    def __init__(self, processor: ExternalProcessor, call: Caller) -> None:
+    def __init__(self, processor: ExternalProcessor, call: Call) -> None:
         self._processor = processor
         self._call = call
         self._stream: Stream | None = None  # from the first message on

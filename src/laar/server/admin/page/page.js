@@ -32,6 +32,12 @@ function element(name, text, className) {
   return made;
 }
 
+function link(to, text) {
+  const made = element("a", text);
+  made.href = to;
+  return made;
+}
+
 function row(cells, { head = true, classes = {} } = {}) {
   const made = element("tr");
   cells.forEach((cell, i) => {
@@ -178,7 +184,10 @@ function fill(details, decision) {
     parts.push(element("p", `The best ${decision.candidates.length} of ${decision.candidates_total} candidates.`));
   }
   if (filtered.length) parts.push(element("p", `Not considered: ${filtered.join("; ")}.`));
-  parts.push(element("p", `Decision ${decision.id}, request ${decision.request_id}`));
+  const names = element("p", `Decision ${decision.id}, request ${decision.request_id}. `);
+  names.append(link(`#decision=${decision.id}`, "Link to it"), ", ",
+    link(`#until=${Math.ceil(decision.time)}`, "to the decisions up to it"));
+  parts.push(names);
   summary.after(...parts);
 }
 
@@ -292,9 +301,35 @@ function showHeadline(frame) {
   if (line.textContent !== text) line.textContent = text;
   $("#events").replaceChildren(...frame.events.slice().reverse().map(([at, what]) => {
     const li = element("li");
-    li.append(element("time", new Date(at * 1000).toLocaleTimeString()), what);
+    const time = element("time");
+    time.append(link(`#until=${Math.ceil(at)}`, new Date(at * 1000).toLocaleTimeString()));
+    li.append(time, what);
     return li;
   }));
+}
+
+// -- what to do -----------------------------------------------------------------------------------
+
+const RUNBOOK = [["endpoint ", "an-endpoint-gets-no-requests-or-only-few"], ["scrape ", "metrics-of-an-endpoint-are-stale"],
+  ["probe ", "an-endpoint-gets-no-requests-or-only-few"], ["settings", "a-changed-setting-has-no-effect"],
+  ["endpoints", "a-changed-setting-has-no-effect"]];
+const OF_STATUS = { 404: "404-unknown-model", 413: "413-on-long-prompts-images-or-videos", 503: "503-no-answer-or-no-picker" };
+
+function runbookOf(source) {
+  const found = RUNBOOK.find(([prefix]) => source.startsWith(prefix));
+  return found ? `runbook#${found[1]}` : "runbook";
+}
+
+function showFailures(frame) {
+  $("#failures").hidden = !frame.failures.length;
+  $("#failures-of").textContent = `${frame.failed} of the last ${frame.window} requests`;
+  // Not made again while it says the same: nobody can hit a link that is new each second.
+  const told = JSON.stringify(frame.failures);
+  if ($("#failures").dataset.told === told) return;
+  $("#failures").dataset.told = told;
+  table("#failures", frame.failures.map((f) => row([
+    f.model, f.endpoint, `${f.status ?? "no answer"}`, `${f.count}`,
+    link(`runbook#${OF_STATUS[f.status] ?? "an-endpoint-gets-no-requests-or-only-few"}`, "Runbook")])));
 }
 
 function showPredicted(frame) {
@@ -332,9 +367,14 @@ function showRest(frame) {
   showShares(frame);
   const problems = Object.entries(frame.problems);
   $("#problems").hidden = !problems.length;
-  const texts = problems.map(([source, text]) => `${clock(frame.since_s[source])} ${source}: ${text}`);
+  const items = problems.map(([source, text]) => {
+    const li = element("li", `${clock(frame.since_s[source])} ${source}: ${text} `);
+    li.append(link(runbookOf(source), "What to do"));
+    return li;
+  });
   const list = $("#problems ul");
-  if (list.textContent !== texts.join("")) list.replaceChildren(...texts.map((t) => element("li", t)));
+  if (list.textContent !== items.map((li) => li.textContent).join("")) list.replaceChildren(...items);
+  showFailures(frame);
   showShadow(frame);
 }
 

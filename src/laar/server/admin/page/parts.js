@@ -96,8 +96,10 @@ function showHeat(fleet) {
 
 // -- filters ------------------------------------------------------------------------------------
 
+let until = "";  // the moment that the page was opened at, in Unix seconds
+
 function filtering() {
-  return Boolean($("#filter-text").value.trim() || $("#filter-kind").value);
+  return Boolean($("#filter-text").value.trim() || $("#filter-kind").value || until);
 }
 
 async function filterDecisions() {
@@ -110,6 +112,7 @@ async function filterDecisions() {
   const query = new URLSearchParams({
     limit: "50", find: $("#filter-text").value.trim(), kind: $("#filter-kind").value,
   });
+  if (until) query.set("until", until);
   const text = `${query}`;
   try {
     const answer = await fetch(`decisions?${text}`);
@@ -124,6 +127,7 @@ async function filterDecisions() {
       return li;
     }));
     note.textContent = `${body.decisions.length} of the ${body.remembered} remembered decisions`;
+    if (until) note.append(`, up to ${new Date(until * 1000).toLocaleString()}; `, link("#now", "go to now"));
   } catch {
     note.textContent = "the picker could not be reached";
   }
@@ -136,6 +140,37 @@ function filterSoon() {
 }
 $("#filter").addEventListener("input", filterSoon);
 $("#filter").addEventListener("submit", (event) => { event.preventDefault(); filterDecisions(); });
+
+// -- a moment -----------------------------------------------------------------------------------
+
+// #decision=ID opens a decision, #until=TIME the decisions up to a time.
+function goTo() {
+  const asked = new URLSearchParams(location.hash.slice(1));
+  const before = until;
+  until = /^[0-9]{1,12}$/.test(asked.get("until") ?? "") ? asked.get("until") : "";
+  const id = asked.get("decision");
+  if (id) {
+    $("#id").value = id;
+    $("#find").requestSubmit();
+  }
+  if (until !== before) filterDecisions();
+  if (id || until) $("#decisions").scrollIntoView();
+}
+addEventListener("hashchange", goTo);
+
+// -- sessions -----------------------------------------------------------------------------------
+
+function showSessions({ counts, inside = [], waiting: held = [] }) {
+  $("#sessions").hidden = !counts;
+  if (!counts) return;
+  $("#sessions-of").textContent = `${counts.placed} with a place in a cache, ${counts.waiting} waiting for one`;
+  table("#sessions", [
+    ...held.map((s) => row([s.session || "no name", "waits", "-", count(s.tokens), seconds(s.waited_s), "-"],
+      { classes: { 1: "warn" } })),
+    ...inside.map((s) => row([s.session || "no name", s.busy ? `${s.busy} in flight` : "idle", s.endpoint,
+      count(s.tokens), s.busy ? "-" : seconds(s.idle_s), seconds(s.price_s)])),
+  ]);
+}
 
 // -- ask why ------------------------------------------------------------------------------------
 
@@ -185,4 +220,6 @@ watchPart("tuner", showTuner);
 watchPart("context", showContext);
 watchPart("history", showHour);
 watchPart("config", showSettings);
+watchPart("sessions", showSessions);
+goTo();
 setInterval(() => { if (filtering() && !paused && !hovering) filterDecisions(); }, PART_EVERY_MS);
