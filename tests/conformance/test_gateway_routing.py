@@ -141,3 +141,9 @@ def test_the_report_names_each_test_here_and_no_other():
     assert set(re.findall(r"test_\w+", report)) == here - {
         "test_the_report_names_each_test_here_and_no_other"
     }
+    rows = re.findall(r"^\| ([A-Z]\w+) \| ([^|]+) \| ([^|]+) \|$", report, re.MULTILINE)
+    run = [case for case, result, _ in rows if result != "no"]
+    assert f"Of its {len(rows)} cases {len(run)} are run here, {len(rows) - len(run)} are not." in (
+        report
+    )
+    assert all(("test_" in what) == (result != "no") for _, result, what in rows)

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import orjson
 
 from laar.context.blocks import Block
@@ -113,15 +114,26 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
         texts: all texts of the prompt, in which no id may stand.
     """
     ids: list[str] = []
+    taken = _numbers_in("\n".join(texts))
     for key in keys:
         for attempt in range(_TRIES):
-            own = str(_LEAST + hash((scope, key, attempt)) % _IDS)
-            if own not in ids and not any(own in text for text in texts):
-                ids.append(own)
+            own = _LEAST + hash((scope, key, attempt)) % _IDS
+            if own not in taken:
+                ids.append(str(own))
+                taken.add(own)
                 break
         else:
             return ()
     return tuple(ids)
+
+
+def _numbers_in(text: str) -> set[int]:
+    """Return what any four digits in a row say."""
+    signs = np.frombuffer(f"{text}    ".encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
+    rows = [signs[at : len(signs) - _DIGITS + 1 + at] for at in range(_DIGITS)]
+    fit = np.logical_and.reduce([row < 10 for row in rows])
+    numbers = sum(row[fit].astype(int) * 10 ** (_DIGITS - 1 - n) for n, row in enumerate(rows))
+    return set(np.atleast_1d(numbers).tolist())
 
 
 class _Text:

@@ -55,6 +55,7 @@ def _found(
         yield declared.scan(text, settings.delimiters, MAX_DOCS)
     if "json" in families:
         yield lists.scan(text, least, MAX_DOCS) or lists.within(text, least, MAX_DOCS)
+        yield lists.written_by_python(text, least, MAX_DOCS)
     if "xml" in families:
         yield xml.scan(text, least, MAX_DOCS)
 
