@@ -307,6 +307,7 @@ def test_rows_are_never_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.envoy
+@pytest.mark.timeout(300)
 def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
     output, rows, numbers = raced(
         tmp_path,
@@ -331,6 +332,7 @@ def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.envoy
+@pytest.mark.timeout(300)
 def test_a_failing_engine_is_seen_by_all(tmp_path: Path) -> None:
     _, rows, numbers = raced(
         tmp_path,
