@@ -39,7 +39,7 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 
 
 def scan(text: str, least: int, most: int) -> list[Block]:
-    """Finds the list in a text that is JSON.
+    """Find the list in a text that is JSON.
 
     Args:
         text: the whole text.
@@ -53,7 +53,7 @@ def scan(text: str, least: int, most: int) -> list[Block]:
 
 
 def within(text: str, least: int, most: int) -> list[Block]:
-    """Finds a list among other text; it must begin and end a line.
+    """Find a list among other text; it must begin and end a line.
 
     Raises:
         Refused: as in `scan`.
@@ -155,7 +155,7 @@ def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[i
 
 
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
-    """The longest string of an element, and its path."""
+    """Return the longest string of an element, and its path."""
     if isinstance(element, str):
         # One word, path or link is a name, no text; scripts that write without blanks aside.
         is_text = depth < _DEEPEST or " " in element or not element.isascii()
@@ -176,7 +176,7 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
-    """Whether a field numbers the parts of one text: a page, a step."""
+    """Return whether a field numbers the parts of one text: a page, a step."""
     numbers = [element.get(name) for element in elements]
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 
