@@ -239,6 +239,9 @@ def test_any_order_keeps_every_document_and_is_verified(bodies, gap, data):
 
 
 SHAPES = {
+    "written by Python": lambda texts: (
+        f"Context: {[{'n': [i], 'text': f'x {t}'} for i, t in enumerate(texts)]}!"
+    ),
     "items": lambda texts: "".join(f'<doc id="n{i}">{t}</doc>\n' for i, t in enumerate(texts)),
     "numbered items": lambda texts: "".join(
         f'<doc index="{i}">{t}</doc>' for i, t in enumerate(texts)
@@ -267,6 +270,25 @@ def test_what_was_moved_reads_as_the_same_documents_in_their_new_places(shape, t
     [again] = scan(made, FREE_LABELS)
     want = [text[block.items[at].start : block.items[at].end] for at in order]
     assert [made[item.start : item.end] for item in again.items] == want
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x ['a', 'b', 'c'] y",  # words, no texts
+        "['it is', open('x'), 'so so']",
+        "['a b', -'c d', 'e f']",
+        "[{'a b': 1, **{}}, {'c d': 2}, {'e f': 3}]",
+        "[{[]: 'a b'}, {'c': 'd e'}, {'f': 'g h'}]",
+        "['a b', {'t': 'c d'}, 'e f']",
+        "[" * 3000 + "'a b'",
+        "['" + "[{'" * 3000,
+        "['a b', f'{1} 2', 'c d']",
+        "['a b', 'c d', 'e f'",
+    ],
+)
+def test_what_python_does_not_write_is_no_list(text):
+    assert found(text) == []
 
 
 def test_verification_notices_a_lost_a_changed_and_a_dangling_document():

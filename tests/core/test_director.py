@@ -349,6 +349,19 @@ def test_an_opaque_request_goes_to_any_endpoint_and_is_counted():
     assert not d.table.in_flight.any()
 
 
+def test_a_score_goes_past_the_endpoints_that_are_busy():
+    d = director(*FLEET)
+    opaque = Request(id="r", api=Api.OPAQUE, encodes=True)
+    for at, (address, *_) in enumerate(FLEET):
+        d.table.read(address, Reading(waiting=5.0 * (at != 1), running=1.0), 0.0)
+    for _ in range(20):
+        decision = d.decide(opaque, 0.0)
+        assert decision.address == FLEET[1][0]
+        d.settle(decision, OK)
+    held = [d.decide(opaque, 0.0).address for _ in range(30)]  # what is under way counts as well
+    assert {address: held.count(address) for address in held}.keys() == {a for a, *_ in FLEET}
+
+
 def with_names(*endpoints, **served):
     d = director(*endpoints, prefixes=PrefixBeliefs(key=b"k", max_bytes=1 << 20))
     for address, *_ in endpoints:

@@ -299,14 +299,23 @@ def test_a_race_on_engines_that_are_there(tmp_path: Path) -> None:
 
 
 def test_rows_are_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("")
+    (tmp_path / "rows.jsonl").write_text("{}")
     ran = CliRunner().invoke(APP, ["--rows", str(tmp_path / "rows.jsonl")])
     assert ran.exit_code == 2
     assert "rows are never overwritten" in ran.stderr
 
 
+def test_a_race_that_did_not_begin_leaves_no_rows(tmp_path: Path) -> None:
+    told = ["--engines", "http://127.0.0.1:1", "--rows", str(tmp_path / "rows.jsonl")]
+    ran = CliRunner().invoke(APP, told)
+    assert ran.exit_code == 2
+    assert "--engines http://127.0.0.1:1: no list of models" in ran.stderr
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 @pytest.mark.envoy
+@pytest.mark.timeout(300)
 def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
     output, rows, numbers = raced(
         tmp_path,
@@ -331,6 +340,7 @@ def test_a_race_on_simulated_engines(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.envoy
+@pytest.mark.timeout(300)
 def test_a_failing_engine_is_seen_by_all(tmp_path: Path) -> None:
     _, rows, numbers = raced(
         tmp_path,

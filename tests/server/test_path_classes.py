@@ -11,7 +11,7 @@ import orjson
 import pytest
 import yaml
 
-from support import Answer
+from support import Answer, eventually
 
 pytestmark = pytest.mark.envoy
 
@@ -105,6 +105,33 @@ async def test_vectors_and_scores_are_for_the_engines_that_make_them(gateway, ht
     named = orjson.dumps({"model": "llm", "input": "a"})
     await ask_all(http, envoy.url(), [("POST", "/pooling", named)])
     assert {r.path for r in writes.asked} == {"/pooling"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_scores_go_past_an_engine_that_is_busy(gateway, http, shape):
+    busy, free = await gateway.upstream(), await gateway.upstream()
+    two_names(gateway, (busy.address, "a"), (free.address, "b"))
+    await gateway.picker()
+    envoy = await gateway.envoy(shape)
+    done = asyncio.Event()
+
+    async def chunks():
+        await done.wait()
+        yield b"data: [DONE]\n\n"
+
+    busy.script(Answer.sse(chunks()))
+    asked = {"model": "a", "prompt": "b", "stream": True}
+    waiting = asyncio.create_task(http.post(envoy.url() + "/v1/completions", json=asked))
+
+    async def begun():
+        return bool(busy.asked)
+
+    await eventually(begun, what="the request that keeps an engine busy")
+    body = b'{"query":"q","documents":["d"]}'
+    await ask_all(http, envoy.url(), [("POST", path, body) for path in ("/v1/rerank", "/score")])
+    assert (len(busy.asked), len(free.asked)) == (1, 12)
+    done.set()
+    (await waiting).release()
 
 
 FILE = bytes(range(256)) * 5000

@@ -84,7 +84,7 @@ class Affinity:
         return Likely(score=dict(zip(ordered, score.tolist(), strict=True)), known=known)
 
     def observe(self, docs: Sequence[int], now: float) -> None:
-        """Counts a request that was sent."""
+        """Count a request that was sent."""
         weight = self._weight(now)
         self._requests += weight
         hashes = _hashes(docs)
@@ -95,7 +95,7 @@ class Affinity:
         self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
 
     def _weight(self, now: float) -> float:
-        """The weight of one sighting now; rescales the tables before they could overflow."""
+        """Return the weight of one sighting now; rescale the tables before they could overflow."""
         if self._origin is None:
             self._origin = now
         age = max(0.0, now - self._origin) / self._half_life_s
@@ -114,7 +114,7 @@ class Affinity:
         return least
 
     def _add(self, table: _Floats, slots: npt.NDArray[np.intp], weight: float) -> None:
-        """Raises both counters to the estimate plus one: less noise than adding to each."""
+        """Raise both counters to the estimate plus one: less noise than adding to each."""
         raised = self._read(table, slots) + np.float32(weight)
         for row in (0, 1):
             table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
@@ -125,7 +125,7 @@ def _hashes(docs: Sequence[int]) -> _Hashes:
 
 
 def _slots(hashes: _Hashes, bits: int) -> npt.NDArray[np.intp]:
-    """Places in the two rows of a table with 2^bits counters, by multiplicative hashing."""
+    """Return places in the two rows of a table with 2^bits counters, by multiplicative hashing."""
     slots = hashes * _ODD_BY_NDIM[hashes.ndim]
     slots >>= np.uint64(64 - bits)
     return slots.view(np.intp)

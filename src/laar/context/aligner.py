@@ -151,7 +151,7 @@ class OrderIndex:
         return len(self._affinities)
 
     def align(self, scope: int, seed: int, docs: Sequence[int], now: float) -> Alignment:
-        """An order for `docs` (distinct 64-bit hashes).
+        """Return an order for `docs` (distinct 64-bit hashes).
 
         Args:
             scope: see above.
@@ -186,7 +186,7 @@ class OrderIndex:
         return Alignment(tuple(map(at.__getitem__, order)), len(path), own)
 
     def match(self, seed: int, docs: Sequence[int]) -> int:
-        """How many leading documents, in this very order, follow an order sent before."""
+        """Return how many leading documents, in this very order, follow an order sent before."""
         at = self._roots.get(seed)
         for depth, doc in enumerate(docs if at else ()):
             assert at is not None
@@ -208,7 +208,7 @@ class OrderIndex:
         endpoint: str = "",
         request: str = "",
     ) -> None:
-        """Records an order: of a request that is on its way, or that an endpoint has accepted.
+        """Record an order: of a request that is on its way, or that an endpoint has accepted.
 
         `forget` finds it again by either name.
         """
@@ -218,7 +218,7 @@ class OrderIndex:
     def place(
         self, seed: int, docs: Sequence[int], now: float, *, endpoint: str, request: str = ""
     ) -> None:
-        """Records where an order is that was recorded before; the request counts no second time."""
+        """Record where an order is that was recorded before; the request counts no second time."""
         whole = hash((seed, *docs))
         order = self._orders.get(whole)
         if order is None:
@@ -259,20 +259,20 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, request: str) -> None:
-        """Takes back a request's order, unless an endpoint has it all the same."""
+        """Take back a request's order, unless an endpoint has it all the same."""
         whole = self._brought.get(hash(request))
         if whole is not None and not self._orders[whole].endpoint:
             self._drop(whole)
 
     def resize(self, capacity_docs: int) -> None:
-        """Sets another capacity; the excess is dropped with the next orders."""
+        """Set another capacity; the excess is dropped with the next orders."""
         self._capacity = max(1, capacity_docs)
 
     def _is_full(self) -> bool:
         return self._positions > self._capacity or self._docs > _MOST_SHARED * self._capacity
 
     def _send(self, whole: int, order: _Order, endpoint: str) -> None:
-        """Notes where an order is now, the latest there; nowhere that is known, without a name."""
+        """Note where an order is now, the latest there; nowhere that is known, without a name."""
         if order.endpoint:
             there = self._sent_to[order.endpoint]
             del there[whole]
@@ -297,7 +297,7 @@ class OrderIndex:
         return affinity
 
     def _thread(self, order: _Order) -> None:
-        """Counts an order in along its path, down to where it is alone."""
+        """Count an order in along its path, down to where it is alone."""
         at = self._roots.setdefault(order.seed, _Branch(0, {}))
         at.count += 1
         docs = order.docs
@@ -354,7 +354,7 @@ class OrderIndex:
 
 
 def _descend(root: _Branch, asked: set[int], own: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The longest paths through documents that are `asked` for, depth first, or else `own`.
+    """Return the longest paths through documents that are `asked` for, depth first, or else `own`.
 
     No path holds a document twice, so documents taken on the way need no record.
     """
@@ -399,7 +399,7 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _worth(path: Sequence[int], ranked: Sequence[int], score: Mapping[int, float]) -> float:
-    """The chance that a request holds the path and the likeliest document after it."""
+    """Return the chance that a request holds the path and the likeliest document after it."""
     chance = next((score[doc] for doc in ranked if doc not in path), 1.0)
     for doc in sorted(path):  # a fixed order, so that equal sets are exact ties
         chance *= score[doc]

@@ -72,7 +72,7 @@ class Block:
         return len(self.items)
 
     def part(self, first: int, stop: int) -> Block:
-        """The block of some of its documents, which follow each other."""
+        """Return the block of some of its documents, which follow each other."""
         items, end = self.items[first:stop], self.end
         numbers = tuple([(a, b, at - first) for a, b, at in self.numbers if first <= at < stop])
         if stop < len(self.items):
@@ -80,7 +80,7 @@ class Block:
         return replace(self, items=items, end=end, numbers=numbers)
 
     def shifted(self, by: int) -> Block:
-        """The same block in a text that has `by` more characters before it."""
+        """Return the same block in a text that has `by` more characters before it."""
         items = tuple(
             Item(a + by, b + by, c + by, d + by, label) for a, b, c, d, label in self.items
         )
@@ -106,7 +106,7 @@ def block_of(
     quoted: bool = False,
     shape: str = "",
 ) -> Block:
-    """Checks that a run of items can be rearranged and names them.
+    """Check that a run of items can be rearranged and names them.
 
     Args:
         text: the text in which they were found.
@@ -171,7 +171,7 @@ MAX_LABEL = 64
 
 
 def count_up(names: Sequence[str]) -> bool:
-    """Whether names are 0, 1, 2 or 1, 2, 3 and so on."""
+    """Return whether names are 0, 1, 2 or 1, 2, 3 and so on."""
     if names[0] not in {"0", "1"}:
         return False
     first = int(names[0])

@@ -50,14 +50,14 @@ Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
 
 
 def api_of(body: dict[str, object]) -> str | None:
-    """The interface that a body is for, by its fields; None for none that is known."""
+    """Return the interface that a body is for, by its fields; None for none that is known."""
     if "messages" in body:
         return "messages" if "system" in body else "chat"
     return "completions" if "prompt" in body else "responses" if "input" in body else None
 
 
 def prompt_texts(body: dict[str, object], api: str, raw: Raw | None = None) -> list[Text]:
-    """All strings that may hold documents, in prompt order.
+    """Return all strings that may hold documents, in prompt order.
 
     Args:
         body: the body, parsed.
@@ -103,7 +103,7 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
 
 
 def _prompts(prompt: object) -> list[Text]:
-    """A prompt of its own, or several that are answered apart from each other."""
+    """Return a prompt of its own, or several that are answered apart from each other."""
     if isinstance(prompt, str):
         return [Text(("prompt",), prompt, "user", True)]
     if not isinstance(prompt, list):
@@ -179,7 +179,7 @@ def _content(
 
 
 def _has_documents(parts: Sequence[object], role: Role) -> bool:
-    """Whether several blocks may be a document each."""
+    """Return whether several blocks may be a document each."""
     if len(parts) > _MOST_PARTS:
         return False
     kinds = [part.get("type") for part in parts if isinstance(part, dict)]
@@ -196,7 +196,7 @@ _DEEPEST = 5
 
 
 def _role(message: object) -> Role | None:
-    """The role of a message; None for a message that is never changed."""
+    """Return the role of a message; None for a message that is never changed."""
     if not isinstance(message, dict):
         return None
     role = message.get("role")
@@ -207,12 +207,12 @@ def _role(message: object) -> Role | None:
 
 
 def _is_answer(message: object) -> bool:
-    """Whether the model wrote it: an answer, a call of a tool, its reasoning."""
+    """Return whether the model wrote it: an answer, a call of a tool, its reasoning."""
     return _role(message) is None
 
 
 def _turns(roles: Sequence[Role | None]) -> list[int | None]:
-    """The turn of each message; None for what the model wrote."""
+    """Return the turn of each message; None for what the model wrote."""
     turns: list[int | None] = []
     turn, answered = 0, False
     for role in roles:

@@ -35,11 +35,11 @@ class DocCache:
         return next(iter(self._nodes.values()), self._requests)
 
     def resize(self, capacity_docs: int) -> None:
-        """Sets how many nodes are held; `put` evicts."""
+        """Set how many nodes are held; `put` evicts."""
         self._capacity = capacity_docs
 
     def match(self, docs: Sequence[int]) -> int:
-        """How many leading documents are cached."""
+        """Return how many leading documents are cached."""
         node = 0
         for count, doc in enumerate(docs):
             node = hash((node, doc))
@@ -48,7 +48,7 @@ class DocCache:
         return len(docs)
 
     def put(self, docs: Sequence[int]) -> int:
-        """Caches a request's documents and returns how many leading ones were there before."""
+        """Cache a request's documents and return how many leading ones were there before."""
         hit = self.match(docs)
         path = [0]
         for doc in docs:

@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import orjson
 
 from laar.context.blocks import Block
@@ -47,7 +48,7 @@ _CLOSING = r"(\d{1,6})(?!\d)[^\r\n]*"
 
 
 def can_restore(body: Mapping[str, Any], api: str) -> bool:
-    """Whether the answer to a request is text alone, of which all parts are known."""
+    """Return whether the answer to a request is text alone, of which all parts are known."""
     return (
         api in ("chat", "completions")
         and body.get("n") in (None, 1)
@@ -56,7 +57,7 @@ def can_restore(body: Mapping[str, Any], api: str) -> bool:
 
 
 def numbered(text: str, block: Block) -> Block:
-    """The block, free to move where all its numbers are plain to see; else as it was.
+    """Return the block, free to move where all its numbers are plain to see; else as it was.
 
     Each label has the number once, before the document, or once more behind it.
     """
@@ -99,7 +100,7 @@ def _freed(text: str, block: Block) -> Block | None:
 
 
 def _rests(text: str, found: Sequence[re.Match[str]], end: int) -> Iterator[str]:
-    """What stands behind each number up to the next, or the end."""
+    """Return what stands behind each number up to the next, or the end."""
     for own, stop in zip(found, [*(other.start() for other in found[1:]), end], strict=True):
         yield text[own.end() : stop]
 
@@ -113,15 +114,26 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
         texts: all texts of the prompt, in which no id may stand.
     """
     ids: list[str] = []
+    taken = _numbers_in("\n".join(texts))
     for key in keys:
         for attempt in range(_TRIES):
-            own = str(_LEAST + hash((scope, key, attempt)) % _IDS)
-            if own not in ids and not any(own in text for text in texts):
-                ids.append(own)
+            own = _LEAST + hash((scope, key, attempt)) % _IDS
+            if own not in taken:
+                ids.append(str(own))
+                taken.add(own)
                 break
         else:
             return ()
     return tuple(ids)
+
+
+def _numbers_in(text: str) -> set[int]:
+    """Return what any four digits in a row say."""
+    signs = np.frombuffer(f"{text}    ".encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
+    rows = [signs[at : len(signs) - _DIGITS + 1 + at] for at in range(_DIGITS)]
+    fit = np.logical_and.reduce([row < 10 for row in rows])
+    numbers = sum(row[fit].astype(int) * 10 ** (_DIGITS - 1 - n) for n, row in enumerate(rows))
+    return set(np.atleast_1d(numbers).tolist())
 
 
 class _Text:
@@ -138,7 +150,7 @@ class _Text:
         self.held = ""
 
     def feed(self, piece: str, *, end: bool) -> str:
-        """The piece with numbers for ids, without what is held back."""
+        """Return the piece with numbers for ids, without what is held back."""
         at = len(self._before)
         text = self._before + self.held + piece
         begun = None if end else self._open.search(text, max(at, len(text) - _DIGITS - 1))
@@ -173,7 +185,7 @@ class Citations:
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
-        """The piece with numbers restored, without the bytes held back."""
+        """Return the piece with numbers restored, without the bytes held back."""
         data = self._held + piece
         cut = len(data)
         if not end and cut <= MAX_HELD_BYTES:
@@ -191,7 +203,7 @@ class Citations:
         return line if made is own else line.replace(own, made)
 
     def _document(self, text: bytes, *, whole: bool) -> bytes:
-        """An event, or a whole answer; the same object where nothing is to be changed."""
+        """Return an event, or a whole answer; the same object where nothing is to be changed."""
         try:
             choices = (value := orjson.loads(text))["choices"]
             changed = [self._choice(choice, whole=whole) for choice in choices]
@@ -200,7 +212,7 @@ class Citations:
         return orjson.dumps(value) if any(changed) else text
 
     def _choice(self, choice: dict[str, Any], *, whole: bool) -> bool:
-        """Restores the texts of a choice; whether any changed."""
+        """Restore the texts of a choice; return whether any changed."""
         where = choice.get("message" if whole else "delta", choice)
         said = {name for name in _FIELDS if where.get(name) and isinstance(where[name], str)}
         ends = whole or bool(choice.get("finish_reason"))

@@ -69,7 +69,7 @@ class MeanOfMeans:
         return self._sum / self.n if self.n else 0.0
 
     def add(self, conversation: int, value: float) -> None:
-        """Takes in one value."""
+        """Take in one value."""
         count, before = self._open.pop(conversation, (0, 0.0))
         mean = before + (value - before) / (count + 1)
         self.n += not count
@@ -80,7 +80,7 @@ class MeanOfMeans:
             self._open.popitem(last=False)
 
     def error_squared(self) -> float:
-        """The squared error of the mean; 0 while there is one conversation only."""
+        """Return the squared error of the mean; 0 while there is one conversation only."""
         if self.n < 2:
             return 0.0
         return max(0.0, self._squares / self.n - self.mean**2) / (self.n - 1)
@@ -94,7 +94,7 @@ class _Sides:
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
 
     def harms(self, least: int) -> bool | None:
-        """Whether answers are worse than chance explains; None where too few are known.
+        """Return whether answers are worse than chance explains; None where too few are known.
 
         The error is that of equally good sides: 50 right answers of 50 have none of their own.
         """
@@ -119,7 +119,7 @@ class _Route:
     dedup: str = "trial"
 
     def gain(self) -> tuple[float, float]:
-        """The gain and its standard error: found for each expected, times what is ahead."""
+        """Return the gain and its standard error: found for each expected, times what is ahead."""
         n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
         (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
         slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
@@ -194,11 +194,11 @@ class GainGuard:
         return side
 
     def is_off(self, route: str) -> bool:
-        """Whether reordering was switched off for a route."""
+        """Return whether reordering was switched off for a route."""
         return route in self._routes and self._routes[route].off
 
     def dedups(self, route: str, conversation: int) -> bool:
-        """Whether repeated documents of a conversation give way to notes."""
+        """Return whether repeated documents of a conversation give way to notes."""
         state = self._of(route).dedup
         if state == "off" or not self._share:
             return False
@@ -208,7 +208,7 @@ class GainGuard:
     def record(
         self, route: str, conversation: int, *, found: float, expected: float, ahead: float | None
     ) -> None:
-        """Takes in one answer's usage, as shares of its prompt.
+        """Take in one answer's usage, as shares of its prompt.
 
         Args:
             route: route of the request.
@@ -236,7 +236,7 @@ class GainGuard:
         deduplicated: bool | None,
         correct: bool,
     ) -> None:
-        """Takes in whether an answer was right.
+        """Take in whether an answer was right.
 
         Args:
             route: route of the request.
@@ -261,11 +261,11 @@ class GainGuard:
         return self._routes.setdefault(route, _Route())
 
     def reset(self, route: str) -> None:
-        """Forgets a route and switches it on again."""
+        """Forget a route and switch it on again."""
         self._routes.pop(route, None)
 
     def gains(self) -> dict[str, RouteGain]:
-        """The gains by route."""
+        """Return the gains by route."""
         return {
             name: RouteGain(
                 gain=of.gain()[0],

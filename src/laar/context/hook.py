@@ -140,7 +140,7 @@ class ContextHook:
         document: dict[str, Any] | None = None,
         restores: bool = False,
     ) -> HookResult:
-        """Looks at one request body; never raises.
+        """Look at one request body; never raise.
 
         Args:
             body: the complete body as received.
@@ -171,7 +171,7 @@ class ContextHook:
         return result
 
     def note(self, receipt: Receipt | None, now: float, *, request: str) -> None:
-        """Remembers the order of a request on its way, so that a burst shares one.
+        """Remember the order of a request on its way, so that a burst shares one.
 
         `commit` or `retract` has to follow.
         """
@@ -183,7 +183,7 @@ class ContextHook:
             self._sequences.observe(receipt.scope, docs)
 
     def retract(self, request: str) -> None:
-        """Takes back the orders noted for a request: no endpoint has accepted it."""
+        """Take back the orders noted for a request: no endpoint has accepted it."""
         self._index.retract(request)
 
     def commit(
@@ -194,7 +194,7 @@ class ContextHook:
         endpoint: str = "",
         noted: bool = False,
     ) -> None:
-        """Remembers a request that its endpoint has accepted (2xx response headers).
+        """Remember a request that its endpoint has accepted (2xx response headers).
 
         Args:
             receipt: the receipt of `apply`.
@@ -238,7 +238,7 @@ class ContextHook:
         return self._index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Takes the size of all engines' caches together, in bytes of prompt; None if not known.
+        """Take the size of all engines' caches together, in bytes of prompt; None if not known.
 
         The index then holds as many documents, of the mean size it sees, as the caches do, and
         `capacity_docs` at most.
@@ -257,7 +257,7 @@ class ContextHook:
     def record_usage(
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
     ) -> None:
-        """Takes an engine's report on cached tokens, for the guard."""
+        """Take an engine's report on cached tokens, for the guard."""
         if receipt is None or prompt_tokens <= 0:
             return
         self._guard.record(
@@ -269,7 +269,7 @@ class ContextHook:
         )
 
     def record_outcome(self, receipt: Receipt, *, correct: bool) -> None:
-        """Takes in whether an answer was right, for the guard."""
+        """Take in whether an answer was right, for the guard."""
         self._guard.record_outcome(
             receipt.route,
             receipt.conversation,
@@ -283,7 +283,7 @@ class ContextHook:
         return self._guard.gains()
 
     def reset_guard(self, route: str) -> None:
-        """Forgets a route's measurements and switches it on again."""
+        """Forget a route's measurements and switch it on again."""
         self._guard.reset(route)
 
     def stats(self) -> dict[str, int]:
@@ -371,7 +371,7 @@ class ContextHook:
         )
 
     def _deadline(self) -> Callable[[], None]:
-        """A function to call between two steps, which raises when the time is spent."""
+        """Return a function to call between two steps, which raises when the time is spent."""
         clock = self._clock
         if clock is None:
             return lambda: None
@@ -397,7 +397,7 @@ _DEPTHS = frozenset((1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256
 
 
 def _context(seed: int, docs: Sequence[int]) -> tuple[int, ...]:
-    """Hashes of the first document, the first two, and so on."""
+    """Return hashes of the first document, the first two, and so on."""
     context, so_far = [], seed
     for depth, doc in enumerate(docs, 1):
         so_far = hash((so_far, doc))

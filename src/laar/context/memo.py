@@ -60,7 +60,7 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered, now: float) -> None:
-        """Remembers a text's changes, and forgets the oldest entry beyond the capacity."""
+        """Remember a text's changes, and forget the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:

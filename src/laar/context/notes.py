@@ -20,7 +20,7 @@ WORTH_A_NOTE = 256
 
 
 def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
-    """The note on the order of relevance after documents were moved.
+    """Return the note on the order of relevance after documents were moved.
 
     Args:
         labels: labels of the documents as sent; where any is missing they are counted from 1.
@@ -34,7 +34,7 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
 
 
 def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
-    """The same where ids took the place of numbers, which a question may name."""
+    """Return the same where ids took the place of numbers, which a question may name."""
     names = ", ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
     return f"(The documents above as the user counts them, most relevant first: {names}.)"
 
@@ -50,6 +50,6 @@ def duplicate_note(text: str) -> str:
 
 
 def _head(text: str) -> str:
-    """The beginning on one line, without characters of markup or that end a JSON string."""
+    """Return the beginning on one line, without characters of markup or that end a JSON string."""
     head = " ".join(text[: HEAD_CHARS * 2].split())[:HEAD_CHARS]
     return "".join(sign for sign in head if sign not in '<>`"\\').strip()

@@ -175,7 +175,7 @@ class _Neighbours:
         return word & _VARIED if word >> 31 == _tag(key) else 0
 
     def note(self, key: int, neighbour: int) -> bool:
-        """Takes a neighbour in; whether several are known."""
+        """Take a neighbour in; return whether several are known."""
         known = self.get(key)
         own = part(neighbour)
         if known == own:
@@ -190,7 +190,7 @@ def _tag(key: int) -> int:
 
 
 def part(key: int) -> int:
-    """The part of a key that is kept of a neighbour; never 0 nor `_VARIED`."""
+    """Return the part of a key that is kept of a neighbour; never 0 nor `_VARIED`."""
     return (key & 0x3FFFFFFF) + 1
 
 
@@ -201,7 +201,7 @@ class _Together:
         self._counts = array("H", bytes(2 << _SLOT_BITS))
 
     def note(self, a: int, b: int) -> None:
-        """Counts a pair; all are halved before one would be full, so that shares stay."""
+        """Count a pair; all are halved before one would be full, so that shares stay."""
         for key in (a, b, hash((a, b))):
             slot = key & ((1 << _SLOT_BITS) - 1)
             self._counts[slot] += 1
@@ -209,7 +209,7 @@ class _Together:
                 np.frombuffer(self._counts, np.uint16)[:] >>= 1
 
     def mostly(self, a: int, b: int) -> bool:
-        """Whether either is hardly ever seen without the other."""
+        """Return whether either is hardly ever seen without the other."""
         counts, mask = self._counts, (1 << _SLOT_BITS) - 1
         pair = counts[hash((a, b)) & mask]
         return pair > 1 and pair > _MOSTLY * min(counts[a & mask], counts[b & mask]) / 2
@@ -328,7 +328,7 @@ class Recurrences:
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
-        """Takes in a text that was sent."""
+        """Take in a text that was sent."""
         lines = seen.lines
         keys = lines.keys
         counted = Counter([keys[i] for i in lines.long])
@@ -377,7 +377,7 @@ class Recurrences:
                 self._learn_end(seen, piece, nodes[stop - 1][1], after)
 
     def _piece(self, lines: Lines, first: int, last: int, before: int, after: int) -> _Piece | None:
-        """Takes in a span between two partings, and its neighbours; None for a short one."""
+        """Take in a span between two partings, and its neighbours; None for a short one."""
         if lines.ends[last] - lines.cores[first] < LEAST_CHARS:
             return None
         whole = hash(tuple(lines.keys[first : last + 1]))
@@ -405,7 +405,7 @@ class Recurrences:
 
     @staticmethod
     def _learn_start(seen: Seen, piece: _Piece, first: int, before: int) -> None:
-        """Takes in what stands before a piece that follows a document."""
+        """Take in what stands before a piece that follows a document."""
         head = short_before(seen.lines, first)
         piece.head = head if piece.head is None else _common_end(piece.head, head)
         if piece.previous != before:
@@ -418,7 +418,7 @@ class Recurrences:
 
     @staticmethod
     def _learn_end(seen: Seen, piece: _Piece, last: int, after: int) -> None:
-        """Takes in what stands behind a piece that a document follows."""
+        """Take in what stands behind a piece that a document follows."""
         tail = short_after(seen.lines, last)
         piece.tail = tail if piece.tail is None else _common_start(piece.tail, tail)
         if piece.next != after:
@@ -433,23 +433,23 @@ _NO_LABEL = ("", "")
 
 
 def short_before(lines: Lines, first: int) -> tuple[int, ...]:
-    """Keys of the short lines right before a long one."""
+    """Return keys of the short lines right before a long one."""
     return tuple(lines.keys[_before(lines, first) : first][-MOST_SHORT:])
 
 
 def short_after(lines: Lines, last: int) -> tuple[int, ...]:
-    """Keys of the short lines right behind a long one."""
+    """Return keys of the short lines right behind a long one."""
     return tuple(lines.keys[last + 1 : _after(lines, last)][:MOST_SHORT])
 
 
 def _before(lines: Lines, first: int) -> int:
-    """The first of the short lines right before a long one."""
+    """Return the first of the short lines right before a long one."""
     n = bisect_left(lines.long, first)
     return lines.long[n - 1] + 1 if n else 0
 
 
 def _after(lines: Lines, last: int) -> int:
-    """The end of the short lines right behind a long one."""
+    """Return the end of the short lines right behind a long one."""
     n = bisect_right(lines.long, last)
     return lines.long[n] if n < len(lines.long) else len(lines.keys)
 
@@ -532,7 +532,7 @@ class _Bounds:
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
     def _is_apart(self, x: Place, y: Place) -> bool:
-        """Whether a long line stands between two documents."""
+        """Return whether a long line stands between two documents."""
         return _after(self._lines, x.last) <= _before(self._lines, y.first) - 1
 
     def _gap(self, x: Place, y: Place) -> _Gap:
@@ -554,7 +554,7 @@ class _Bounds:
         )
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
-        """Finds what separates documents: the most usual of what no single one of them claims."""
+        """Find what separates documents: the most usual of what no single one of them claims."""
         counted = Counter([self._masked(gap.start, gap.end) for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
@@ -567,7 +567,7 @@ class _Bounds:
         )
 
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """The bound in a gap without unknown text; None where it is in doubt."""
+        """Return the bound in a gap without unknown text; None where it is in doubt."""
         lines, size = self._lines, len(self._separator)
         if self._together.mostly(lines.keys[x.last], lines.keys[y.first]):
             return None
@@ -587,7 +587,7 @@ class _Bounds:
         return None if begin is None else (lines.ends[start - 1], begin)
 
     def _one_sided(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
-        """The bound in a gap of which only one document is known well."""
+        """Return the bound in a gap of which only one document is known well."""
         lines, size = self._lines, len(self._separator)
         end = self._tail(x)
         if end is not None:
@@ -604,7 +604,7 @@ class _Bounds:
         return None if start is None else (lines.ends[end - 1], start)
 
     def _core(self, place: Place, line: int) -> int | None:
-        """Where a document begins on its first line; None where that is in doubt."""
+        """Return where a document begins on its first line; None where that is in doubt."""
         number, name = self._labels.get(line, _NO_LABEL)
         core, known, above = self._lines.cores[line], place.piece.labels, place.first - line
         if not number and not name:
@@ -620,7 +620,7 @@ class _Bounds:
         return core - len(number) if number == own_number else None
 
     def _start(self, place: Place) -> int | None:
-        """Where a document begins whose neighbour before it is not known; None in doubt."""
+        """Return where a document begins whose neighbour before it is not known; None in doubt."""
         lines = self._lines
         first = _before(lines, place.first)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
@@ -646,12 +646,12 @@ class _Bounds:
         return None
 
     def _end(self, place: Place) -> int | None:
-        """Where a document ends whose neighbour behind it is not known; None in doubt."""
+        """Return where a document ends whose neighbour behind it is not known; None in doubt."""
         end = self._tail(place)
         return None if end is None else self._lines.ends[end - 1]
 
     def _tail(self, place: Place) -> int | None:
-        """The line behind a document and its own short lines; None in doubt."""
+        """Return the line behind a document and its own short lines; None in doubt."""
         lines = self._lines
         first, stop = place.last + 1, _after(lines, place.last)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)

@@ -42,22 +42,22 @@ class Change:
 
 
 def as_received(block: Block) -> Change:
-    """The change that changes nothing."""
+    """Return the change that changes nothing."""
     return Change(block, tuple(range(len(block.items))))
 
 
 def note_bytes(block: Block, settings: ContextSettings) -> int:
-    """The approximate length of the note that moving a block adds; 0 where it adds none."""
+    """Return the approximate length of the note that moving a block adds; 0 where it adds none."""
     return order_note_bytes(len(block.items)) if settings.annotate else 0
 
 
 def is_too_small(block: Block, size: int, settings: ContextSettings) -> bool:
-    """Whether a block of `size` bytes, fully cached, saves too little beyond its note."""
+    """Return whether a block of `size` bytes, fully cached, saves too little beyond its note."""
     return max(0, size - note_bytes(block, settings)) < settings.min_saving_bytes
 
 
 def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
-    """Carries out the changes of one text; they are in text order and do not overlap.
+    """Carry out the changes of one text; they are in text order and do not overlap.
 
     Returns:
         The text as it can be read again, and with the notes about orders.
@@ -89,7 +89,7 @@ def rewrite(text: str, changes: Sequence[Change]) -> tuple[str, str]:
 
 
 def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[str]) -> bool:
-    """Whether `made` holds every document of `text`, or its note and the document before it.
+    """Return whether `made` holds every document of `text`, or its note and the document before it.
 
     Every character is compared at its new place, from end to end.
 
@@ -126,7 +126,7 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
 
 
 def _gap(text: str, change: Change, start: int, end: int) -> str:
-    """The text between two documents, with ids of those beside it where numbers were."""
+    """Return the text between two documents, with ids of those beside it where numbers were."""
     parts: list[str] = []
     numbers = change.block.numbers if change.ids else ()
     begin, stop = bisect_left(numbers, (start,)), bisect_left(numbers, (end,))
@@ -148,7 +148,7 @@ def _content(text: str, change: Change, at: int) -> str:
 
 
 def _note(change: Change) -> str:
-    """The note about the order received, by the labels as sent."""
+    """Return the note about the order received, by the labels as sent."""
     items = change.block.items
     if change.ids:
         return number_note([item.label for item in items], change.ids)

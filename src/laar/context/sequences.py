@@ -32,11 +32,11 @@ class Sequences:
         self._last: OrderedDict[int, _Last] = OrderedDict()
 
     def __len__(self) -> int:
-        """Documents held."""
+        """Return documents held."""
         return len(self._last)
 
     def movable(self, scope: int, docs: Sequence[int]) -> tuple[int, int, bool]:
-        """The longest run of documents that may move among each other, maybe empty.
+        """Return the longest run of documents that may move among each other, maybe empty.
 
         Returns:
             its first place, the one behind it, and whether any two of all stood together before.
@@ -55,7 +55,7 @@ class Sequences:
         return *best, any(met)
 
     def observe(self, scope: int, docs: Sequence[int]) -> None:
-        """Takes in an order as received."""
+        """Take in an order as received."""
         free, _ = self._compared(scope, docs)
         whole = hash(tuple(docs))
         for place, (doc, moves) in enumerate(zip(docs, free, strict=True)):

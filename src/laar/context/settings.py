@@ -73,7 +73,7 @@ class Delimiters:
     """Literal text after the last document. Empty: the message's end."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError where documents could not be separated."""
+        """Raise SettingError where documents could not be separated."""
         if bool(self.item.replace("{n}", "").strip()) == bool(self.between):
             raise SettingError("context.delimiters: give either `item` or `between`")
 
@@ -122,5 +122,5 @@ class ContextSettings:
     the guard off."""
 
     def __post_init__(self) -> None:
-        """Raises SettingError for a value that cannot work."""
+        """Raise SettingError for a value that cannot work."""
         check(self)

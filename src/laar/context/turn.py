@@ -101,7 +101,7 @@ class Turn:
     _in_full: set[int] = field(init=False, default_factory=set)  # documents in them, by hash
 
     def plan(self, body: dict[str, object], api: str, raw: Raw | None = None) -> TurnPlan:
-        """Goes through the prompt once; `raw` as for `prompt_texts`."""
+        """Go through the prompt once; `raw` as for `prompt_texts`."""
         plan = self._plan
         self._texts = texts = prompt_texts(body, api, raw)
         self._draw_groups()
@@ -122,7 +122,7 @@ class Turn:
     # -- one text ------------------------------------------------------------------------------
 
     def _outgoing(self, body: dict[str, object], text: Text) -> str:
-        """A text as it is sent."""
+        """Return a text as it is sent."""
         least = 0 if self.settings.delimiters else _SHORT
         if len(text.value) < least and _MARKS.isdisjoint(text.value):
             return text.value
@@ -146,7 +146,7 @@ class Turn:
             return text.value
 
     def _again(self, text: Text, known: Remembered) -> str:
-        """An older text as it was sent in its own turn."""
+        """Return an older text as it was sent in its own turn."""
         self._in_full.update(known.docs)
         if not known.changes:
             return text.value
@@ -163,7 +163,7 @@ class Turn:
         memo_key: int,
         known: Remembered | None,
     ) -> str:
-        """A text of the last turn, or one whose documents may be pointed at."""
+        """Return a text of the last turn, or one whose documents may be pointed at."""
         before_changes = known.changes if known is not None else ()
         blocks = [change.block for change in before_changes] or self._blocks(text)
         self.check()
@@ -217,7 +217,7 @@ class Turn:
         return [] if reasons else blocks
 
     def _carried_out(self, text: Text, changes: Sequence[Change]) -> str | None:
-        """The text with its changes, checked; None where the check fails."""
+        """Return the text with its changes, checked; None where the check fails."""
         if not any(change.moved or change.repeated for change in changes):
             return text.value
         bare, annotated = rewrite(text.value, changes)
@@ -229,7 +229,7 @@ class Turn:
         return self._made(text, changes, bare, annotated)
 
     def _made(self, text: Text, changes: Sequence[Change], bare: str, annotated: str) -> str:
-        """The changed text, counted."""
+        """Return the changed text, counted."""
         for change in changes:
             for item, own in zip(change.block.items, change.ids, strict=False):
                 self._plan.numbers[own] = item.label or ""
@@ -245,7 +245,7 @@ class Turn:
         *,
         is_changed: bool,
     ) -> None:
-        """Keeps a text's changes for its next turn, and the documents that go out in full."""
+        """Keep a text's changes for its next turn, and the documents that go out in full."""
         in_full = array("Q")
         for own_keys, change in zip(docs, changes, strict=True):
             in_full.extend([key for i, key in enumerate(own_keys) if i not in change.repeated])
@@ -258,7 +258,7 @@ class Turn:
     def _fresh(
         self, read: _Read, before: int, block: Block, own_keys: Sequence[int], own: Change | None
     ) -> Change:
-        """The change to a block.
+        """Return the change to a block.
 
         Args:
             read: reads its text.
@@ -313,7 +313,7 @@ class Turn:
         return Change(block, _whole(docs.live, found.permutation, repeated), repeated, ids)
 
     def _can_align(self, block: Block, docs: _Documents) -> bool:
-        """Whether the documents are worth an order, and differ; notes the reason."""
+        """Return whether the documents are worth an order, and differ; notes the reason."""
         if is_too_small(block, sum(docs.sizes), self.settings):
             self._note(Reason.TOO_SMALL)
             return False
@@ -330,7 +330,7 @@ class Turn:
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
 
     def _count(self, change: Change, docs: _Documents, seed: int) -> None:
-        """Adds a block to the plan: its order as sent, and the hits to expect from it."""
+        """Add a block to the plan: its order as sent, and the hits to expect from it."""
         plan = self._plan
         sent = [i for i in change.order if i not in change.repeated]
         order = tuple([docs.keys[i] for i in sent])
@@ -364,7 +364,7 @@ class Turn:
     # -- all of the request --------------------------------------------------------------------
 
     def _draw_groups(self) -> None:
-        """Draws the conversation's groups: whether it is left alone, and loses repetitions."""
+        """Draw the conversation's groups: whether it is left alone, and loses repetitions."""
         settings, guard = self.settings, self.guard
         self._dedups = settings.dedup == "exact"
         if guard is None or not self._texts:
@@ -378,7 +378,7 @@ class Turn:
             self._dedups = guard.dedups(self.route, conversation)
 
     def _stays(self) -> bool:
-        """Whether this request keeps the received order, by the guard."""
+        """Return whether this request keeps the received order, by the guard."""
         plan = self._plan
         if self._control:
             plan.held_out, plan.reason = True, Reason.HOLDOUT
@@ -387,7 +387,7 @@ class Turn:
         return plan.held_out
 
     def _note(self, reason: Reason) -> None:
-        """Keeps the most informative reason: that documents were fit, else the first refusal."""
+        """Keep the most informative reason: that documents were fit, else the first refusal."""
         fit = (Reason.UNCHANGED, Reason.SAME_ORDER)
         if reason in fit or self._plan.reason is Reason.NO_DOCUMENTS:
             self._plan.reason = reason
@@ -421,7 +421,7 @@ _Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
 
 
 def _reader(text: str, raw: bytes) -> _Read:
-    """Reads `text`, which is `raw` in UTF-8; where both have the same places nothing is copied."""
+    """Read `text`, which is `raw` in UTF-8; where both have the same places nothing is copied."""
     if len(raw) != len(text):
         return lambda start, end: text[start:end].encode()
     whole = memoryview(raw)
@@ -429,7 +429,7 @@ def _reader(text: str, raw: bytes) -> _Read:
 
 
 def _own_keys(read: _Read, block: Block) -> list[int]:
-    """Hashes of the documents' own texts."""
+    """Return hashes of the documents' own texts."""
     return [xxhash.xxh3_64_intdigest(read(item[2], item[3])) for item in block.items]
 
 

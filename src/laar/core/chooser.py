@@ -282,8 +282,15 @@ class Chooser:
     def _draw(
         self, request: Request, slots: Slots, now: float, new_id: Callable[[], str]
     ) -> Decision:
-        """Choose at random: there is nothing to price, and the request is not a model's work."""
+        """Choose the one with the fewest requests of some at random: no prompt is known to price.
+
+        Scores and vectors are computed in turns with what the engine writes.
+        """
         order = self._rng.sample(range(len(slots)), min(len(slots), _OPAQUE_DRAWS))
+        table, drawn = self._table, slots[order]
+        reported = table.waiting[drawn] + table.running[drawn]
+        load = np.fmax(table.in_flight[drawn], reported)  # NaN until an engine reports
+        order = [order[at] for at in np.argsort(load, kind="stable").tolist()]
         slot = int(slots[order[0]])
         spec = self._table.spec(slot)
         model = spec.models[0]
@@ -293,7 +300,7 @@ class Chooser:
             id=new_id(),
             request=request,
             settings=self.settings,
-            policy="random",
+            policy="least-loaded",
             reason="opaque",
             now=now,
             slot=slot,

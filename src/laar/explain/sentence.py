@@ -51,7 +51,10 @@ def _who_won(record: DecisionRecord) -> str:
     winner = f"{record.model} at {record.picked}"
     view, scores = record.view, record.scores
     if view is None or scores is None:
-        return f"{winner} was drawn at random: the body of this kind of request is not read."
+        return (
+            f"{winner} has the fewest requests of those drawn at random: the body of this kind "
+            "of request is not read."
+        )
     degraded = _DEGRADED.get(record.reason, "")
     if record.reason == "trial":
         return f"{winner} is on trial: it failed, and this request shows whether it is back."

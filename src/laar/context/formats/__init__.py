@@ -23,7 +23,7 @@ MAX_DOCS = 256
 def scan(
     text: str, settings: ContextSettings, *, is_parts: bool = False, by_tool: bool = False
 ) -> list[Block]:
-    """The blocks of documents in a text, in the first shape that has any.
+    """Return the blocks of documents in a text, in the first shape that has any.
 
     Args:
         text: the text, decoded.
@@ -45,7 +45,7 @@ def scan(
 def _found(
     text: str, settings: ContextSettings, is_parts: bool, by_tool: bool
 ) -> Iterator[list[Block]]:
-    """Yields the finds of each shape, the surest first; the first not empty counts."""
+    """Yield the finds of each shape, the surest first; the first not empty counts."""
     families = settings.formats
     least = settings.min_docs
     if is_parts:
@@ -55,18 +55,19 @@ def _found(
         yield declared.scan(text, settings.delimiters, MAX_DOCS)
     if "json" in families:
         yield lists.scan(text, least, MAX_DOCS) or lists.within(text, least, MAX_DOCS)
+        yield lists.written_by_python(text, least, MAX_DOCS)
     if "xml" in families:
         yield xml.scan(text, least, MAX_DOCS)
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """The block, held where its labels number places and may be named."""
+    """Return the block, held where its labels number places and may be named."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 
 
 def _to_line_ends(text: str, block: Block) -> Block:
-    """The block with the blanks at the ends of lines in its items.
+    """Return the block with the blanks at the ends of lines in its items.
 
     If they stayed with the places, they would make prompts with the same documents differ.
     """

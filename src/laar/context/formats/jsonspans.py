@@ -60,7 +60,7 @@ def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
 def _walk(
     text: str, start: int, want: _Want, path: Path, found: dict[Path, tuple[int, int]]
 ) -> int:
-    """The end of a value, noting it and those wanted below it."""
+    """Return the end of a value, noting it and those wanted below it."""
     end = start
     if not want:
         end = _DECODER.raw_decode(text, start)[1]
@@ -96,7 +96,7 @@ class Literal(str):
 
 
 def raw_of(body: bytes) -> Callable[[Sequence[Path]], list[str]]:
-    """Gives the JSON of values of a body as it was written.
+    """Return a function that gives the JSON of values of a body as it was written.
 
     It walks the body once, however many are asked for, and raises as `spans_of` does.
     """
@@ -110,7 +110,7 @@ def raw_of(body: bytes) -> Callable[[Sequence[Path]], list[str]]:
 
 
 def splice(body: bytes, edits: Mapping[Path, str]) -> bytes:
-    """A JSON body with some of its strings replaced and all other bytes as they were.
+    """Return a JSON body with some of its strings replaced and all other bytes as they were.
 
     Args:
         body: valid JSON in UTF-8.

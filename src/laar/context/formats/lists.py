@@ -7,6 +7,7 @@ them stay. Their own text, for de-duplication, is the longest string of each.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -24,6 +25,11 @@ _NAMES = ("rank", "position", "index", "id", "url", "path", "source", "title", "
 
 _BEGIN = re.compile(r"\n[ \t]*+(?:\{(?=\s*+\")|\[(?=\s*+[\{\"]))")
 
+_WRITTEN = re.compile(r"\[(?=\{?['\"])")
+
+MAX_WRITTEN = 64 << 10
+"""Longest list that Python wrote which is read, some 2 ms."""
+
 _DEEPEST = 3
 """Objects around a list, and around an element's text."""
 
@@ -33,7 +39,7 @@ _Json: TypeAlias = "dict[str, _Json] | list[_Json] | str | int | float | bool | 
 
 
 def scan(text: str, least: int, most: int) -> list[Block]:
-    """Finds the list in a text that is JSON.
+    """Find the list in a text that is JSON.
 
     Args:
         text: the whole text.
@@ -47,7 +53,7 @@ def scan(text: str, least: int, most: int) -> list[Block]:
 
 
 def within(text: str, least: int, most: int) -> list[Block]:
-    """Finds a list among other text; it must begin and end a line.
+    """Find a list among other text; it must begin and end a line.
 
     Raises:
         Refused: as in `scan`.
@@ -60,6 +66,44 @@ def within(text: str, least: int, most: int) -> list[Block]:
     if text[end : end + 1].strip():
         return []
     return [block.shifted(begin) for block in _blocks(text[begin:end], least, most)]
+
+
+def written_by_python(text: str, least: int, most: int) -> list[Block]:
+    """Return the first list that Python's `str` has written on one line, if it has documents.
+
+    Raises:
+        Refused: as in `scan`.
+    """
+    start = _WRITTEN.search(text) if "['" in text or "[{'" in text else None
+    if start is None:
+        return []
+    line_end = text.find("\n", start.end())
+    line = text[start.start() : line_end if line_end >= 0 else len(text)]
+    source = line[: line.rfind("]") + 1].encode()
+    if len(source) > MAX_WRITTEN:
+        raise Refused(Reason.TOO_COMPLEX)
+    try:
+        written = ast.parse(source, mode="eval").body
+        values: list[_Json] = ast.literal_eval(written)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return []
+    if not isinstance(written, ast.List) or len(values) < least:
+        return []
+    if len(values) > most:
+        raise Refused(Reason.TOO_MANY)
+    if len({type(value) for value in values}) > 1 or not all(_text(value)[0] for value in values):
+        return []
+    ends = [(each.col_offset, each.end_col_offset or 0) for each in written.elts]
+    places = [(len(source[:a].decode()), len(source[:b].decode())) for a, b in ends]
+    named = [_names(value) if isinstance(value, dict) else {} for value in values]
+    block = block_of(
+        line,
+        [(a, b, a, b) for a, b in places],
+        len(source.decode()),
+        names=named,
+        shape="python",
+    )
+    return [block.shifted(start.start())]
 
 
 def _blocks(text: str, least: int, most: int) -> list[Block]:
@@ -111,7 +155,7 @@ def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[i
 
 
 def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
-    """The longest string of an element, and its path."""
+    """Return the longest string of an element, and its path."""
     if isinstance(element, str):
         # One word, path or link is a name, no text; scripts that write without blanks aside.
         is_text = depth < _DEEPEST or " " in element or not element.isascii()
@@ -132,7 +176,7 @@ def _text(element: _Json, depth: int = _DEEPEST) -> tuple[int, Path]:
 
 
 def _count_up(elements: Sequence[dict[str, _Json]], name: str) -> bool:
-    """Whether a field numbers the parts of one text: a page, a step."""
+    """Return whether a field numbers the parts of one text: a page, a step."""
     numbers = [element.get(name) for element in elements]
     return all(isinstance(a, int) and b == a + 1 for a, b in pairwise(numbers))
 

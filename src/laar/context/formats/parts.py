@@ -23,7 +23,7 @@ _Run = list[tuple[int, Path]]
 
 
 def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
-    """The longest run of blocks that are documents.
+    """Return the longest run of blocks that are documents.
 
     Args:
         text: JSON of the content.
@@ -45,7 +45,7 @@ def scan(text: str, *, most: int, by_tool: bool) -> list[Block]:
 
 
 def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
-    """The blocks of a tool's result, if all are text; held where labels count them."""
+    """Return the blocks of a tool's result, if all are text; held where labels count them."""
     own = [_own_text(part) for part in parts]
     if len(own) < _LEAST or not all(own):
         return []
@@ -55,7 +55,7 @@ def _of_texts(text: str, parts: Sequence[Any], most: int) -> list[Block]:
 
 
 def _own_text(part: object) -> str:
-    """The text of a block of text; empty for another one."""
+    """Return the text of a block of text; empty for another one."""
     if not isinstance(part, dict) or part.get("type") not in _TEXTS:
         return ""
     text = part.get("text")
@@ -85,7 +85,7 @@ def _block(
 
 
 def _text_of(part: Any) -> Path:
-    """The path of the text in a document's block; empty for another block."""
+    """Return the path of the text in a document's block; empty for another block."""
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in DOCUMENT_BLOCKS:
         return ()
@@ -98,7 +98,7 @@ def _text_of(part: Any) -> Path:
 
 
 def _cited(part: dict[str, Any]) -> bool:
-    """Whether answers are to name documents by their place."""
+    """Return whether answers are to name documents by their place."""
     citations = part.get("citations")
     return isinstance(citations, dict) and citations.get("enabled") is True
 

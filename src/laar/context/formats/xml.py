@@ -40,7 +40,7 @@ _BREAKS = frozenset("\n>")
 
 
 def scan(text: str, least: int, most: int) -> list[Block]:
-    """Finds all blocks of `least` items or more.
+    """Find all blocks of `least` items or more.
 
     Raises:
         Refused: the markup is not plainly a list of documents, or a block has more than `most`.
@@ -98,7 +98,7 @@ class _Scan:
         return self.text.find(f"</{match[2]}", match.end(), end) < 0
 
     def _end(self, name: str, attributes: str | None, end: int) -> None:
-        """The end of a wrapper."""
+        """Take the end of a wrapper."""
         if name != self.wrapper:
             raise Refused(Reason.UNBALANCED)
         if attributes != "":
@@ -107,7 +107,7 @@ class _Scan:
         self.wrapper = None
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
-        """The end of an item; an empty one with words behind it only talks about the tag."""
+        """Take the end of an item; an empty one with words behind it only talks about the tag."""
         start, inside = opened
         if not self.spans and not self.text[inside : match.start()].strip():
             behind = self.text[match.end() : match.end() + 16].lstrip()
@@ -121,7 +121,7 @@ class _Scan:
     def _open(
         self, name: str, attributes: str | None, match: re.Match[str]
     ) -> tuple[int, int] | None:
-        """An opening tag; the starts of the item and of its text, or None for a wrapper."""
+        """Take an opening tag; return where item and text start, or None for a wrapper."""
         if attributes is None:
             raise Refused(Reason.MALFORMED_TAG)
         inside = match.end()
@@ -139,7 +139,7 @@ class _Scan:
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
-        """Ends the run of items; a note about them goes behind the wrapper, if there is one."""
+        """End the run of items; a note about them goes behind the wrapper, if there is one."""
         if len(self.spans) >= self.least:
             after = self.spans[-1][1] if end is None else end
             block = block_of(self.text, self.spans, after, names=self.names, shape="xml")
