@@ -23,6 +23,7 @@ from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
+from laar.errors import SettingError
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = (
@@ -117,6 +118,9 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     try:
         for model in models:
             check_model_name(model)
+        way = rules.way()
+    except SettingError as error:
+        return PodEndpoints(specs=(), created="", fault=f"{name}: {error}")
     except ValueError as error:
         return PodEndpoints(specs=(), created="", fault=f"{name}: {MODEL_KEY}: {error}")
     ip = pod.status.podIP
@@ -128,7 +132,8 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     specs = tuple(
         EndpointSpec(
             address=f"{host}:{port}",
-            metrics_url=f"http://{host}:{port}{path}" if path else path,
+            metrics_url=way.url(f"{host}:{port}", path) if path else path,
+            way=way,
             models=tuple(models),
             region=_first(said, REGION_KEYS),
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS).lower(), rules.engine),
