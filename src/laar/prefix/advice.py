@@ -30,7 +30,7 @@ ENOUGH = 5
 
 MAX_AGENTS = 32
 MAX_LINES = 1_500
-"""Lines of a prompt; of what follows each text counts as one."""
+"""Lines and sentences of a prompt; of what follows each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Lines by which agents are known, lines counted of one, places of prompts in the cache."""
@@ -243,7 +243,9 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
         elif role == "tools":
             yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
         else:
-            pieces = text.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
+            # Sentences, too: some prompts have no lines.
+            said = text.replace(". ", ".\n")
+            pieces = said.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
             left -= len(pieces)
             for piece in pieces:
                 if piece:
