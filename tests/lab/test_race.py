@@ -299,10 +299,18 @@ def test_a_race_on_engines_that_are_there(tmp_path: Path) -> None:
 
 
 def test_rows_are_never_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text("")
+    (tmp_path / "rows.jsonl").write_text("{}")
     ran = CliRunner().invoke(APP, ["--rows", str(tmp_path / "rows.jsonl")])
     assert ran.exit_code == 2
     assert "rows are never overwritten" in ran.stderr
+
+
+def test_a_race_that_did_not_begin_leaves_no_rows(tmp_path: Path) -> None:
+    told = ["--engines", "http://127.0.0.1:1", "--rows", str(tmp_path / "rows.jsonl")]
+    ran = CliRunner().invoke(APP, told)
+    assert ran.exit_code == 2
+    assert "--engines http://127.0.0.1:1: no list of models" in ran.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

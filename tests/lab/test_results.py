@@ -95,8 +95,11 @@ def test_a_figure_that_later_code_does_not_repeat_names_its_commit(page: str, na
         assert f"`{run.commit}`" in text, "make the run again, or say of which commit it is"
 
 
-def test_the_readme_counts_the_workloads_as_they_are_stored() -> None:
-    page = (RESULTS.parents[1] / "README.md").read_text("utf-8").replace("\n", " ")
+def test_pages_count_the_workloads_by_their_role() -> None:
+    pages = [
+        path.read_text("utf-8").replace("\n", " ")
+        for path in (RESULTS.parents[1] / "README.md", RESULTS.parent / "performance.md")
+    ]
     within, cells = Counter[str](), Counter[str]()
     for claim, parts in STORED["no-regret"].evidence.items():
         role, _, metric = claim.partition("-")
@@ -114,8 +117,8 @@ def test_the_readme_counts_the_workloads_as_they_are_stored() -> None:
         ("judge", "{} of {} on generated ones"),
         ("real", "{} of {} on real agents and chats"),
     ):
-        assert said.format(within[kind], cells[kind]) in page
-    assert f"in {within.total()} of {cells.total()} cases" in page
+        assert all(said.format(within[kind], cells[kind]) in page for page in pages)
+    assert all(f" {within.total()} of {cells.total()} " in page for page in pages)
 
 
 def test_papers_are_cited_in_one_style() -> None:

@@ -63,7 +63,11 @@ def run_race(
     Raises:
         LaarError: a router or engine did not start, or the file of rows is there already.
     """
-    ended = asyncio.run(_turns(console, race, rows_file))
+    try:
+        ended = asyncio.run(_turns(console, race, rows_file))
+    finally:
+        if rows_file.is_file() and not rows_file.stat().st_size:
+            rows_file.unlink()  # the next try may have the name
     turns = [ended_turn.turn for ended_turn in ended]
     title = f"{ended[0].about}; {_engines(race)}; {race.seconds - race.warm_up_s:g} s counted"
     seen = report(turns, title, _remarks(race, ended, rows_file))
