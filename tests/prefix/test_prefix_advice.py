@@ -94,6 +94,13 @@ def test_a_line_that_differs_is_named_wherever_it_stands(line, named, place):
     assert told.could > 0.85 > 0.75 > told.found
 
 
+def test_a_sentence_that_differs_is_named_in_a_prompt_of_one_line():
+    rules = RULES.replace("\n", " ")
+    (told,) = advice(chats(lambda n: f"{rules} It is {n % 12:02d}:{n:02d}. {rules}", "{}?".format))
+    assert f"character {len(rules) + 7} of the system prompt on: a time" in told.sentences[0]
+    assert told.could > 0.9 > 0.6 > told.found
+
+
 def test_a_prompt_that_changes_once_breaks_nothing():
     (told,) = advice(chats(lambda n: f"Date: day {n // 30}\n{RULES}", "What of {}?".format, 60))
     assert told.sentences == ("Nothing breaks them; they part where the user's text begins.",)

@@ -19,7 +19,9 @@ from laar.datalayer import ServedNames
 from laar.errors import SettingError
 from laar.server import fleet
 from support import Answer, eventually, free_port
+from support.authority import Authority
 from support.kube_api_server import KubeApiServer, pod, pool
+from support.stand_ins import KINDS, StandIn
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
@@ -669,3 +671,30 @@ async def test_llm_ds_example_is_taken_over_and_serves_its_pool(gateway, http, c
         async with http.get(gateway.url("admin", f"/decisions/{name}")) as answer:
             deciding[policy] = (await answer.json())["policy"]
     assert deciding == {"laar": "laar", "profile-default": "profile-default"}
+
+
+async def test_pods_with_https_a_base_path_and_a_key_answer(gateway, http, cluster, tmp_path):
+    authority, key = Authority(tmp_path, "authority"), tmp_path / "key"
+    key.write_text("the-pods-own\n")
+    hosted = next(kind for kind in KINDS if kind.secure)
+    pair = authority.issue("engine", host="engine.example")
+    engine = await gateway.enter(StandIn(hosted, "org/tiny", pair=pair, key="the-pods-own"))
+    await cluster.put("pods", pod("p0", "127.0.0.1"))
+    source = selector(
+        cluster, int(engine.address.rpartition(":")[2]), metrics_path="",
+        base_url="https://engine.example/openai/v1",
+        ca_file=str(authority.path), key_file=str(key),
+    )  # fmt: skip
+    runner = await picker(gateway, source)
+    await eventually(lambda: len(runner.picker.table) == 1, what="the pod")
+    envoy = await gateway.envoy("standalone", endpoint_cas=(str(authority.path),))
+    async with ask(http, envoy, authorization="Bearer the-clients-own") as answer:
+        assert answer.status == 200, await answer.text()
+    assert engine.asked == ["/openai/v1/chat/completions"]
+    assert engine.keys == {"Bearer the-pods-own"}
+    key.unlink()
+    await cluster.put("pods", pod("p1", "127.0.0.1", labels={"app": "vllm", "new": "1"}))
+    await eventually(
+        lambda: any("key_file" in text for text in runner.picker.problems.values()),
+        what="a problem that names the file",
+    )

@@ -218,7 +218,7 @@ class Engines:
         pace = self._pace(slot, model)
         work_s = model.work_s(plain_s, context_tokens)
         ahead_s = traffic.ahead(slot, now, pace)
-        one = Began(
+        began = Began(
             slot=slot,
             model=model,
             plain_s=plain_s,
@@ -234,23 +234,23 @@ class Engines:
             reads=reads,
         )
         traffic.send(slot, now, work_s, pace, shown=shown, counted=not visits)
-        return one
+        return began
 
-    def answering(self, one: Began, now: float) -> None:
+    def answering(self, began: Began, now: float) -> None:
         """Note the first byte of an answer: its prompt is read."""
-        slot, traffic = one.slot, self.traffic
+        slot, traffic = began.slot, self.traffic
         now = traffic.advance(slot, now)
-        self._is_read(one, now)
-        one.first_at = now
-        one.flight_s, one.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
+        self._is_read(began, now)
+        began.first_at = now
+        began.flight_s, began.done_s = traffic.flight_s.item(slot), traffic.done_s.item(slot)
 
-    def gone(self, one: Began, now: float) -> None:
+    def gone(self, began: Began, now: float) -> None:
         """Drop a request that ended, or moved, without a sample; call it before the table's."""
-        self._is_read(one, self.traffic.advance(one.slot, now))
+        self._is_read(began, self.traffic.advance(began.slot, now))
 
     def ended(
         self,
-        one: Began,
+        began: Began,
         now: float,
         *,
         ttft_s: float | None,
@@ -261,47 +261,47 @@ class Engines:
         """Learn from a request that ended well. Call it before the table takes the request out.
 
         Args:
-            one: the record that `began` returned.
+            began: the record that `began` returned.
             now: the moment.
             ttft_s: seconds to the first byte of the answer, if that was seen.
             latency_s: seconds to its end.
             answer_tokens: its length, where the answer was read.
             plain_s: seconds of the uncached tokens by the engine's own count, where it reports one.
         """
-        self._is_read(one, self.traffic.advance(one.slot, now))
-        if not one.teaches or not math.isfinite(latency_s):
+        self._is_read(began, self.traffic.advance(began.slot, now))
+        if not began.teaches or not math.isfinite(latency_s):
             return
         if ttft_s is not None and not math.isfinite(ttft_s):
             ttft_s = None
         if plain_s is None or not math.isfinite(plain_s):
-            plain_s = one.plain_s
-        slot, model = one.slot, one.model
-        features = _features(model, plain_s, one)
+            plain_s = began.plain_s
+        slot, model = began.slot, began.model
+        features = _features(model, plain_s, began)
         guess = model.first.guess(features)
         pace = self._paces.first.item(slot)
         # A full engine's wait is for a place: it shows nothing about prompts.
-        if ttft_s is not None and one.reads and one.others < self.batches.most_at_once[slot]:
-            took = max(ttft_s - one.rtt_s, 1e-4)
-            noise = 0.02 + ERROR * one.rtt_s
+        if ttft_s is not None and began.reads and began.others < self.batches.most_at_once[slot]:
+            took = max(ttft_s - began.rtt_s, 1e-4)
+            noise = 0.02 + ERROR * began.rtt_s
             sample = Sample(True, features, took / pace, took, noise)
             if self.on_sample is not None:
                 self.on_sample(slot, sample)
             self._learn_first(slot, model, sample)
-        self._learn_rest(one, now, ttft_s, latency_s, answer_tokens, pace * guess + one.rtt_s)
+        self._learn_rest(began, now, ttft_s, latency_s, answer_tokens, pace * guess + began.rtt_s)
 
-    def prefilled(self, one: Began, took_s: float) -> None:
+    def prefilled(self, began: Began, took_s: float) -> None:
         """Learn from a prompt that was prefilled for another endpoint, once that ended well.
 
         Args:
-            one: the record that `began` returned.
+            began: the record that `began` returned.
             took_s: seconds to the first byte of the answer, less those after the prompt was read.
         """
         if not math.isfinite(took_s):
             return
-        slot, model = one.slot, one.model
+        slot, model = began.slot, began.model
         pace = self._paces.first.item(slot)
         took = max(took_s - model.constants()[0], 1e-4)
-        features = _features(model, one.plain_s, one)
+        features = _features(model, began.plain_s, began)
         sample = Sample(True, features, took / pace, took, 0.02)
         if self.on_sample is not None:
             self.on_sample(slot, sample)
@@ -406,25 +406,25 @@ class Engines:
 
     def _learn_rest(
         self,
-        one: Began,
+        began: Began,
         now: float,
         ttft_s: float | None,
         latency_s: float,
         answer_tokens: int | None,
         guessed_s: float,
     ) -> None:
-        slot, model, traffic = one.slot, one.model, self.traffic
-        seen = ttft_s is not None and not math.isnan(one.first_at)
+        slot, model, traffic = began.slot, began.model, self.traffic
+        seen = ttft_s is not None and not math.isnan(began.first_at)
         took = latency_s - (guessed_s if ttft_s is None else ttft_s)
         if took <= 0.0:
             return
-        span_s = now - one.first_at if seen else latency_s
-        beside_s = traffic.flight_s.item(slot) - one.flight_s
+        span_s = now - began.first_at if seen else latency_s
+        beside_s = traffic.flight_s.item(slot) - began.flight_s
         others = max(0.0, beside_s / max(span_s, 1e-6) - 1.0)
         pace = self._paces.rest.item(slot)
         if seen:  # prompts that were read meanwhile held the answer up
             waited = model.waits * self._paces.first.item(slot)
-            took = max(took - waited * (traffic.done_s.item(slot) - one.done_s), 0.1 * took)
+            took = max(took - waited * (traffic.done_s.item(slot) - began.done_s), 0.1 * took)
         weight = _UNKNOWN_LENGTH
         if answer_tokens:
             weight, took = 1.0, model.alike(took, answer_tokens)
@@ -452,11 +452,11 @@ class Engines:
         if self._paces.learn_rest(slot, ratio, weight, self.traffic.arrived_at):
             self.kept = None
 
-    def _is_read(self, one: Began, now: float) -> None:
-        if not one.is_read:
-            one.is_read = True
-            pace = self._pace(one.slot, one.model)
-            self.traffic.read(one.slot, now, one.work_s, pace, shown=one.shown)
+    def _is_read(self, began: Began, now: float) -> None:
+        if not began.is_read:
+            began.is_read = True
+            pace = self._pace(began.slot, began.model)
+            self.traffic.read(began.slot, now, began.work_s, pace, shown=began.shown)
 
     def _pace(self, slot: int, model: EngineModel | None) -> float:
         """Return an endpoint's seconds for one second by c(m); `model` is None for a new one."""
@@ -489,8 +489,8 @@ class Engines:
         return model
 
 
-def _features(model: EngineModel, plain_s: float, one: Began) -> tuple[float, ...]:
+def _features(model: EngineModel, plain_s: float, began: Began) -> tuple[float, ...]:
     """Return the features of the line for the time to first token."""
-    slowed_s = model.work_s(plain_s, one.context_tokens) * one.others
-    bent_s = plain_s * one.context_tokens / CONTEXT_TOKENS
-    return 1.0, plain_s, slowed_s, one.ahead_s, bent_s
+    slowed_s = model.work_s(plain_s, began.context_tokens) * began.others
+    bent_s = plain_s * began.context_tokens / CONTEXT_TOKENS
+    return 1.0, plain_s, slowed_s, began.ahead_s, bent_s

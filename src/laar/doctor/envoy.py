@@ -115,7 +115,7 @@ def host_findings(document: Json, statuses: Iterable[Json]) -> Iterator[Finding]
         document: the configuration, as in `envoy_findings`.
         statuses: the ``cluster_statuses`` of Envoy's admin port.
     """
-    hosts = {str(each.get("name", "")): each.get("host_statuses", ()) for each in statuses}
+    hosts = {str(status.get("name", "")): status.get("host_statuses", ()) for status in statuses}
     for where, cluster, checks in _subjects(configuration(copy.deepcopy(document))):
         known = hosts.get(cluster.get("name", ""))
         if known is None:
@@ -173,7 +173,10 @@ def _subjects(config: Json) -> Iterator[tuple[str, Json, Sequence[Check]]]:
             action = route.get("route", {})
             yield f"{name}, route", action, ROUTE
             weighted = action.get("weighted_clusters", {}).get("clusters", ())
-            targets |= {action.get("cluster", ""), *(each.get("name", "") for each in weighted)}
+            targets |= {
+                action.get("cluster", ""),
+                *(cluster.get("name", "") for cluster in weighted),
+            }
         for target in sorted(targets & clusters.keys()):
             yield f"cluster {target}", clusters[target], ENDPOINTS
             override = override_of(clusters[target])

@@ -125,7 +125,9 @@ class Sessions:
         for slot, tokens in zip(view.slots.tolist(), missing.tolist(), strict=True):
             leaving = self._leaving(slot, tokens, now)
             if leaving is not None:
-                waits_s.append(max((self._kept_for_s(each, now) for each in leaving), default=0.0))
+                waits_s.append(
+                    max((self._kept_for_s(place, now) for place in leaving), default=0.0)
+                )
         return min(waits_s)
 
     def begin(
@@ -213,7 +215,7 @@ class Sessions:
     def _price_s(self, slot: int, tokens: float, now: float) -> float:
         """Return the price of room at an endpoint; infinite where turns in flight have it."""
         leaving = self._leaving(slot, tokens, now)
-        return math.inf if leaving is None else sum(self._worth_s(each, now) for each in leaving)
+        return math.inf if leaving is None else sum(self._worth_s(place, now) for place in leaving)
 
     def _leaving(self, slot: int, tokens: float, now: float) -> list[Place] | None:
         """Return whose places make room at an endpoint; None where turns in flight have it."""
@@ -250,7 +252,7 @@ class Sessions:
         if now < self._learned_at + _LEARNED_FOR_S:
             return self._keeping_s
         self._learned_at = now
-        idle = [each for each in self._places.values() if each.is_session and not each.busy]
+        idle = [place for place in self._places.values() if place.is_session and not place.busy]
         ages_s = np.sort([now - place.idle_at for place in idle])
         still = len(ages_s) - np.searchsorted(ages_s, _AGES_S)  # idle for longer than each class
         chances = self._returned / (self._returned + self._stayed + still)

@@ -84,9 +84,9 @@ def _silent_s(attempt: Attempt, now: float, beyond_s: float) -> float:
 
 def compare(records: Records, family: Family, now: float) -> None:
     """Compute the pace of each endpoint of a family against the median of the others."""
-    known = [each for each in family.members.values() if each.speed.weight(now) >= 1.0]
-    known.sort(key=lambda each: each.speed.mean)
-    means = [each.speed.mean for each in known]
+    known = [member for member in family.members.values() if member.speed.weight(now) >= 1.0]
+    known.sort(key=lambda member: member.speed.mean)
+    means = [member.speed.mean for member in known]
     spread = max((times.spread for times in family.times.values()), default=1.0)
     for place, endpoint in enumerate(known):
         pace = 1.0

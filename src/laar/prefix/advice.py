@@ -1,7 +1,7 @@
 """What keeps prompts from sharing a prefix, in sentences, and how much less would be read without.
 
-Some prompts a second are taken apart into lines, in the order in which their model's template has
-them; the tools are one. A line that most prompts of an agent have is of its frame. What stands
+A prompt a second is taken apart into lines, in the order in which its model's template has them;
+the tools are one. A line that most prompts of an agent have is of its frame. What stands
 before a line of the frame and differs by prompt (a date, a working directory) breaks the prefix
 there. Every prompt passes through a simulated cache twice: as it is, and as it would be with such
 lines behind the rest and the tools sorted. The difference is what there is to save.
@@ -29,8 +29,8 @@ ENOUGH = 5
 """Prompts of an agent, after those that its frame was learned from, before anything is said."""
 
 MAX_AGENTS = 32
-MAX_LINES = 1_500
-"""Lines of a prompt; of what follows each text counts as one."""
+MAX_LINES = 1_000
+"""Lines and sentences of a prompt; of what follows each text counts as one."""
 
 MAX_HOMES, MAX_COUNTED, MAX_CACHED = 20_000, 6_000, 40_000
 """Lines by which agents are known, lines counted of one, places of prompts in the cache."""
@@ -72,7 +72,7 @@ _CAUSES = (
 )
 """What a word may be, the most telling first."""
 _WORD = re.compile(r"[^\s\"'(),;<>\[\]{}]+")
-_MAX_WORDS = 64
+_MAX_WORDS, _MAX_NAMED = 64, 8  # of a place where prompts differ, and those that are looked at
 
 
 _K = TypeVar("_K")
@@ -243,7 +243,9 @@ def _lines(spans: Sequence[str], names: list[str]) -> Iterator[_Line]:
         elif role == "tools":
             yield _Line(hash(text), len(text), role, 0, "", _unordered(text, names))
         else:
-            pieces = text.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
+            # Sentences, too: some prompts have no lines.
+            said = text.replace(". ", ".\n")
+            pieces = said.split("\n", max(0, left)) if text[:1] != DIGEST else [text]
             left -= len(pieces)
             for piece in pieces:
                 if piece:
@@ -299,15 +301,16 @@ def _breaks(agent: _Agent, lines: Sequence[_Line]) -> set[int]:
 
 def _note(found: _Break, lines: Sequence[_Line]) -> None:
     """Note what differs from the prompt before, and where."""
-    words = [
+    every = (
         (line.at + match.start(), match[0])
-        for line in lines[:_MAX_WORDS]
-        for match in islice(_WORD.finditer(line.text[:_HEAD]), _MAX_WORDS)
-    ]
+        for line in lines
+        for match in _WORD.finditer(line.text[:_HEAD])
+    )
+    words = list(islice(every, _MAX_WORDS))
     fresh = [(at, word) for at, word in words if hash(word) not in found.words]
     if fresh and found.words:
         found.at = min(found.at, fresh[0][0])
-        ranks = [rank for _, word in fresh if (rank := _rank(word)) is not None]
+        ranks = [rank for _, word in fresh[:_MAX_NAMED] if (rank := _rank(word)) is not None]
         found.causes[_CAUSES[min(ranks)][0] if ranks else "other words"] += 1
     found.words = frozenset([hash(word) for _, word in words])
 
@@ -316,7 +319,7 @@ def _rank(word: str) -> int | None:
     """Return the place among `_CAUSES` of what a word is; None for a plain one."""
     if word[:1].isupper() and word.rstrip(".,:").lower() in _DATES:
         return 0
-    bare = word.strip(".,:;!?*`")
+    bare = word[:64].strip(".,:;!?*`")
     fits = (rank for rank, (_, pattern) in enumerate(_CAUSES) if pattern.fullmatch(bare))
     return next(fits, None)
 

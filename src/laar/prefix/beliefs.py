@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from laar.prefix.advice import Advisor
     from laar.prefix.tokens import Stored, TokenBlocks
 
-ADVISE_EVERY_S = 0.2
+ADVISE_EVERY_S = 1.0
 """Seconds between two prompts that are looked at for advice; one of 40 KB takes a millisecond."""
 
 MAX_ROOTS = 10_000

@@ -43,8 +43,8 @@ def fit_speed(shared: Sequence[MeasuredOutcome], own: Sequence[MeasuredOutcome])
     timed, seconds = _timed(shared)
     if not timed:
         return "no answer shows its length and its time"
-    tokens = np.array([float(each.prompt_tokens or 0) for each in timed])
-    cached = np.array([float(each.cached_tokens or 0) for each in timed])
+    tokens = np.array([float(outcome.prompt_tokens or 0) for outcome in timed])
+    cached = np.array([float(outcome.cached_tokens or 0) for outcome in timed])
     x, _ = _medians(tokens - cached, seconds)
     if len(_apart(x)[0]) < _LEAST_PAIRS:
         return (
@@ -77,15 +77,15 @@ def first_token_ratios(
 ) -> dict[tuple[int, int], list[float]]:
     """Predicted by seen times to the first token, by class of length."""
     found: dict[tuple[int, int], list[float]] = {}
-    for each in outcomes:
-        if each.ttft_s and each.prompt_tokens:
-            cached = each.cached_tokens or 0
-            uncached = each.prompt_tokens - cached
-            work = speed.work_tokens(each.prompt_tokens, cached)
+    for outcome in outcomes:
+        if outcome.ttft_s and outcome.prompt_tokens:
+            cached = outcome.cached_tokens or 0
+            uncached = outcome.prompt_tokens - cached
+            work = speed.work_tokens(outcome.prompt_tokens, cached)
             predicted = speed.start_s + speed.seconds_per_token * work
             for low, high in pairwise(LENGTHS):
                 if low <= uncached < high:
-                    found.setdefault((low, high), []).append(predicted / each.ttft_s)
+                    found.setdefault((low, high), []).append(predicted / outcome.ttft_s)
     return found
 
 
@@ -117,16 +117,16 @@ def _timed(outcomes: Sequence[MeasuredOutcome]) -> tuple[list[MeasuredOutcome], 
     prompt.
     """
     usable = [
-        each
-        for each in outcomes
-        if each.prompt_tokens
-        and each.latency_s > 0
-        and (each.cached_tokens or 0) < each.prompt_tokens
+        outcome
+        for outcome in outcomes
+        if outcome.prompt_tokens
+        and outcome.latency_s > 0
+        and (outcome.cached_tokens or 0) < outcome.prompt_tokens
     ]
-    seen = [each for each in usable if each.ttft_s]
+    seen = [outcome for outcome in usable if outcome.ttft_s]
     if 2 * len(seen) >= len(usable):
-        return seen, np.array([each.ttft_s or 0.0 for each in seen])
-    return usable, np.array([each.latency_s for each in usable])
+        return seen, np.array([outcome.ttft_s or 0.0 for outcome in seen])
+    return usable, np.array([outcome.latency_s for outcome in usable])
 
 
 def _medians(x: _Floats, t: _Floats) -> tuple[_Floats, _Floats]:
@@ -165,7 +165,7 @@ def _spread(x: _Floats, t: _Floats) -> float:
 
 def _answer_s(own: Sequence[MeasuredOutcome]) -> float:
     """Return the seconds of a usual answer after its first token; 0 if that was not seen."""
-    rest = [each.latency_s - each.ttft_s for each in own if each.ttft_s]
+    rest = [outcome.latency_s - outcome.ttft_s for outcome in own if outcome.ttft_s]
     return max(float(np.median(rest)), 0.0) if rest else 0.0
 
 

@@ -215,16 +215,16 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
 
     own: list[_Floats] = []
     strange: list[_Floats] = []
-    for each in left_out:
-        if task in each.columns:
-            column = each.log_odds[:, each.columns.index(task)]
-            own.append(column[each.asked.are(task)])
-            strange += [column[each.asked.are(other)] for other in each.strangers]
+    for fold in left_out:
+        if task in fold.columns:
+            column = fold.log_odds[:, fold.columns.index(task)]
+            own.append(column[fold.asked.are(task)])
+            strange += [column[fold.asked.are(other)] for other in fold.strangers]
     if not strange or not sum(map(len, own)):
         return 0.0, 1.0  # the likeness itself: nothing shows how strangers look
     x = np.concatenate(own)
     weights = [np.full(len(x), 1 / len(x))]
-    weights += [np.full(len(each), 1 / len(each) / len(strange)) for each in strange]
+    weights += [np.full(len(column), 1 / len(column) / len(strange)) for column in strange]
     middle, spread = float(np.median(x)), max(float(np.std(x)), 0.3)
     regression = LogisticRegression(C=_TRUST_STRENGTH).fit(
         (np.concatenate([x, *strange])[:, None] - middle) / spread,
@@ -238,16 +238,16 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
 def _gains(left_out: Sequence[_LeftOut]) -> list[float]:
     """Return the gain over the best single model on each task left out."""
     gains = []
-    for each in left_out:
-        others = [other for other in left_out if other is not each]
-        if not each.strangers or not others:
+    for fold in left_out:
+        others = [other for other in left_out if other is not fold]
+        if not fold.strangers or not others:
             continue
-        trust = np.array([_trust(others, task) for task in each.columns]).T
-        row = each.table.row(shares_of(each.log_odds, *trust))
-        for task in each.strangers:
-            here = each.asked.are(task)
-            scores, picked = each.asked.scores[here], row[here].argmax(axis=1)
-            gained = scores[np.arange(len(scores)), picked] - scores[:, each.single]
+        trust = np.array([_trust(others, task) for task in fold.columns]).T
+        row = fold.table.row(shares_of(fold.log_odds, *trust))
+        for task in fold.strangers:
+            here = fold.asked.are(task)
+            scores, picked = fold.asked.scores[here], row[here].argmax(axis=1)
+            gained = scores[np.arange(len(scores)), picked] - scores[:, fold.single]
             gains.append(float(np.mean(np.nan_to_num(gained))))
     return gains
 

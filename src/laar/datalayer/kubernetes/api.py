@@ -27,7 +27,7 @@ import aiohttp
 import orjson
 
 from laar.datalayer.endpoints_file import join_address
-from laar.datalayer.fetching import verifying
+from laar.datalayer.fetching import fault_of, verifying
 from laar.errors import LaarError, SettingError
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -148,7 +148,7 @@ class Api:
             raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> ApiError:
-        return ApiError(0, f"{self.access.url}: {type(error).__name__} {error}".strip())
+        return ApiError(0, f"{self.access.url}: {fault_of(error)}")
 
     async def _get(
         self, path: str, query: Mapping[str, str], limits: aiohttp.ClientTimeout

@@ -136,7 +136,7 @@ class KubernetesEndpoints:
     def _follow_pool(self, name: str, api: Api, tasks: asyncio.TaskGroup) -> None:
         def objectives_changed() -> None:
             mine = self._mine(objectives, Objective, "objectives read")
-            priorities = {one.metadata.name: one.spec.priority for one in mine}
+            priorities = {objective.metadata.name: objective.spec.priority for objective in mine}
             self._sink.objectives(self.source, name, priorities)
 
         def rewrites_changed() -> None:

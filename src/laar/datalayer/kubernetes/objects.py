@@ -23,6 +23,7 @@ from laar.datalayer.endpoints_file import check_model_name
 from laar.datalayer.kubernetes.resources import LLM_D_GROUP, POOLS
 from laar.datalayer.kubernetes.settings import KubernetesSource
 from laar.datalayer.metrics_page import ENGINES
+from laar.errors import SettingError
 
 ACTIVE_PORTS = ("llm-d.ai/active-ports", "inference.networking.k8s.io/active-ports")
 ENGINE_KEYS = (
@@ -117,6 +118,9 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     try:
         for model in models:
             check_model_name(model)
+        way = rules.way()
+    except SettingError as error:
+        return PodEndpoints(specs=(), created="", fault=f"{name}: {error}")
     except ValueError as error:
         return PodEndpoints(specs=(), created="", fault=f"{name}: {MODEL_KEY}: {error}")
     ip = pod.status.podIP
@@ -128,7 +132,8 @@ def pod_endpoints(item: Any, ports: Sequence[int], rules: KubernetesSource) -> P
     specs = tuple(
         EndpointSpec(
             address=f"{host}:{port}",
-            metrics_url=f"http://{host}:{port}{path}" if path else path,
+            metrics_url=way.url(f"{host}:{port}", path) if path else path,
+            way=way,
             models=tuple(models),
             region=_first(said, REGION_KEYS),
             engine=ENGINE_NAMES.get(_first(said, ENGINE_KEYS).lower(), rules.engine),
@@ -298,26 +303,28 @@ class Rewrite:
 
 def rewrites_of(objects: Iterable[ModelRewrite]) -> tuple[Rewrite, ...]:
     """Put the rules of several objects into their order of precedence: the oldest object first."""
-    ordered = sorted(objects, key=lambda one: (one.metadata.creationTimestamp, one.metadata.name))
+    ordered = sorted(
+        objects, key=lambda rewrite: (rewrite.metadata.creationTimestamp, rewrite.metadata.name)
+    )
     return tuple(
         Rewrite(
             models=frozenset(match.model.value for match in rule.matches),
             targets=tuple(target.modelRewrite for target in rule.targets),
             weights=tuple(target.weight or 0 for target in rule.targets),
         )
-        for one in ordered
-        for rule in one.spec.rules
+        for rewrite in ordered
+        for rule in rewrite.spec.rules
     )
 
 
 def rewrite_target(rewrites: Sequence[Rewrite], model: str, rng: random.Random) -> str | None:
     """Choose the name that `model` is rewritten to; None leaves it.
 
-    A rule for the exact name beats one for any name; then the first in order counts. Targets
+    A rule for the exact name beats rewrite for any name; then the first in order counts. Targets
     without weights are equally likely.
     """
-    rule = next((one for one in rewrites if model in one.models), None)
-    rule = rule or next((one for one in rewrites if not one.models), None)
+    rule = next((rewrite for rewrite in rewrites if model in rewrite.models), None)
+    rule = rule or next((rewrite for rewrite in rewrites if not rewrite.models), None)
     if rule is None or not rule.targets:
         return None
     weights = rule.weights if any(rule.weights) else None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from laar.datalayer.endpoints_file import ModelName
+from laar.core.membership import PLAIN, Way
+from laar.datalayer.endpoints_file import Endpoint, ModelName, dns_name, endpoint_address
 from laar.datalayer.metrics_page import Engine
 
 if TYPE_CHECKING:
@@ -49,6 +52,10 @@ def _server(url: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 
 
+def _base_url(url: str) -> str:
+    return endpoint_address(url) if url else ""
+
+
 class KubernetesSource(BaseModel):
     """The pods of one InferencePool, or of one selector."""
 
@@ -81,6 +88,20 @@ class KubernetesSource(BaseModel):
         description="Path of the pods' metrics page. Default: the engine's, `/prometheus/metrics` "
         "for tensorrt-llm and `/metrics` for the others. Empty: no page is read.",
     )
+    base_url: Annotated[str, AfterValidator(_base_url)] = Field(
+        "",
+        description="For pods with https or a base path: the URL that a client of one would get, "
+        "as https://engine.internal/openai/v1. Each pod is asked at its own address; the name is "
+        "the one in its certificate.",
+    )
+    ca_file: Path | None = Field(
+        None, description="With https: PEM file of the authorities. None: the system's."
+    )
+    key_file: Path | None = Field(
+        None,
+        description="File with the pods' API key. Requests carry it in place of the client's. It "
+        "is read again with each change of a pod.",
+    )
     priority_field: bool = Field(
         False,
         description="Whether laar sends the header `X-Vllm-Priority` with requests that name an "
@@ -103,7 +124,26 @@ class KubernetesSource(BaseModel):
             raise ValueError("`ports` belong to `selector`; a pool has its own")
         if len(set(self.ports)) < len(self.ports):
             raise ValueError("`ports` has one twice; keep one")
+        if self.ca_file is not None and not self.base_url.startswith("https://"):
+            raise ValueError("`ca_file` belongs to a `base_url` with https://")
         return self
+
+    def way(self) -> Way:
+        """Return how the pods are reached.
+
+        Raises:
+            SettingError: `ca_file` or `key_file` can't be read.
+        """
+        if not self.base_url and self.key_file is None:
+            return PLAIN
+        one = Endpoint(
+            address=self.base_url or "pods:80",
+            model="any",
+            ca_file=self.ca_file,
+            key_file=self.key_file,
+        )
+        way = one.way()
+        return replace(way, name=dns_name(one.host_port)) if way.tls else way
 
     @property
     def of(self) -> PodSelector | PoolName:

@@ -58,13 +58,13 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         return tokens
 
     def _plan_step(self) -> None:
-        prefills = [one for one in self.running if one.is_prefill_chunk]
+        prefills = [request for request in self.running if request.is_prefill_chunk]
         if not prefills and not self.waiting:
             self._chunks = {}
             return
         waiting = list(self.waiting)
-        candidates = [self._candidate(one, is_running=True) for one in prefills]
-        candidates += [self._candidate(one, is_running=False) for one in waiting]
+        candidates = [self._candidate(request, is_running=True) for request in prefills]
+        candidates += [self._candidate(request, is_running=False) for request in waiting]
         decodes = len(self.running) - len(prefills)
         step = plan(
             candidates,
@@ -78,9 +78,11 @@ class SlackScheduler(AsyncScheduler):  # type: ignore[misc]  # vLLM ships no typ
         self._chunks, self._leader = step.chunks, step.leader
         rank = {key: place for place, key in enumerate(step.chunks)}
         # The last running one is vLLM's victim when blocks run out: so the one with most slack.
-        self.running.sort(key=lambda one: rank.get(one.request_id, -1))
+        self.running.sort(key=lambda request: rank.get(request.request_id, -1))
         if len(waiting) > 1:
-            waiting.sort(key=lambda one: (not step.chunks[one.request_id], rank[one.request_id]))
+            waiting.sort(
+                key=lambda request: (not step.chunks[request.request_id], rank[request.request_id])
+            )
             self.waiting.clear()
             self.waiting.extend(waiting)
 
