@@ -67,10 +67,14 @@ def main() -> None:
     for version in claimed():
         command = interpreter(version)
         if not command:
-            absent.append(version)
+            absent.append(f"{version}: this machine has no such interpreter")
             continue
         environment = ROOT / f".venv-{version}"
-        install(command, environment)
+        try:
+            install(command, environment)
+        except subprocess.CalledProcessError as fault:
+            absent.append(f"{version}: it could not be installed ({fault})")
+            continue
         print(f"== Python {version}", flush=True)
         pytest = [environment / "bin" / "pytest", "-q", "-n", "4", "--dist", "worksteal"]
         only = ["-m", "not slow and not vllm", "--ignore", "tests/accuracy/fitting"]
@@ -80,8 +84,8 @@ def main() -> None:
             alone = [pytest[0], "-q", *again, *only, *paths]
             if subprocess.run(alone, cwd=ROOT, check=False).returncode:
                 failed.append(version)
-    for version in absent:
-        print(f"!! NOT TESTED on Python {version}: this machine has no such interpreter")
+    for why in absent:
+        print(f"!! NOT TESTED on Python {why}")
     if failed:
         sys.exit(f"tests fail on Python {', '.join(failed)}")
 
