@@ -87,7 +87,7 @@ class Offloading:
         self.now = 0.0
 
     def request(self, seed: int, words: int) -> Request:
-        text = " ".join(str(random.Random(f"{seed} {at}").randrange(1000)) for at in range(words))
+        text = " ".join(map(str, random.Random(seed).choices(range(1000), k=words)))
         return Request(
             id=f"{seed} {self.now}", api=Api.CHAT, model="m", spans=(text,), chars=len(text),
             first_token_seen=True,
