@@ -38,6 +38,7 @@ def test_a_hedge_at_a_quarter_is_right_early_and_at_a_price_of_1_hardly_hedges()
     assert quarter[in_the_end] == alone[in_the_end]
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_laar_leads_the_ladder_with_one_user_and_p_correct_has_its_part_in_it() -> None:
     def restricted(step: str) -> float:
         runs = (laar_ladder.run_one(WORLD, step, 1, False, False, seed) for seed in (1002, 1003))

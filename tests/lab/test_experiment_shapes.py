@@ -84,7 +84,13 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
     return [invented(kind) for _ in cases]
 
 
-@pytest.mark.parametrize("name", sorted(KNOWN))
+SLOW = {"gorgo-rtt"}  # it tunes by itself, beside its sweeps
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(KNOWN)],
+)
 def test_an_experiment_hands_back_what_its_claims_are_about(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
