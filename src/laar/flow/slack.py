@@ -33,18 +33,6 @@ MIN_CHUNK_TOKENS = 16
 not finish its prefill is a multiple of it."""
 
 
-def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
-    """Return the seconds a request can lose and still make its objective; negative when late."""
-    return arrival_s + objective_s - now - remaining_s
-
-
-def relative_slack(
-    arrival_s: float, objective_s: float, total_s: float, remaining_s: float, now: float
-) -> float:
-    """Return rho: slack by total work, both in seconds."""
-    return slack_s(arrival_s, objective_s, remaining_s, now) / max(total_s, MIN_WORK_S)
-
-
 class Line(NamedTuple):
     """A request's urgency over time: `(offset_s - now) * rate`, the lower the more urgent."""
 

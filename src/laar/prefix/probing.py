@@ -1,7 +1,7 @@
-"""What a tokenizer is asked to learn its chat template: chats that differ in one word each.
+"""What an engine is asked to learn its chat template: chats that differ in one word each.
 
 Where the token ids of two such chats first differ is where that word was rendered; where they do
-not, it was left out. Any tokenizer tells that, whatever its tokens are.
+not, it was left out. Any engine tells that, whatever its tokens are.
 """
 
 from __future__ import annotations

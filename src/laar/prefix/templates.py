@@ -2,7 +2,7 @@
 
 Two prompts share a prefix up to where the *rendered* texts differ. Most templates render tools
 behind the system prompt (Qwen, Llama, gpt-oss), some before it (Hermes), Mistral's before the
-user's last message. `Templates` has what engines or tokenizers told of their models; for the others
+user's last message. `Templates` has what engines told of their models; for the others
 it compares the cached tokens that answers report with what each arrangement would have found.
 """
 
@@ -104,7 +104,7 @@ class Templates:
     """The templates of all models.
 
     Attributes:
-        known: by model, from an engine or a tokenizer; these are not learned.
+        known: by model, from an engine; these are not learned.
     """
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from functools import lru_cache
 from heapq import merge
 
 from laar.errors import SettingError, unknown
-from laar.flow.slack import ORDERS, Line, Prefill, height, pack, relative_slack
+from laar.flow.slack import MIN_WORK_S, ORDERS, Line, Prefill, height, pack
 from laar_lab.sim.engine.cost import CostModel, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
 from laar_lab.sim.engine.schedule import Desk, Fcfs, Plan
@@ -34,6 +34,18 @@ MAX_CANDIDATES = 8
 
 _Ranked = tuple[float, int, bool, Seq]
 """Height, number, whether it waits for admission, and the prefill itself."""
+
+
+def slack_s(arrival_s: float, objective_s: float, remaining_s: float, now: float) -> float:
+    """Return the seconds a request can lose and still make its objective; negative when late."""
+    return arrival_s + objective_s - now - remaining_s
+
+
+def relative_slack(
+    arrival_s: float, objective_s: float, total_s: float, remaining_s: float, now: float
+) -> float:
+    """Return rho: slack by total work, both in seconds."""
+    return slack_s(arrival_s, objective_s, remaining_s, now) / max(total_s, MIN_WORK_S)
 
 
 @lru_cache(maxsize=16)  # one for each kind of engine in an experiment; a table is 8 KiB
