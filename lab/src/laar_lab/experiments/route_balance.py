@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice, product
 
 import numpy as np
@@ -24,7 +24,7 @@ from laar.core.interfaces import Assessor, View
 from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.laar.outlook import Outlook
-from laar_lab.claims import Claim, Evidence, Seen
+from laar_lab.claims import Claim, Evidence, Seen, paired
 from laar_lab.experiment import Experiment, Scope
 from laar_lab.experiments.lookups import AllRight, World, sites_of, uncached, world_of
 from laar_lab.kv_lookup import queries
@@ -54,18 +54,13 @@ _ROUTERS = (_BY_QUALITY, _BY_PRICE, _BY_TIME)
 CONTESTANTS = (OURS, "laar, all right", *_SUMS, *_ROUTERS, "balancer alone")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One contestant at one load: means over its questions."""
-
-    right: float
-    e2e_s: float
-    price_s: float
-
-    @property
-    def per_right_s(self) -> float:
-        """Seconds of waiting for each right answer."""
-        return self.e2e_s / max(self.right, 1e-9)
+_FIGURES = {
+    "right": "right",
+    "e2e_s": "mean E2E, s",
+    "per_right_s": "s a right answer",
+    "price_s": "price, s alone",
+}
+"""Means of a run: time by the share right is that of a client who would ask until it is right."""
 
 
 class WeightedSum:
@@ -100,8 +95,8 @@ def run(scope: Scope) -> Report:
     return Report(tables=[_table(results, load) for load in LOADS], evidence=_evidence(results))
 
 
-def run_one(world: World, contestant: str, load: float, quick: bool, seed: int) -> Run:
-    """One contestant, one load, one seed."""
+def run_one(world: World, contestant: str, load: float, quick: bool, seed: int) -> dict[str, float]:
+    """One contestant, one load, one seed; see `_FIGURES`."""
     known = CapabilityModel(world.capability)
     assessor: Assessor = CapabilityAssessor(known)
     asked = _asked(world, seed, quick)
@@ -130,11 +125,14 @@ def run_one(world: World, contestant: str, load: float, quick: bool, seed: int) 
         at_s += rng.expovariate(rate)
         fleet.clock.at(at_s, _send, fleet, question, ended)
     fleet.clock.run()
-    return Run(
-        right=float(np.mean([q.is_correct(each.decision.model) for each, q in ended])),
-        e2e_s=float(np.mean([each.latency_s for each, _ in ended])),
-        price_s=float(np.mean([_alone_s(world, each.decision.model, q) for each, q in ended])),
-    )
+    right = float(np.mean([q.is_correct(each.decision.model) for each, q in ended]))
+    e2e_s = float(np.mean([each.latency_s for each, _ in ended]))
+    return {
+        "right": right,
+        "e2e_s": e2e_s,
+        "per_right_s": e2e_s / max(right, 1e-9),
+        "price_s": float(np.mean([_alone_s(world, each.decision.model, q) for each, q in ended])),
+    }
 
 
 def _send(fleet: VirtualFleet, question: Question, ended: list[tuple[Exchange, Question]]) -> None:
@@ -194,20 +192,17 @@ def _routed(world: World, assessor: Assessor, rule: str, question: Question) -> 
     return replace(question, request=replace(question.request, model=models[int(best)]))
 
 
-_Results = Mapping[tuple[str, float], Sequence[Run]]
+_Results = Mapping[tuple[str, float], Sequence[Mapping[str, float]]]
 
 
 def _table(results: _Results, load: float) -> Table:
     return Table(
         title=f"{ENGINES} engines at {load:g} of what they can read",
-        columns=("", "right", "mean E2E, s", "s a right answer", "price, s alone"),
+        columns=("", *_FIGURES.values()),
         rows=[
             (
                 name,
-                *(
-                    estimate([getattr(run, figure) for run in results[name, load]])
-                    for figure in ("right", "e2e_s", "per_right_s", "price_s")
-                ),
+                *(estimate([run[figure] for run in results[name, load]]) for figure in _FIGURES),
             )
             for name in CONTESTANTS
         ],
@@ -217,12 +212,13 @@ def _table(results: _Results, load: float) -> Table:
 
 def _evidence(results: _Results) -> Evidence:
     def seen(figure: str, other: str, load: float) -> Seen:
-        ours, theirs = results[OURS, load], results[other, load]
-        return Seen([getattr(r, figure) for r in ours], [getattr(r, figure) for r in theirs])
+        return paired(results[OURS, load], results[other, load], figure)
 
     def best(load: float) -> str:
         others = (name for name in CONTESTANTS if name != OURS)
-        return min(others, key=lambda o: float(np.mean([r.per_right_s for r in results[o, load]])))
+        return min(
+            others, key=lambda o: float(np.mean([r["per_right_s"] for r in results[o, load]]))
+        )
 
     return {
         "sooner": {_BY_PRICE: seen("e2e_s", _BY_PRICE, LOADS[-1])},
