@@ -248,16 +248,17 @@ class Recurrences:
         """Return the lines of a text, known documents whole, and the labels of those with one."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
+        looks, frame = self._looks, self._frame
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
             line = text[at : stop if stop >= 0 else size]
-            start, number, core, end, own, is_long = self._looks.get(hash(line)) or self._look(line)
+            start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
             if end:
                 n = len(keys)
                 key = last_key = hash((scope, own))
                 begin, end = at + core, at + end
-                if is_long and self._frame.get(key, 0) < _OFTEN_TEXTS:
+                if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
                     known = self._documents.get(key)
                     found = self._known(scope, text, begin, known) if known else None
                     if found is not None:
@@ -282,7 +283,8 @@ class Recurrences:
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
         """Return the end, the last line's key and the piece of the longest document that begins."""
-        for whole, (size, last_key) in sorted(known.items(), key=_by_length):
+        alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
+        for whole, (size, last_key) in alike:
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
                 piece = self._pieces.get(whole)
@@ -454,6 +456,7 @@ class _Gap(NamedTuple):
     Args:
         first, stop: the lines.
         start, end: those of them that both documents claim, or neither.
+        masked: what these say, without numbers.
         tail, head: how many the one before claims, and the one behind.
         both: both claim them.
         sure: what is claimed is known, or nothing is there.
@@ -463,6 +466,7 @@ class _Gap(NamedTuple):
     stop: int
     start: int
     end: int
+    masked: tuple[str, ...]
     tail: int
     head: int
     both: bool
@@ -516,29 +520,28 @@ class _Bounds:
 
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
+        if first == stop:
+            return _Gap(first, stop, first, stop, (), 0, 0, False, True)
         keys = tuple(self._lines.keys[first:stop])
-        tail = len(_common_start(x.piece.own_tail or (), keys))
-        head = len(_common_end(y.piece.own_head or (), keys))
+        own_tail, own_head = x.piece.own_tail, y.piece.own_head
+        tail = len(_common_start(own_tail, keys)) if own_tail else 0
+        head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
-        sure = not keys or not (x.piece.own_tail is None or y.piece.own_head is None)
-        return _Gap(first, stop, start, end, tail, head, tail + head > len(keys), sure)
+        sure = own_tail is not None and own_head is not None
+        masked = self._masked(start, end)
+        return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
 
     def _masked(self, first: int, stop: int) -> tuple[str, ...]:
-        lines = self._lines
-        return tuple(
-            [
-                _NUMBER.sub("#", self._text[lines.starts[i] : lines.ends[i]])
-                for i in range(first, stop)
-            ]
-        )
+        spans = zip(self._lines.starts[first:stop], self._lines.ends[first:stop], strict=True)
+        return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find what separates documents: the most usual of what no single one of them claims."""
-        counted = Counter([self._masked(gap.start, gap.end) for gap in gaps])
+        counted = Counter([gap.masked for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
         for gap in gaps:
-            if gap.both and self._masked(gap.start, gap.end) == self._separator:
+            if gap.both and gap.masked == self._separator:
                 self._claimed = tuple(self._lines.keys[gap.start : gap.end])
                 break
         self._numbered = any(
@@ -551,7 +554,7 @@ class _Bounds:
         if self._together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
-        if not gap.sure or self._masked(start, end) != self._separator:
+        if not gap.sure or gap.masked != self._separator:
             found = [
                 at
                 for at in range(gap.first, gap.stop - size + 1)
@@ -584,10 +587,11 @@ class _Bounds:
 
     def _core(self, place: Place, line: int) -> int | None:
         """Return where a document begins on its first line; None where that is in doubt."""
-        number, name = self._labels.get(line, _NO_LABEL)
-        core, known, above = self._lines.cores[line], place.piece.labels, place.line - line
-        if not number and not name:
+        core = self._lines.cores[line]
+        if line not in self._labels:
             return core
+        number, name = self._labels[line]
+        known, above = place.piece.labels, place.line - line
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
