@@ -265,6 +265,10 @@ class Recurrences:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
+                    elif not known and core > number and self._begins(scope, line[core:]):
+                        # The frame's own words stand before the first document: a line by itself.
+                        at += core
+                        continue
                     long.append(n)
                 if core > start:
                     seen.labels[n] = line[start:number], line[number:core]
@@ -278,6 +282,11 @@ class Recurrences:
             at = stop + 1
         seen.places[:] = self._unjoined(lines, seen.places)
         return seen
+
+    def _begins(self, scope: int, line: str) -> bool:
+        """Return whether a document is known that begins with such a line."""
+        looks = self._looks.get(hash(line)) or self._look(line)
+        return hash((scope, looks[4])) in self._documents
 
     def _known(
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
@@ -294,19 +303,9 @@ class Recurrences:
 
     def _look(self, line: str) -> _Looks:
         """Take a line apart, and remember how: most lines come again."""
-        own = line.strip()
-        start = len(line) - len(line.lstrip()) if own else 0
-        label = _LABEL.match(own)
-        number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
-        core = own[skip:]
-        is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
-        if not is_long:
-            skip = number = number if number < len(own) else 0
-        key = hash((own[skip:], is_long))
-        looks = (start, start + number, start + skip, start + len(own), key, is_long)
         if len(self._looks) >= MAX_LOOKS:
             self._looks.clear()
-        self._looks[hash(line)] = looks
+        looks = self._looks[hash(line)] = _taken_apart(line)
         return looks
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
@@ -422,6 +421,19 @@ class Recurrences:
             piece.next = after if piece.next < 0 else 0
 
 
+def _taken_apart(line: str) -> _Looks:
+    own = line.strip()
+    start = len(line) - len(line.lstrip()) if own else 0
+    label = _LABEL.match(own)
+    number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
+    core = own[skip:]
+    is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
+    if not is_long:
+        skip = number = number if number < len(own) else 0
+    key = hash((own[skip:], is_long))
+    return start, start + number, start + skip, start + len(own), key, is_long
+
+
 def _by_length(known: tuple[int, tuple[int, int]]) -> int:
     return -known[1][0]
 
@@ -481,7 +493,7 @@ class _Bounds:
     """Decides where items begin and end, by the short lines around all documents of a text."""
 
     def __init__(self, seen: Seen, together: _Together) -> None:
-        self._text = seen.text
+        self._scope, self._text = seen.scope, seen.text
         self._together = together
         self._lines = seen.lines
         self._places = seen.places
@@ -505,6 +517,7 @@ class _Bounds:
             else:
                 bound = self._between(x, y, gap)
                 bounds += () if bound is None else (bound,)
+        bounds = self._alike(bounds)
         first, last = self._start(places[0]), self._end(places[-1])
         starts = [*(() if first is None else (first,)), *(start for _, start in bounds)]
         ends = [*(end for end, _ in bounds), *(() if last is None else (last,))]
@@ -517,6 +530,14 @@ class _Bounds:
         numbered = self._numbered or any("#" in line for line in self._separator)
         items = tuple([Item(a, b, a, b) for a, b in zip(starts, ends, strict=True)])
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
+
+    def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
+        """Return the bounds in the most usual gap, blanks and all, where most are in it."""
+        gaps = [_NUMBER.sub("#", self._text[end:start]) for end, start in bounds]
+        usual = max(gaps, key=gaps.count, default="")
+        if 2 * gaps.count(usual) <= len(gaps):
+            return bounds
+        return [bound for bound, gap in zip(bounds, gaps, strict=True) if gap == usual]
 
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
@@ -610,9 +631,21 @@ class _Bounds:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at < first or tuple(lines.keys[at : place.line]) != own:
+        if at < first or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
-        return self._core(place, at)
+        if not own or lines.keys[at] == own[0]:
+            return self._core(place, at)
+        return self._behind_name(at, own[0])
+
+    def _behind_name(self, line: int, key: int) -> int | None:
+        """Return where a short line begins that stands behind words of the frame."""
+        end = self._lines.ends[line]
+        label = _LABEL.match(self._text, self._lines.starts[line], end)
+        if label is None or not label[2]:
+            return None
+        start, number, _, _, own, _ = _taken_apart(self._text[label.end() : end])
+        is_it = number == start and hash((self._scope, own)) == key
+        return label.end() + start if is_it else None
 
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
