@@ -22,8 +22,9 @@ import numpy as np
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar.client.hedging import Advice, Hedge
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import World, sites_of, uncached, world_of
 from laar_lab.kv_lookup import queries
 from laar_lab.report import Report, Table
@@ -199,54 +200,4 @@ def _evidence(results: dict[_Key, list[dict[str, float]]], users: Sequence[int])
     }
 
 
-CLAIMS = (
-    Claim(
-        name="early",
-        says="At a price of 1/4 and 1 or 2 users, 3 points more are right within T/10",
-        metric="share right within T/10 minus that of one at a time",
-        effect="difference",
-        direction="above",
-        bound=0.03,
-        seeds=10,
-    ),
-    Claim(
-        name="faster",
-        says="At a price of 1/4 and 1 or 2 users, the restricted mean time is 1 % shorter",
-        metric="restricted mean time / that of one at a time",
-        effect="ratio",
-        direction="below",
-        bound=0.99,
-        seeds=10,
-    ),
-    Claim(
-        name="engines",
-        says="At a price of 1/4 and 1 or 2 users, engine seconds rise by at most 15 %",
-        metric="engine seconds / those of one at a time",
-        effect="ratio",
-        direction="below",
-        bound=1.15,
-        seeds=10,
-    ),
-    Claim(
-        name="no-harm",
-        says="At a price of 1 the mean time rises by less than 2 % for any number of users",
-        metric="restricted mean time / that of one at a time",
-        effect="ratio",
-        direction="below",
-        bound=1.02,
-        seeds=10,
-        why="It hardly hedges at that price: every mean is within the bound, one interval is not.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="hedging",
-        minutes=0.5,
-        about="Asking two models at once saves users time where engines are idle",
-        source="no paper",
-        run=run,
-        claims=CLAIMS,
-        seeds=10,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"hedging": run})
