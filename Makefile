@@ -31,8 +31,8 @@ demo: $(if $(wildcard $(STAMP)),$(STAMP),$(DEMO))  ## real Envoy, five simulated
 test: lint  ## what CI runs: lint, types, import rules, tests
 	@$(MAKE) --no-print-directory -j 2 unit types imports size
 
-quick: lint  ## lint, and the tests of what decides; nothing is started
-	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
+quick: lint  ## lint, and the tests of what decides but for long ones; nothing is started
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not long and not vllm" $(QUICK:%=tests/%) --ignore tests/accuracy/fitting --durations 5 --durations-min 0.25
 
 check: lint types imports size  ## everything but the tests
 

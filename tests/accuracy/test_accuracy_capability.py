@@ -195,6 +195,7 @@ def test_each_failed_model_lowers_the_others() -> None:
     assert capability.probabilities(("a",), QA) == pytest.approx([sigmoid(1.0)])
 
 
+@pytest.mark.long
 @settings(max_examples=examples(100))
 @given(
     intercept=st.floats(-50, 50),

@@ -109,6 +109,7 @@ def test_a_task_name_out_of_form_is_ignored(named: str) -> None:
     assert features_of("Summarize", 10, task=named).task == "summary"
 
 
+@pytest.mark.long
 @given(st.text(), st.text())
 def test_any_text_and_task_give_features(text: str, task: str) -> None:
     features = features_of(text, len(text), task=task)

@@ -340,6 +340,7 @@ def test_the_three_parts_of_a_success_probability_come_in_order() -> None:
     assert prior_only.probabilities(("a",), QA, (), 0.0) == pytest.approx([prior[0]])
 
 
+@pytest.mark.long
 def test_a_model_that_is_only_tried_last_does_not_look_worse_than_it_is() -> None:
     """Outcomes drawn from the conditional probability leave the unconditional one where it is."""
     capability = CapabilityModel(FITTED)

@@ -274,6 +274,7 @@ def test_an_unreachable_prefiller_is_passed_over():
     assert read_by(ask(d, now=1.0)) == ""
 
 
+@pytest.mark.long
 def test_time_that_a_prompt_took_elsewhere_teaches_nothing_of_the_endpoint():
     settings = DirectorSettings(apart="always")
     d = fleet((P, "prefill"), (D, "decode"), settings=settings)

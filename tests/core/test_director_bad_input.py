@@ -41,6 +41,7 @@ def finish(d, decision, **known):
     d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, **known))
 
 
+@pytest.mark.long
 def test_prompts_made_to_grow_the_index_do_not():
     d, rng = director(), random.Random(1)
     for number in range(400):

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -153,7 +154,7 @@ class Membership(RuleBasedStateMachine):
             assert owners.setdefault(slot, address) == address
 
 
-TestMembership = Membership.TestCase
+TestMembership = pytest.mark.long(Membership.TestCase)
 TestMembership.settings = settings(max_examples=examples(40), stateful_step_count=30)
 
 

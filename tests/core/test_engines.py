@@ -140,6 +140,7 @@ def test_a_slow_device_behind_the_same_name_is_told_from_a_fast_one(shown):
     assert 1.4 < ratio < 4.0
 
 
+@pytest.mark.long
 def test_equal_endpoints_cost_the_same_however_their_answers_scatter():
     spreads = []
     for seed in range(10):

@@ -80,12 +80,14 @@ def asked(d: Director, count: int = 2000, **more: object) -> dict[str, int]:
     return chosen
 
 
+@pytest.mark.long
 def test_a_small_share_goes_to_the_model_that_is_hardly_known() -> None:
     chosen = asked(director({"known": 1.0}))
     assert 60 <= chosen["thin"] <= 140
     assert chosen["slow"] == 0  # its answer would take thirty times as long
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "request_of", [{"tried": "slow"}, {"ttft_objective_s": 5.0}, {"objective": "chat"}]
 )

@@ -486,6 +486,7 @@ def test_a_single_endpoint_takes_longs_and_shorts():
         assert isinstance(gate.ask(request(number, tokens), 0.0), Decision)
 
 
+@pytest.mark.long
 def test_endpoints_that_come_and_go_leave_nothing():
     director = fleet(["0"])
     gate = admission(director, max_requests=100)

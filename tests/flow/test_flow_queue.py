@@ -313,6 +313,7 @@ def test_a_client_that_is_gone_is_forgotten():
     assert order(queue, 0.0) == ["b"]
 
 
+@pytest.mark.long
 def test_ten_thousand_clients_that_leave_at_once_leave_nothing_behind():
     queue: Queue[str] = Queue()
     for i in range(10_000):

@@ -111,6 +111,7 @@ def test_poison_costs_one_attempt_and_no_endpoint_its_place(probes, status, name
     )
 
 
+@pytest.mark.long
 def test_poison_among_requests_that_look_alike_costs_one_attempt_and_few_good_answers():
     fleet, attempts, lost = Fleet(), [], 0
     for n in range(800):
@@ -125,6 +126,7 @@ def test_poison_among_requests_that_look_alike_costs_one_attempt_and_few_good_an
     assert set(states.values()) == {State.CLOSED}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("status", [500, None])
 def test_a_dead_endpoint_is_out_although_half_of_the_traffic_is_poison(status):
     fleet = Fleet()

@@ -20,6 +20,8 @@ from virtual_fleet import (
 
 from laar.policies import POLICY_NAMES
 
+pytestmark = pytest.mark.long
+
 REQUESTS = 900
 SEEDS = (1, pytest.param(2, marks=pytest.mark.slow))
 

@@ -152,6 +152,7 @@ def test_llm_ds_picker_gives_equals_an_even_chance_and_nothing_to_the_rest() -> 
     assert 70 < spread[1] < 130, "whatever their load"
 
 
+@pytest.mark.long
 def test_weighted_random_follows_the_scores() -> None:
     picker, scores = WeightedRandom(), np.array([0.0, 0.6, 0.3, 0.1])
     views = (view_of([0.0] * 4, [0.0] * 4, seed=seed) for seed in range(1000))

@@ -45,6 +45,7 @@ MAKERS: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("title", MAKERS)
 def test_it_keeps_its_promises(title: str) -> None:
     symmetric = title.split()[1] not in BY_CHANCE_OR_IN_TURN

@@ -101,6 +101,7 @@ def test_what_was_predicted_is_told_with_the_decision():
     assert float(headers[COST_MS]) > float(headers[TTFT_MS])
 
 
+@pytest.mark.long
 def test_a_full_cache_whose_conversations_come_back_takes_no_newcomer():
     def told(text, now):
         decision = ask(d, text, now)

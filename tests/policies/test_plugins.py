@@ -154,6 +154,7 @@ def test_check_names_package_entry_point_and_remedy(
     assert "at least 1 item" not in printed
 
 
+@pytest.mark.long
 def test_a_plugin_serves_by_its_name_alone_in_a_policy_and_on_a_command_line(
     tmp_path: Path,
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_failing_part_is_reported_with_its_line_and_without_the_prompt(tmp_pat
     assert "secret" not in str(dict(picker.problems))
 
 
+@pytest.mark.long
 def test_changed_settings_keep_the_policies_that_are_set_as_before(tmp_path: Path) -> None:
     both = {"even": {"scorers": [{"name": "even"}]}, **scorers("broken", how="raise")["policies"]}
     checked(tmp_path, policies=both)

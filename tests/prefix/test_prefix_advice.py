@@ -42,6 +42,7 @@ def chats(system, question, count=30, **more):
 RULES = "\n".join(f"Rule {n}: keep the {n}th shelf of the archive in order." for n in range(40))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arranged", ARRANGED)
 @pytest.mark.parametrize(
     ("kind", "named", "saves"),

@@ -375,6 +375,7 @@ def test_memory_below_one_long_prompt_is_refused_with_the_remedy() -> None:
         PrefixIndex(1, max_bytes=1000)
 
 
+@pytest.mark.long
 def test_churn_stays_within_the_memory_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fast version of `python -m bench prefix`: real memory, as Python counts it."""
     monkeypatch.setattr("laar.prefix.blocks.MAX_KNOWN", 1)  # the index's alone

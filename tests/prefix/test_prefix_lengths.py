@@ -101,6 +101,7 @@ def fleet() -> Director:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reported", [1.0, 7 / 120])
 def test_mixed_traffic_is_estimated_within_15_percent_for_nine_of_ten(reported: float) -> None:
     """Four kinds of conversations, each of its own density; few answers report their tokens."""
@@ -155,6 +156,7 @@ def excerpt(rng: random.Random, suffix: str, chars: int) -> str:
     return text[start : start + chars]
 
 
+@pytest.mark.long
 def test_turns_that_mix_prose_code_and_data_are_estimated_within_15_percent() -> None:
     """As an agent's do: a page now, a file or a table next; one answer in seventeen is read."""
     director, rng, errors = fleet(), random.Random(7), []

@@ -119,6 +119,7 @@ class Offloading:
         return decision, ttft_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fetch_share", [0.03, 0.2, 0.6])
 def test_first_tokens_after_fetching_are_predicted_within_30_percent(fetch_share):
     fleet = Offloading("a", fetch_share=fetch_share)

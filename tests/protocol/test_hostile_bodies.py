@@ -88,6 +88,7 @@ def test_a_body_of_many_messages_is_not_built(monkeypatch):
     assert splice_model(body, "m", read.model_span) == body.replace(b'"auto"', b'"m"')
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", [b"{}", b"[]", b'""', b'{"role":"user","content":"x"}', b"1"])
 @pytest.mark.parametrize("key", [b"messages", b"prompt", b"x"])
 def test_no_body_takes_much_longer_than_its_length(key, part):
@@ -201,6 +202,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(200))
 @given(
     members=st.dictionaries(st.text('ab"\\{}[]:,', max_size=4), VALUES, max_size=5),

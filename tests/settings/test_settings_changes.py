@@ -28,6 +28,7 @@ def test_every_setting_says_when_a_change_of_it_applies():
 chosen = st.sets(st.sampled_from(sorted(set(OTHER) - {"tuner.enabled"})))
 
 
+@pytest.mark.long
 @given(chosen, chosen)
 @settings(max_examples=examples(150))
 def test_live_settings_change_together_and_the_others_stay(before, after):
@@ -42,6 +43,7 @@ def test_live_settings_change_together_and_the_others_stay(before, after):
     assert (back.settings, back.pending) == (running, ())
 
 
+@pytest.mark.long
 @given(chosen)
 @settings(max_examples=examples(100))
 def test_what_would_run_is_always_valid(paths):
@@ -80,6 +82,7 @@ def write(path, made):
     return path
 
 
+@pytest.mark.long
 @given(chosen)
 @settings(max_examples=examples(60))
 def test_what_check_prints_loads_as_the_same_settings(tmp_path_factory, paths):

@@ -320,6 +320,7 @@ def test_engines_are_learned_from_the_answers_of_all():
     assert theirs == pytest.approx(mine, rel=0.05)
 
 
+@pytest.mark.long
 def test_a_backlog_is_bounded_and_its_loads_are_not_lost(monkeypatch):
     monkeypatch.setattr("laar.sharing.outbox.MAX_WAITING_BYTES", 1 << 16)
     p, q, net = pair()
@@ -365,6 +366,7 @@ def test_a_backlog_of_long_prompts_is_read():
     assert q.taken["entered"] == 400
 
 
+@pytest.mark.long
 def test_prompts_of_a_long_backlog_stay_believed():
     p, q, net = pair()
     prompts = [f"{n} " + f"{n * 7} is said again " * 40 for n in range(500)]
@@ -470,6 +472,7 @@ def test_loads_that_make_no_sense_are_left_out_one_by_one(bad, full):
         assert counted(p)["in_flight"] == 3.0 + (0.0 if full else 2.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fields",
     [
@@ -729,6 +732,7 @@ def test_a_damaged_snapshot_is_not_read(damage):
         read_snapshot(data, "other" if damage == "namespace" else "laar")
 
 
+@pytest.mark.long
 def test_each_endpoint_is_the_own_one_of_one_picker():
     addresses = [f"10.0.0.{n}:80" for n in range(1, 401)]
     pickers = [sharing_picker(f"p/{n}", addresses) for n in range(4)]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import orjson
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -200,7 +201,7 @@ def counted(picker):
     return [float(getattr(table, name).sum()) for name in COUNTED]
 
 
-TestLife = Life.TestCase
+TestLife = pytest.mark.long(Life.TestCase)
 TestLife.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
-TestOrderly = Orderly.TestCase
+TestOrderly = pytest.mark.long(Orderly.TestCase)
 TestOrderly.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)

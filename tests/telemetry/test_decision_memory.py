@@ -140,6 +140,7 @@ def lines(path):
     return [json.loads(line)["id"] for line in path.read_text().splitlines()]
 
 
+@pytest.mark.long
 async def test_workers_that_write_one_log_lose_no_line_when_it_rotates(tmp_path):
     path = tmp_path / "decisions.jsonl"
     workers = [Logged(path, max_bytes=2000, keep=400) for _ in range(4)]

@@ -6,6 +6,7 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ def decision(now: float) -> Any:
     return SimpleNamespace(now=now)
 
 
+@pytest.mark.long
 @given(st.lists(st.floats(0, 3 * BIN_S * BINS), max_size=200), st.floats(0, BIN_S * BINS))
 def test_it_counts_what_a_list_of_the_last_hour_would(times: list[float], later: float) -> None:
     history = History(random.Random(1))

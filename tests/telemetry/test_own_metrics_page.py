@@ -4,6 +4,7 @@ import math
 import random
 from importlib.resources import files
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from laar.accuracy.reports import Answered
@@ -63,6 +64,7 @@ def test_labels_follow_the_endpoints():
     assert addresses == {"[::1]:80"}
 
 
+@pytest.mark.long
 def test_what_clients_send_makes_no_series():
     picker = picker_of(["a", "b"])
     director = picker.director

@@ -70,6 +70,7 @@ def test_the_callers_span_of_the_call_counts_before_the_clients():
 WRITTEN = st.text() | st.from_regex(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}.*")
 
 
+@pytest.mark.long
 @given(parent=WRITTEN, state=st.text() | st.from_regex(r"(\w+=\w*,?)+"), called=st.booleans())
 def test_nothing_that_a_client_writes_is_an_error(parent, state, called):
     caller = (("traceparent", parent), ("tracestate", state)) if called else ()

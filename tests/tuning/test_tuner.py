@@ -84,6 +84,7 @@ def climb(tuning: Tuner, cost: Callable[[Weighting], float]) -> dict[str, float]
     return best(tuning)
 
 
+@pytest.mark.long
 def test_without_noise_it_comes_within_a_fifth_of_the_optimum_in_forty_windows() -> None:
     reached = [bowl(climb(tuner(max_windows=40, seed=seed), bowl)) for seed in range(20)]
     assert bowl(START) > 3.9
@@ -119,6 +120,7 @@ def single_shot(seed: int, windows: int) -> dict[str, float]:
     return incumbent
 
 
+@pytest.mark.long
 def test_with_noise_it_ends_near_the_optimum_and_nearer_than_the_published_climb() -> None:
     ours = [bowl(noisy_climb(seed, 100)) for seed in range(20)]
     theirs = [bowl(single_shot(seed, 100)) for seed in range(20)]

@@ -149,6 +149,7 @@ def test_a_body_that_cannot_be_changed_keeps_its_destination(shape, monkeypatch)
     assert machine.unspliced == 1
 
 
+@pytest.mark.long
 def test_a_body_of_single_bytes_takes_the_memory_of_its_length():
     machine = stream()
     feed(machine, RequestHeaders(HEADERS, False, Shape.GATEWAY))

@@ -523,6 +523,7 @@ EVENTS = st.sampled_from(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(300))
 @given(st.lists(EVENTS, max_size=12), st.booleans())
 def test_whatever_comes_in_whatever_order_leaves_nothing_reserved(events, read_answer):

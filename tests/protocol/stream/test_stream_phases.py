@@ -136,6 +136,7 @@ def answered(director, action, rng):
     return None
 
 
+@pytest.mark.long
 def test_every_move_in_the_table_happens_and_no_other(director):
     table = {
         (phase, kind, after)

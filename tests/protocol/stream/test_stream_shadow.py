@@ -184,6 +184,7 @@ def test_nothing_is_learned_of_an_endpoint_that_nobody_named(served):
     assert lessons.learned == (["m2"] if served else [])
 
 
+@pytest.mark.long
 def test_a_share_is_enforced_by_session_so_that_none_flaps():
     director = a_director()
 
