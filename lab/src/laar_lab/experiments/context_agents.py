@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, LOADS
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import load_profile
@@ -29,7 +30,6 @@ from laar_lab.tally import Tally
 from laar_lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
 
 AGENTS = 15
-FASTER = 1.8
 LOAD = "zipf 1.0"
 BY_PLACE, BY_PREFIX = "round-robin", "laar"
 _IN_FLIGHT = 4 * AGENTS
@@ -79,29 +79,4 @@ def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
     }
 
 
-CLAIMS = (
-    Claim(
-        name="throughput",
-        says=f"Routing documents to the agent that read them before gives {FASTER} times the rate",
-        metric="questions a second, routed by cost / round-robin",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.2, Chain-of-Agents",
-        published="1.8 times (Qwen3-4B), 2.1 times (Llama3.1-8B)",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-agents",
-        minutes=0.3,
-        about="Chains of agents are faster where documents find the agent that read them",
-        source="ContextPilot, section 7.2, Chain-of-Agents",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-agents": run})

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.statistics import Estimate, estimate, means
@@ -19,7 +20,6 @@ from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
 DEPTHS = (3, 5, 10, 15)
-FASTER = 1.3
 _Runs = dict[tuple[int, str], list[dict[str, float]]]
 
 
@@ -83,30 +83,4 @@ def _faster(runs: _Runs, docs: int) -> Estimate:
     return estimate([ours["prompts_per_s"] / theirs["prompts_per_s"] for ours, theirs in pairs])
 
 
-CLAIMS = (
-    Claim(
-        name="every-depth",
-        says=f"With 3 to 15 documents a prompt, prefill is {FASTER} times as fast",
-        metric="prompts a second with the hook / as received",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.3, figure 9",
-        published="1.5 to 2.0 times (MultihopRAG), 1.3 to 1.6 times (NarrativeQA)",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-depth",
-        has_figure=True,
-        minutes=0.5,
-        about="The hook's gain holds from 3 documents a prompt to 15",
-        source="ContextPilot, section 7.3, figure 9",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-depth": run})

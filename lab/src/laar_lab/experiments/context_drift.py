@@ -8,8 +8,9 @@ drift: it finds 34 % cached where the baseline finds 7 %, from the beginning to 
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import Arrival, Exchange
@@ -19,8 +20,6 @@ from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
 FIFTHS = 5
-MORE = 2.0
-KEPT = 0.9
 
 
 def run(scope: Scope) -> Report:
@@ -78,41 +77,4 @@ def run_way(way: str, requests: int, seed: int) -> dict[str, float]:
     return {str(fifth): cached[fifth] / tokens[fifth] for fifth in range(FIFTHS)}
 
 
-CLAIMS = (
-    Claim(
-        name="throughout",
-        says=f"In every fifth of the run {MORE:g} times as much of the prompts is cached",
-        metric="share found cached with the hook / as received",
-        effect="ratio",
-        direction="above",
-        bound=MORE,
-        seeds=5,
-        paper="ContextPilot, appendix C.1, figure 12",
-        published="about 5 times (34 % for 7 %), from the beginning to the end; topics stay",
-    ),
-    Claim(
-        name="no-decay",
-        says="With the hook, the last fifth has at least nine tenths of the second's cached share",
-        metric="share found cached in the last fifth / the second",
-        effect="ratio",
-        direction="above",
-        bound=KEPT,
-        seeds=5,
-        paper="ContextPilot, appendix C.1, figure 12",
-        published="the gain is no effect of the warm-up",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-drift",
-        has_figure=True,
-        minutes=1.0,
-        about="The hook's gain lasts while topics come and go",
-        source="ContextPilot, appendix C.1, figure 12",
-        run=run,
-        claims=CLAIMS,
-        seeds=5,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-drift": run})

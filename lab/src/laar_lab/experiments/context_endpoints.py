@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.context_hits import LOADS, WORST_SKEW
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.context_hits import LOADS
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
@@ -86,36 +87,4 @@ def _evidence(runs: _Runs, fleets: tuple[tuple[int, int], ...]) -> Evidence:
     }
 
 
-CLAIMS = (
-    Claim(
-        name="round-robin-loses",
-        says="With the hook, round-robin finds less cached than routing by prefix",
-        metric="documents found cached by round-robin / what routing finds",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=5,
-    ),
-    Claim(
-        name="balanced",
-        says="Routing by prefix overloads no endpoint",
-        metric="requests of the busiest endpoint by the mean",
-        effect="every",
-        direction="below",
-        bound=WORST_SKEW,
-        seeds=5,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-endpoints",
-        minutes=0.15,
-        about="Reordering pays most where requests are routed by prefix",
-        source="ContextPilot, section 4, for several endpoints",
-        run=run,
-        claims=CLAIMS,
-        seeds=5,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-endpoints": run})

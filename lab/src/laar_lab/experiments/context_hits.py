@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.offline import plan
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import Estimate, estimate
@@ -58,7 +59,6 @@ CASES = (
 _OFFLINE = {"topic": 7.4, "zipf 1.0": 3.5}
 """Published: 4.6 to 34 % on MultihopRAG, 5.9 to 20.8 % on NarrativeQA, as ratios."""
 _CAPACITIES = (None, 3000, 600)
-WORST_SKEW = 1.3
 
 
 def run(scope: Scope) -> Report:
@@ -167,58 +167,4 @@ def _evidence(runs: _Online, plans: _Offline) -> Evidence:
     }
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=f"online-{_named(case.load)}-{case.capacity_docs}",
-            says=f"{case.name}: the hook finds at least {case.must:.0%} of the documents cached",
-            metric="share of documents found cached",
-            effect="level",
-            direction="above",
-            bound=case.must,
-            seeds=5,
-        )
-        for case in CASES
-        if case.must
-    ),
-    Claim(
-        name="balanced",
-        says="The hook overloads no endpoint",
-        metric="requests of the busiest endpoint by the mean",
-        effect="every",
-        direction="below",
-        bound=WORST_SKEW,
-        seeds=5,
-    ),
-    *(
-        Claim(
-            name=f"planned-{_named(load)}",
-            says=f"{load}: a batch planned in advance finds {times:g} times as much cached",
-            metric="documents found cached as planned / as received",
-            effect="ratio",
-            direction="above",
-            bound=times,
-            seeds=5,
-            paper="ContextPilot, section 7.1",
-            published=published,
-        )
-        for (load, times), published in zip(
-            _OFFLINE.items(),
-            ("4.6 to 34 % found cached (MultihopRAG)", "5.9 to 20.8 % (NarrativeQA)"),
-            strict=True,
-        )
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-hits",
-        minutes=0.12,
-        about="Reordering lets prompts find a multiple of their documents cached",
-        source="ContextPilot, sections 4 and 5",
-        run=run,
-        claims=CLAIMS,
-        seeds=5,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-hits": run})

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product, repeat
 
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.offline import plan
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import load_profile
@@ -41,7 +42,6 @@ WORKERS = 4
 IN_FLIGHT = 64
 RATE = 4.0
 OUTPUT_TOKENS = 64
-FASTER = 1.5
 LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
     "topic": lambda seed, n: rag.topic(seed, requests=n),
     "same documents": lambda seed, n: rag.topic(seed, requests=n, noise=1, topic_docs=16),
@@ -168,48 +168,4 @@ def _evidence(runs: _Runs) -> Evidence:
     }
 
 
-CLAIMS = (
-    Claim(
-        name="prefill",
-        says=f"With most documents shared, prefill is at least {FASTER} times as fast",
-        metric="prompt tokens a second with the hook / without",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.1, table 4",
-        published="1.5 to 3 times; DeepSeek-R1 on MultihopRAG 1.81 times",
-    ),
-    Claim(
-        name="ttft",
-        says="Where documents are shared, the mean TTFT is at least 20 % lower",
-        metric="mean TTFT with the hook / without",
-        effect="ratio",
-        direction="below",
-        bound=0.8,
-        seeds=3,
-    ),
-    Claim(
-        name="no-overlap",
-        says="Where none are shared, the hook costs at most 2 % of the throughput",
-        metric="prompt tokens a second with the hook / without",
-        effect="ratio",
-        direction="above",
-        bound=0.98,
-        seeds=3,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-prefill",
-        has_figure=True,
-        minutes=0.6,
-        about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
-        source="ContextPilot, section 7.1, table 4",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-prefill": run})

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from itertools import product
 
 from laar.context.hook import ContextHook
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import load_profile
@@ -32,7 +33,6 @@ from laar_lab.tally import Tally
 from laar_lab.workloads.rag_turns import HookedBodies, conversations
 
 SESSIONS = (2, 4, 8, 16, 32)
-FEWEST, MOST = 1.92, 1.49
 _THINK_S = 1.0
 _TURNS = 5
 
@@ -104,30 +104,4 @@ def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
     return {"hit_rate": tally.cached_tokens / tally.prompt_tokens, "ttft_s": tally.ttft.mean}
 
 
-CLAIMS = tuple(
-    Claim(
-        name=f"sessions-{at_once}",
-        says=f"With {at_once} sessions at once the mean TTFT is {times} times as fast",
-        metric="mean TTFT as received / with order and notes",
-        effect="ratio",
-        direction="above",
-        bound=times,
-        seeds=3,
-        paper="ContextPilot, section 7.1, table 3b",
-        published=f"{times} times RadixCache",
-    )
-    for at_once, times in ((SESSIONS[0], FEWEST), (SESSIONS[-1], MOST))
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-sessions",
-        minutes=0.5,
-        about="Order and notes make 2 to 32 sessions at once faster",
-        source="ContextPilot, section 7.1, table 3b",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-sessions": run})

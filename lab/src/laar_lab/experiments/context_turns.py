@@ -17,8 +17,9 @@ from itertools import product
 
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
@@ -175,58 +176,4 @@ def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
     )
 
 
-TURNS = (
-    Claim(
-        name="ttft",
-        says="Over five turns with 40 % repeats the hook halves the mean TTFT",
-        metric="mean TTFT as received / with order and notes",
-        effect="ratio",
-        direction="above",
-        bound=TURNS_FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.2, table 3a",
-        published="about 2 times as fast as RadixCache on MT-RAG",
-        why="Four of five turns lose 40 % of their documents: prefill falls to 0.68 at best, which "
-        "alone is 1.47 times as fast.",
-    ),
-)
-MEMORIES = tuple(
-    Claim(
-        name=f"memories-{k}",
-        says=f"{k} memories, in the order sent before, make the mean TTFT {times} times as fast",
-        metric="mean TTFT as received / with order",
-        effect="ratio",
-        direction="above",
-        bound=times,
-        seeds=3,
-        paper="ContextPilot, section 7.2, Mem0 on LoCoMo",
-        published=f"{times} times",
-        why="An order by how often each memory will be asked for, which is not known beforehand, "
-        "would find more of 100 memories cached, though hardly more of 20; and the hook's note has "
-        "to be read as well.",
-    )
-    for k, times in MEMORIES_FASTER.items()
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-turns",
-        minutes=0.2,
-        about="Over several turns with 40 % repeats the hook halves the TTFT",
-        source="ContextPilot, section 7.2, table 3a",
-        run=run_turns,
-        claims=TURNS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-    Experiment(
-        name="context-memories",
-        minutes=0.1,
-        about="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
-        source="ContextPilot, section 7.2, Mem0 on LoCoMo",
-        run=run_memories,
-        claims=MEMORIES,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-turns": run_turns, "context-memories": run_memories})

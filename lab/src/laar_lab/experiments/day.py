@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
 from laar.health import HealthSettings
 from laar.policies import parse_policy
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import (
     Arrival,
@@ -311,77 +311,4 @@ def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[st
     }
 
 
-_SEEDS = 10
-
-
-def _claim(name: str, says: str, metric: str, bound: float, **other: Any) -> Claim:
-    given: dict[str, Any] = {"effect": "ratio", "direction": "below"} | other
-    return Claim(name=name, says=says, metric=metric, bound=bound, seeds=_SEEDS, **given)
-
-
-CLAIMS = (
-    _claim(
-        "ttft-p95",
-        "A day of operation: p95 TTFT is below every rival's",
-        "p95 TTFT, laar / the rival's",
-        1.0,
-    ),
-    _claim(
-        "e2e-p95",
-        "p95 end to end is at most 3 % above any rival's",
-        "p95 end to end, laar / the rival's",
-        1.03,
-    ),
-    _claim(
-        "ttft-p50",
-        "p50 TTFT is at most 10 % above any rival's",
-        "p50 TTFT, laar / the rival's",
-        1.1,
-    ),
-    _claim(
-        "hit-rate",
-        "The hit rate is at most 2 % below any rival's",
-        "hit rate, laar / the rival's",
-        0.98,
-        direction="above",
-    ),
-    _claim(
-        "failed",
-        "At most one request in a thousand more fails than under any rival",
-        "share that fails, laar's minus the rival's",
-        0.001,
-        effect="difference",
-    ),
-    _claim(
-        "engine-seconds",
-        "Engines are busy for at most 3 % longer than under any rival",
-        "seconds in which engines run something, laar / the rival's",
-        1.03,
-        why="laar spreads requests while engines have room: answers are quicker in smaller "
-        "batches, and more engines run something at a time. Policies that fill fewer engines have "
-        "longer answers.",
-    ),
-    _claim(
-        "endpoints",
-        "The busiest hour needs no more endpoints than under any rival, half of one at most",
-        f"endpoints that keep p95 TTFT at {OBJECTIVE_S} s, laar's minus the rival's",
-        0.5,
-        effect="difference",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="day",
-        has_figure=True,
-        minutes=3,
-        about="A day of operation: mixed traffic, crashes, a deployment and scaling",
-        source="no paper",
-        run=run_day,
-        claims=CLAIMS,
-        seeds=_SEEDS,
-        quick_seeds=1,
-        first_seed=32_000,
-        takes=frozenset({"data", "policies"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"day": run_day})

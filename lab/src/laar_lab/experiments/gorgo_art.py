@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
@@ -37,7 +38,6 @@ _ART = replace(
 )
 """The shape of the suite's `art-x1`, for half as many endpoints."""
 
-_SEEDS = 5
 _LOADS = (1.0, 2.0, 3.0)
 _AFFINITY = "simple-session-affinity"
 _PUBLISHED, _TUNED = "gorgo, published", "gorgo, tuned"
@@ -104,46 +104,4 @@ def _of_load(results: Runs, load: float) -> Runs:
     return {name: of for name, of in results.items() if name.endswith(end)}
 
 
-CLAIMS = (
-    Claim(
-        name="affinity",
-        says="ART-like prompts: GORGO's p95 TTFT is below simple affinity's at every load",
-        metric="p95 TTFT, published weights / simple-session-affinity",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=_SEEDS,
-        paper="GORGO, section 5, table 1",
-        published="1,584 against 1,875 ms at half load, 1,377 against 1,495 at a third",
-    ),
-    Claim(
-        name="tuned",
-        says="Weights tuned at a load are at most 3 % behind the published ones at it",
-        metric="p95 TTFT, tuned / published",
-        effect="ratio",
-        direction="below",
-        bound=1.03,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="laar",
-        says="laar's p95 TTFT is at most 3 % above that of GORGO and of any of its baselines",
-        metric="p95 TTFT, laar / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.03,
-        seeds=_SEEDS,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-art",
-        seeds=_SEEDS,
-        minutes=1,
-        about="On prompts as long as ART-Chat's GORGO is ahead at every load",
-        source="GORGO, sections 3 and 5",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-art": run})

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import Run, Runs, below, results_table, run_all
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
@@ -37,7 +38,6 @@ _BASELINES = (
 """no-regret has llm-d's guide, SMG, vLLM's router and p2c as well."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
-_LOSS = 0.03
 
 
 def run(scope: Scope) -> Report:
@@ -104,41 +104,4 @@ def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
     )
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=_claim_name(f"x{time_scale:g}", called),
-            says=f"Conversations, time x {time_scale:g}: {called} is below every baseline's",
-            metric=f"{called}, laar / the baseline",
-            effect="ratio",
-            direction="below",
-            bound=1.0,
-            seeds=10,
-        )
-        for time_scale in _LOADS
-        for called in _NAMES.values()
-    ),
-    *(
-        Claim(
-            name=_claim_name("low-reuse", called),
-            says=f"Single questions: {called} is at most {_LOSS:.0%} above any baseline's",
-            metric=f"{called}, laar / the baseline",
-            effect="ratio",
-            direction="below",
-            bound=1.0 + _LOSS,
-            seeds=10,
-        )
-        for called in _NAMES.values()
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-baselines",
-        minutes=5,
-        about="The default policy beats every baseline on conversations, and loses none elsewhere",
-        source="baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-baselines": run})

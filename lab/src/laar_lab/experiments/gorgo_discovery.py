@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_reward_hack import RATES
 from laar_lab.experiments.gorgo_runs import (
@@ -36,8 +37,6 @@ _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 HELD_OUT_SEEDS = 5000
 """Added to a seed for the trace that is measured: no other climb was on it."""
 
-_SLOWER = 2.0
-_HELD_BELOW = 1.3
 _PUBLISHED, _OPEN = "published, TTFT, free", "ours, TTFT, free"
 _WHOLE, _BOXED = "ours, whole answer, free", "ours, TTFT, box"
 _CLIMBS = {
@@ -118,50 +117,4 @@ def run(scope: Scope) -> Report:
     return Report(tables=[weights, results_table(results, "on another trace")], evidence=evidence)
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=name,
-            says=f"A climb on TTFT without bounds ({_CLIMBS[name]}) ends where whole answers take "
-            "twice as long",
-            metric="p95 end to end on another trace / the best of a grid",
-            effect="ratio",
-            direction="above",
-            bound=_SLOWER,
-            seeds=20,
-            paper="GORGO, section 6",
-            published="weights at the rail; p95 end to end 12.6 s for 2.5 s",
-            why="A climb of an hour does not always arrive; those that do are the slow ones.",
-        )
-        for name in ("published-free", "ours-free")
-    ),
-    *(
-        Claim(
-            name=name,
-            says=f"{says} keeps p95 end to end within {_HELD_BELOW} of the best of a grid",
-            metric="p95 end to end on another trace / the best of a grid",
-            effect="ratio",
-            direction="below",
-            bound=_HELD_BELOW,
-            seeds=20,
-            paper="GORGO, section 6",
-            published="a floor under the load weight keeps it from the hack",
-        )
-        for name, says in (
-            ("whole-answer", "Climbing on the whole answer"),
-            ("floor", "A floor under the load weight"),
-        )
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-discovery",
-        minutes=1.5,
-        about="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
-        source="GORGO, section 6",
-        run=run,
-        claims=CLAIMS,
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-discovery": run})

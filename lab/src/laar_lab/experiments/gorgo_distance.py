@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from laar.core.cost import CostWeights
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import Run, below, results_table, run_all
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
@@ -27,7 +28,6 @@ _TRAFFIC = {
 }
 _DEFAULT = CostWeights()
 _TRIED = (0.05, 0.3)
-_MARGIN = 0.97
 _SHOWN = {"ttft_p50_s": "TTFT p50", "ttft_p95_s": "TTFT p95", "e2e_p95_s": "E2E p95"}
 
 
@@ -60,35 +60,4 @@ def run(scope: Scope) -> Report:
     return Report(tables=tables, evidence=evidence)
 
 
-CLAIMS = (
-    Claim(
-        name="whole-answers",
-        says="No lower weight of the round trip makes p95 end to end 3 % shorter, on any traffic",
-        metric="p95 end to end at the lower weight / the default's",
-        effect="ratio",
-        direction="above",
-        bound=_MARGIN,
-        seeds=4,
-    ),
-    Claim(
-        name="first-tokens",
-        says="No lower weight of the round trip makes p95 TTFT 3 % shorter, on any traffic",
-        metric="p95 TTFT at the lower weight / the default's",
-        effect="ratio",
-        direction="above",
-        bound=_MARGIN,
-        seeds=4,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-distance",
-        minutes=0.9,
-        about="A second of round trip is worth a second: no lower weight is better",
-        source="GORGO, section 3, network term; decision 14",
-        run=run,
-        claims=CLAIMS,
-        seeds=4,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-distance": run})

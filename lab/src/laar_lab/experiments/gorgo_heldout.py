@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
     PAPER_BOX,
@@ -120,57 +121,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-_WEIGHTS_WIN = "0.276 and 0.5 lead every column of the held-out days"
-CLAIMS = tuple(
-    Claim(
-        name=f"{who}-{name.split()[-1]}",
-        says=f"{says}: {name} {1 - bound:.0%} below {of}" if bound < 1 else f"{says}: {name}",
-        metric=f"{name}, GORGO / {of}",
-        effect="ratio",
-        direction="below",
-        bound=bound,
-        seeds=10,
-        paper="GORGO, section 5, tables of 6 and 7 April",
-        published=published,
-        why=why,
-    )
-    for who, says, of, bounds, figures, why in (
-        (
-            "best",
-            "Tuned and frozen",
-            "the best of its baselines",
-            (0.93, 0.86),
-            ("7 to 12 % less", "14 to 18 % less"),
-            "",
-        ),
-        (
-            "affinity",
-            "Tuned and frozen",
-            "simple session affinity",
-            (0.93, 0.86),
-            ("7 to 16 % less", "14 to 31 % less"),
-            "",
-        ),
-        (
-            "published-weights",
-            "The published weights are ahead of the best baseline",
-            "the best of its baselines",
-            (1.0, 1.0),
-            (_WEIGHTS_WIN, _WEIGHTS_WIN),
-            "The weights are tuned to the authors' engines; on these AIBrix with its two standard "
-            "deviations is as quick.",
-        ),
-    )
-    for name, bound, published in zip(_NAMES.values(), bounds, figures, strict=True)
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-heldout",
-        minutes=1,
-        about="GORGO's tuned score, frozen, beats its baselines on traces it was not tuned on",
-        source="GORGO, section 5, tables of 6 and 7 April",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-heldout": run})

@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_runs import (
@@ -90,28 +91,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-CLAIMS = (
-    Claim(
-        name="live-tail",
-        says="The published climb, live, has a longer p99 TTFT than frozen weights",
-        metric="p99 TTFT live / frozen",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper="GORGO, section 6, freezing",
-        published="7.2 s live against 2.1 s frozen",
-        why="Within the bounds every weight works, so trying them costs little.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-live",
-        minutes=0.35,
-        about="Frozen weights have a better tail than a climb on live traffic",
-        source="GORGO, section 5, freezing",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-live": run})

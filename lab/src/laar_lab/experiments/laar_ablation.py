@@ -30,8 +30,9 @@ from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.policies.laar.outlook import Outlook
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     USERS,
     AllRight,
@@ -78,9 +79,7 @@ VARIANTS = (
 SHARED = 4
 """Questions about each document in the table about caches."""
 
-WARM_UP_REQUESTS = 2000
 _WARM_UP_QUERIES = 900  # of 1,650: fewer than 2,000 requests with a wrong artifact
-RECOVERED = 0.5
 _FEW_USERS = 2
 
 _RIGHT, _WRONG = "right artifact", "wrong artifact"
@@ -371,59 +370,6 @@ _WITHOUT = (
     "without queue",
     "without cache",
 )
-CLAIMS = (
-    *(
-        Claim(
-            name=_slug(name),
-            says=f"W{name[1:]} the time falls by at most 2 % (mean over cells)",
-            metric="time to correct answer / that of laar",
-            effect="ratio",
-            direction="above",
-            bound=0.98,
-            seeds=20,
-            why="Eight users keep every endpoint busy: the picker's estimates matter little.",
-        )
-        for name in _WITHOUT
-    ),
-    Claim(
-        name="recovered",
-        says="Online outcomes recover half of what a wrong artifact loses",
-        metric="share recovered, over the ways to be wrong",
-        effect="level",
-        direction="above",
-        bound=RECOVERED,
-        seeds=20,
-    ),
-    Claim(
-        name="recovered-least",
-        says="Online outcomes recover half of what each wrong artifact loses",
-        metric="share recovered",
-        effect="level",
-        direction="above",
-        bound=RECOVERED,
-        seeds=20,
-    ),
-    Claim(
-        name="warm-up",
-        says=f"The warm-up takes at most {WARM_UP_REQUESTS:,} requests",
-        metric="requests of the warm-up",
-        effect="every",
-        direction="below",
-        bound=WARM_UP_REQUESTS,
-        seeds=20,
-    ),
-)
 
-EXPERIMENTS = (
-    Experiment(
-        name="laar-ablation",
-        has_figure=True,
-        minutes=1.2,
-        about="No part of the cost does harm, and a wrong artifact is corrected online",
-        source="LAAR, section 5",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+
+EXPERIMENTS = declared(__name__, {"laar-ablation": run})

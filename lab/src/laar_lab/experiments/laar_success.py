@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
     CONTESTANTS,
@@ -20,8 +21,6 @@ from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate
 
 _MODELS = 5
-_MARGIN = 0.01
-"""Margin as a share of the questions: a point less is as good."""
 _Results = dict[tuple[str, Cell], list[CellResult]]
 
 
@@ -93,70 +92,4 @@ def _evidence(results: _Results, cells: list[Cell], models: int) -> Evidence:
     }
 
 
-_PAPER = "LAAR, section 6.2, figure 3"
-CLAIMS = (
-    Claim(
-        name="attempts",
-        says=f"laar-paper needs at most {_MODELS} attempts, one for each model",
-        metric="most attempts at a question",
-        effect="every",
-        direction="below",
-        bound=_MODELS,
-        seeds=20,
-        paper=_PAPER,
-        published="5",
-        why="A penalty of 100 can be outbid by a cost: nothing in the paper's score forbids to ask "
-        "a model again.",
-    ),
-    Claim(
-        name="attempts-laar",
-        says=f"laar needs at most {_MODELS} attempts, one for each model",
-        metric="most attempts at a question",
-        effect="every",
-        direction="below",
-        bound=_MODELS,
-        seeds=20,
-    ),
-    Claim(
-        name="baselines-run-on",
-        says=f"A baseline uses all {MAX_ATTEMPTS} attempts",
-        metric="most attempts at a question",
-        effect="every",
-        direction="above",
-        bound=MAX_ATTEMPTS,
-        seeds=20,
-        paper=_PAPER,
-        published="10",
-    ),
-    *(
-        Claim(
-            name=name,
-            says=f"{ours} has the highest final success in every cell, or one point less",
-            metric="share answered correctly in the end minus the baseline's",
-            effect="difference",
-            direction="above",
-            bound=-_MARGIN,
-            seeds=20,
-            paper=paper,
-            published=published,
-        )
-        for name, ours, paper, published in (
-            ("success", "laar-paper", _PAPER, "the highest of all"),
-            ("success-laar", "laar", "", ""),
-        )
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="laar-success",
-        has_figure=True,
-        minutes=0.25,
-        about="LAAR reaches the highest success rate in at most five attempts",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"laar-success": run})

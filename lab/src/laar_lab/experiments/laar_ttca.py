@@ -13,13 +13,13 @@ import numpy as np
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
     BOUNDS,
     CONTESTANTS,
-    USERS,
     Cell,
     CellResult,
     cells_of,
@@ -35,13 +35,6 @@ from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
 _Results = dict[tuple[str, Cell], list[CellResult]]
-
-PAPER_LOAD_AWARE, PAPER_AFFINITY = 0.31, 0.49
-"""The paper's best cells."""
-MEAN_LOAD_AWARE, MEAN_AFFINITY = 0.31, 0.70
-"""Gains that the full cost must reach on the mean of all cells."""
-CLOSED = 0.5
-"""Share of the way from load-aware to the oracle to be covered."""
 
 
 def run(scope: Scope) -> Report:
@@ -216,116 +209,6 @@ def _covered(results: _Results, cells: list[Cell]) -> list[float]:
     return [float(value) for value in np.mean(shares, axis=0)]
 
 
-_PAPER = "LAAR, section 6.2, figure 4"
-_KEPT = (
-    "A retry at the model that was just wrong finds its prompt cached, and ten failures cost "
-    "little: mean time to correct answer counts that in its favour, since it ends early. "
-    "`laar-ladder` has the measure that does not."
-)
-_SEEDS = 20
-CLAIMS = (
-    *(
-        Claim(
-            name=f"{name}{suffix}",
-            says=f"In some cell laar-paper is {share:.0%} shorter than {other}; {regime}",
-            metric="mean time to correct answer, laar-paper / the other",
-            effect="ratio",
-            direction="below",
-            bound=1.0 - share,
-            seeds=_SEEDS,
-            parts="any",
-            paper=_PAPER,
-            published=f"up to {share:.0%} shorter",
-            why=why,
-        )
-        for suffix, regime, why in (
-            ("", "a retry pays for its prompt", ""),
-            ("-kept", "engines keep prompts, as the paper's do", _KEPT),
-        )
-        for name, other, share in (
-            ("load-aware", "load-aware", PAPER_LOAD_AWARE),
-            ("affinity", "session-affinity", PAPER_AFFINITY),
-        )
-    ),
-    Claim(
-        name="affinity-grows",
-        says="The gain over session-affinity grows with length",
-        metric="gain for each doubling of the prompt",
-        effect="level",
-        direction="above",
-        bound=0.0,
-        kind=0.0,
-        seeds=_SEEDS,
-        paper=_PAPER,
-        published="it grows",
-    ),
-    Claim(
-        name="load-aware-shrinks",
-        says="The gain over load-aware shrinks with length",
-        metric="gain for each doubling of the prompt",
-        effect="level",
-        direction="below",
-        bound=0.0,
-        kind=0.0,
-        seeds=_SEEDS,
-        paper=_PAPER,
-        published="it shrinks",
-        why="Speeds and accuracies here are invented within the text's bounds; load-aware reads "
-        "scraped queues, which eight users rarely fill, so it is little better than chance at any "
-        "length.",
-    ),
-    Claim(
-        name="longest",
-        says="At 64K tokens load-aware has the shorter time, in some language",
-        metric="mean time to correct answer, laar-paper / load-aware",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=_SEEDS,
-        parts="any",
-        paper=_PAPER,
-        published="load-aware is ahead at 64K",
-        why="As for the gain over load-aware by length.",
-    ),
-    Claim(
-        name="mean-load-aware",
-        says=f"laar: {MEAN_LOAD_AWARE:.0%} shorter than load-aware on the mean of the cells",
-        metric="mean gain",
-        effect="level",
-        direction="above",
-        bound=MEAN_LOAD_AWARE,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="mean-affinity",
-        says=f"laar: {MEAN_AFFINITY:.0%} shorter than session-affinity on the mean of the cells",
-        metric="mean gain",
-        effect="level",
-        direction="above",
-        bound=MEAN_AFFINITY,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="no-cell-worse",
-        says="laar: no cell 5 % longer than the best baseline of that cell",
-        metric="mean time to correct answer, laar / the cell's best baseline",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="covered",
-        says=f"laar: covers {CLOSED:.0%} of the way from load-aware to the oracle",
-        metric="share of the way, mean of the cells",
-        effect="level",
-        direction="above",
-        bound=CLOSED,
-        seeds=_SEEDS,
-    ),
-)
-
-
 # -- remarks -----------------------------------------------------------------------------------
 
 
@@ -367,16 +250,4 @@ def _overhead(scope: Scope) -> str:
     )
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="laar-ttca",
-        has_figure=True,
-        minutes=0.6,
-        about="The expected time to a correct answer beats load and session policies in every cell",
-        source=f"{_PAPER}; {USERS} users",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"laar-ttca": run})

@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import PROFILES, SESSIONS, run_sessions
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.statistics import Estimate, estimate
@@ -182,111 +183,4 @@ def _evidence(runs: _Runs, sizes: tuple[str, ...], counts: tuple[int, ...]) -> E
     }
 
 
-_PAPER = "llm-router, cloud validation"
-_SHORT_ANSWERS = (
-    "First turns wait for up to four prompts on one worker before the valve opens; least-loaded "
-    "spreads them. The engines' caches end nearly as warm either way."
-)
-CLAIMS = (
-    Claim(
-        name="flatter",
-        says=f"Prefix-aware is {FLATTER} times flatter than each other rule, for both models",
-        metric=f"median latency from fewest to most sessions, ms: {FLATTER} times prefix-aware's "
-        "less the other's",
-        effect="difference",
-        direction="below",
-        bound=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="16 ms against 31 to 49 (7B), 25 against 36 to 98 (14B)",
-    ),
-    Claim(
-        name="cached",
-        says="Prefix-aware finds 93 % cached at every number of sessions",
-        metric="prompt tokens found cached, %",
-        effect="level",
-        direction="above",
-        bound=93.0,
-        seeds=10,
-        paper=_PAPER,
-        published="94.2 to 95.0 %",
-    ),
-    Claim(
-        name="cached-ahead",
-        says="It finds 2 points more than round-robin at every number of sessions",
-        metric="prompt tokens found cached, points more",
-        effect="difference",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="3.8 to 14.2 points",
-    ),
-    Claim(
-        name="median",
-        says="14B, 24 sessions: its median answer is 3 % quicker than every other's",
-        metric="median latency, prefix-aware / the other",
-        effect="ratio",
-        direction="below",
-        bound=0.97,
-        seeds=10,
-        paper=_PAPER,
-        published="166 ms: 3, 14 and 37 % less",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="p99",
-        says="14B, 24 sessions: its p99 is the least",
-        metric="p99 latency, prefix-aware / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="the best p99",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="requests",
-        says="14B, 24 sessions: it serves the most requests a second",
-        metric="requests a second, prefix-aware / the other",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="the most",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="p95",
-        says="24 sessions: its p95 is within 5 % of least-loaded's",
-        metric="p95 latency, prefix-aware / least-loaded",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="laar",
-        says="24 sessions: laar's median answer is within 5 % of least-loaded's",
-        metric="median latency, laar / least-loaded",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="llm-router-slope",
-        has_figure=True,
-        minutes=0.08,
-        about="Prefix-aware routing keeps the median latency flattest as sessions grow",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"llm-router-slope": run})

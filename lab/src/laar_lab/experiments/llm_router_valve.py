@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import run_on
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
@@ -104,53 +105,4 @@ def _trend(runs: dict[str, list[dict[str, float]]], name: str) -> list[float]:
     return [float(np.polyfit(range(len(VALVES)), values, 1)[0]) for values in by_seed]
 
 
-_PAPER = "llm-router, valve ablation"
-CLAIMS = (
-    Claim(
-        name="requests-fall",
-        says="Requests a second fall as the threshold rises",
-        metric="requests a second, slope over 1, 4, 8, off",
-        effect="level",
-        direction="below",
-        bound=0.0,
-        kind=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="1.59, 1.30, 1.22, 0.94 a second",
-    ),
-    Claim(
-        name="hits-rise",
-        says="The share routed by a prefix rises with it",
-        metric="share routed by a prefix, slope over 1, 4, 8, off",
-        effect="level",
-        direction="above",
-        bound=0.0,
-        kind=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="11, 92, 94, 97 %",
-    ),
-    Claim(
-        name="off-costs",
-        says="Without the valve 41 % fewer requests are served than at 1",
-        metric="requests a second, off / threshold 1",
-        effect="ratio",
-        direction="below",
-        bound=0.94 / 1.59,
-        seeds=10,
-        paper=_PAPER,
-        published="0.94 against 1.59 a second",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="llm-router-valve",
-        has_figure=True,
-        minutes=0.02,
-        about="The valve's threshold trades throughput for cache hits",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"llm-router-valve": run})

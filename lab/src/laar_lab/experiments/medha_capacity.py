@@ -6,8 +6,9 @@ the first token stays within 10 s. The prompts are the same at every rate, only 
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import (
     MEDHA,
     NON_PREEMPTIVE,
@@ -69,28 +70,4 @@ def run_capacity(scope: Scope) -> Report:
     )
 
 
-CLAIMS = (
-    Claim(
-        name="non-preemptive",
-        says="Medha carries five times the load of a non-preemptive system",
-        metric="requests a second carried, Medha / non-preemptive",
-        effect="ratio",
-        direction="above",
-        bound=5.0,
-        seeds=10,
-        paper="Medha, section 6.2, figure 9",
-        published="5 to 5.7 times LoongServe",
-        why="The rival stands for LoongServe without its elastic groups.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-capacity",
-        minutes=3,
-        about="Medha carries at least five times the load of a non-preemptive system",
-        source="Medha, section 6.2, figure 9",
-        run=run_capacity,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-capacity": run_capacity})

@@ -11,8 +11,9 @@ with the length of the run; Medha's do not.
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import (
     MEDHA,
     NON_PREEMPTIVE,
@@ -117,55 +118,4 @@ def _evidence(runs: _Runs) -> Evidence:
     }
 
 
-_PAPER = "Medha, sections 1 and 6.4, figure 1"
-_RATIO = (
-    "non-preemptive by Medha. The former is unstable at this load, so the ratio grows with the "
-    "length of the run, here 20 minutes"
-)
-CLAIMS = (
-    Claim(
-        name="median",
-        says="Without preemption short requests wait 30 times as long, median",
-        metric=f"median TTFT of short requests, {_RATIO}",
-        effect="ratio",
-        direction="above",
-        bound=30.0,
-        seeds=10,
-        paper=_PAPER,
-        published="30 times LoongServe's, at 0.75 a second and 5 % long",
-    ),
-    Claim(
-        name="tail",
-        says="Without preemption short requests wait 174 times as long, 99th percentile",
-        metric=f"p99 TTFT of short requests, {_RATIO}",
-        effect="ratio",
-        direction="above",
-        bound=174.0,
-        seeds=10,
-        paper=_PAPER,
-        published="174 times",
-    ),
-    Claim(
-        name="stays-short",
-        says="Medha's p90 of all requests stays under 10 s with 0 to 5 % long requests",
-        metric="p90 TTFT, s",
-        effect="level",
-        direction="below",
-        bound=10.0,
-        seeds=10,
-        paper=_PAPER,
-        published="under 10 s",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-convoy",
-        has_figure=True,
-        minutes=1,
-        about="Medha keeps a few long prompts from delaying all other requests",
-        source=_PAPER,
-        run=run_convoy,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-convoy": run_convoy})

@@ -16,8 +16,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, SARATHI
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, load_profile
@@ -109,52 +110,4 @@ def run_iterations(scope: Scope) -> Report:
     )
 
 
-_TARGET_MS = 1e3 * load_profile(MEDHA).settings.slack.target_s
-_PAPER = "Medha, sections 3.2 and 6.2"
-CLAIMS = (
-    Claim(
-        name="adaptive",
-        says="Adaptive chunks: 99 % of the gaps between tokens within 1.2 targets",
-        metric="p99 of the gaps, ms",
-        effect="level",
-        direction="below",
-        bound=1.2 * _TARGET_MS,
-        seeds=10,
-        paper=_PAPER,
-        published="iterations keep to 20 ms",
-    ),
-    Claim(
-        name="static",
-        says="Static chunks of 512 and 2,048 tokens take at least twice the target",
-        metric="p99 of the gaps, ms",
-        effect="level",
-        direction="above",
-        bound=2.0 * _TARGET_MS,
-        seeds=10,
-        paper=_PAPER,
-        published="up to 250 ms and 1 s, elsewhere",
-    ),
-    Claim(
-        name="prefill-kept",
-        says="Adaptive chunks make the prefill at most 5 % slower than static ones",
-        metric="time of the prefill, adaptive / static",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-        paper="Medha, section 3.2, figure 4",
-        published="better at both ends of the trade-off",
-        why="Small chunks read the context once more each: here it is a trade-off.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-iterations",
-        minutes=0.05,
-        about="Adaptive chunks keep iterations to their target whatever the context",
-        source="Medha, sections 3.2, 4.1 and 6.2",
-        run=run_iterations,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-iterations": run_iterations})

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
@@ -133,78 +134,4 @@ def run_parallelism(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha, section 6.3, figures 11 and 12"
-_CONFOUNDED = (
-    "The published factor is that of the stages, 8 by 4, where the target is for one stage's "
-    "work; four stages with a single KV group have it too. With a target for what a client waits "
-    "for, the whole pass, nothing is left to halve."
-)
-CLAIMS = (
-    Claim(
-        name="tpot",
-        says="3D halves the time between tokens at 1.75 requests/s, with a target for each stage",
-        metric="time between tokens, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="more than 2 times",
-        why=_CONFOUNDED,
-    ),
-    Claim(
-        name="tpot-pass",
-        says="3D halves the time between tokens with a target for the full pass as well",
-        metric="time between tokens, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="more than 2 times",
-        why=_CONFOUNDED,
-    ),
-    Claim(
-        name="ttft",
-        says="At the lowest load first tokens take at most twice as long with 3D",
-        metric="median TTFT, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=0.5,
-        seeds=10,
-        paper=_PAPER,
-        published="alike",
-    ),
-    Claim(
-        name="stages-alone",
-        says="Half as many stages halve it without any KV group, with a target for each stage",
-        metric="time between tokens, 8 stages / 4, one KV group each",
-        effect="ratio",
-        direction="above",
-        bound=1.8,
-        seeds=10,
-    ),
-    Claim(
-        name="groups-alone",
-        says="With as many stages, a second KV group halves it",
-        metric="time between tokens, 4 stages / 4 with 2 KV groups",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="KVP mitigates the delay by distributing KV cache reads: more than 2 times",
-        why=_CONFOUNDED,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-parallelism",
-        minutes=4,
-        about="KV parallelism halves decode latency beside very long prompts at like first tokens",
-        source=_PAPER,
-        run=run_parallelism,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-parallelism": run_parallelism})

@@ -24,8 +24,9 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import FIRST_SEED, Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import FIRST_SEED, Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
 from laar_lab.statistics import estimate
@@ -215,72 +216,4 @@ def _evidence(runs: dict[str, list[Served]]) -> Evidence:
     }
 
 
-_WITHIN = "share within the objective"
-CLAIMS = (
-    Claim(
-        name="slack",
-        says="Slack order serves 25 % more within their objective than order of arrival",
-        metric=f"{_WITHIN}, slack / arrival",
-        effect="ratio",
-        direction="above",
-        bound=1.25,
-        seeds=10,
-    ),
-    Claim(
-        name="order-alone",
-        says="Slack order alone does so, with the same rules for long prompts",
-        metric=f"{_WITHIN}, slack / arrival with long prompts kept apart",
-        effect="ratio",
-        direction="above",
-        bound=1.25,
-        seeds=10,
-        why="All of the gain is that long and short prompts are kept apart.",
-    ),
-    Claim(
-        name="goodput-kept",
-        says="Each class keeps 90 % of its goodput in order of arrival",
-        metric=f"{_WITHIN} of the class, slack / arrival",
-        effect="ratio",
-        direction="above",
-        bound=0.9,
-        seeds=10,
-    ),
-    Claim(
-        name="sampled",
-        says="With 1 answer in 100 read, the share is at least 95 % of that with all read",
-        metric=f"{_WITHIN}, sampled / all read",
-        effect="ratio",
-        direction="above",
-        bound=0.95,
-        seeds=10,
-    ),
-    Claim(
-        name="sampled-no-queue",
-        says="With 1 answer in 100 read, the share is within 1 % of no queue or above",
-        metric=f"{_WITHIN}, sampled / no queue",
-        effect="ratio",
-        direction="above",
-        bound=0.99,
-        seeds=10,
-    ),
-    Claim(
-        name="nothing-left",
-        says="Every request is answered and nothing leaks",
-        metric="requests left",
-        effect="every",
-        direction="below",
-        bound=0.0,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-picker",
-        minutes=0.06,
-        about="Slack order in the picker's queue helps engines that know nothing of it",
-        source="Medha, section 4.1, in laar's own set-up",
-        run=run_picker,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-picker": run_picker})

@@ -28,8 +28,9 @@ from itertools import product
 import numpy as np
 
 from laar.flow.slack import RHO_MAX
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run, with_slack
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, Work
@@ -155,96 +156,4 @@ def _evidence(rates: list[float], figures: Callable[[str, float, str], list[floa
     }
 
 
-_PAPER = "Medha, sections 4.1 and 6.4, figure 13"
-_QUEUES = (
-    "Arrivals last 15 minutes, the paper's an hour: on some seeds hardly a request is late by then."
-)
-_LATE = (
-    "A long request that is late stays more urgent than a short one with time left, so short ones "
-    "wait until they are late in the same proportion; an order that serves the short first keeps "
-    "more within their objective."
-)
-CLAIMS = (
-    *(
-        Claim(
-            name=f"p90-{rival}",
-            says=f"From 1 request/s on, {rival.upper()}'s 90th percentile is longer than Medha's",
-            metric=f"p90 TTFT by the prefill alone, {rival} / Medha",
-            effect="ratio",
-            direction="above",
-            bound=1.0,
-            seeds=10,
-            paper=_PAPER,
-            published="LARS is below FCFS, EDF and LRS",
-            why=_QUEUES,
-        )
-        for rival in _RIVALS
-    ),
-    *(
-        Claim(
-            name=f"goodput-{rival}",
-            says=f"From 1 request/s on, more are within their objective than with {rival.upper()}",
-            metric="share within the objective, Medha's minus the other's",
-            effect="difference",
-            direction="above",
-            bound=0.0,
-            seeds=10,
-            paper=_PAPER if rival != "srpt" else "Medha, section 4.1, goodput as the aim",
-            published="LARS leads" if rival != "srpt" else "SRPT is not shown; goodput is the aim",
-            why=_LATE,
-        )
-        for rival in (*_RIVALS, "srpt")
-    ),
-    Claim(
-        name="batching",
-        says="From 1 request/s on, multi-prefill batching lowers the median 1.6 times",
-        metric="median TTFT by the prefill alone, without / with",
-        effect="ratio",
-        direction="above",
-        bound=1.6,
-        seeds=10,
-        paper="Medha, section 6.4",
-        published="1.6 to 1.8 times",
-        why="At the highest load seeds scatter: the mean is above the bound, its interval is not. "
-        "At the other loads the gain is several times as large.",
-    ),
-    Claim(
-        name="late-yields-short",
-        says="Late long requests that yield raise the share of short ones",
-        metric="share of the short within the objective, more",
-        effect="difference",
-        direction="above",
-        bound=0.0,
-        seeds=10,
-    ),
-    Claim(
-        name="late-yields-long",
-        says="Late long requests that yield lose at most two points themselves",
-        metric="share of the long within the objective, more",
-        effect="difference",
-        direction="above",
-        bound=-0.02,
-        seeds=10,
-    ),
-    Claim(
-        name="nobody-starves",
-        says="No class has 2 points fewer within the objective than under FCFS",
-        metric="share within the objective, Medha's minus FCFS's",
-        effect="difference",
-        direction="above",
-        bound=-0.02,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-policies",
-        has_figure=True,
-        minutes=2.5,
-        about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
-        source=_PAPER,
-        run=run_policies,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-policies": run_policies})

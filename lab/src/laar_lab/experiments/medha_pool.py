@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import (
@@ -111,28 +112,4 @@ def run_pool(scope: Scope) -> Report:
     )
 
 
-CLAIMS = tuple(
-    Claim(
-        name=name,
-        says=f"Two of eight reserved complete {published} % fewer long requests than {called}",
-        metric="long requests with a first token, reserved / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.0 - published / 100.0,
-        seeds=10,
-        paper="Medha, section 6.5, figure 14",
-        published=f"up to {published} % fewer",
-    )
-    for name, called, published in (("medha", "Medha", 20), ("shared", "all eight shared", 10))
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-pool",
-        minutes=0.4,
-        about="A pool reserved for short requests costs long ones their completions",
-        source="Medha, section 6.5, figure 14",
-        run=run_pool,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-pool": run_pool})

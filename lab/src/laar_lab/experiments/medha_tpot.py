@@ -7,8 +7,9 @@ model has no such groups, so that factor is not looked for.
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, SARATHI, percentile, run
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import estimate
@@ -72,55 +73,4 @@ def run_tpot(scope: Scope) -> Report:
     )
 
 
-_PAPER = "Medha, section 6.2, figure 10"
-CLAIMS = (
-    Claim(
-        name="sarathi-second",
-        says="With 5 % long prompts Sarathi's time between tokens reaches a second",
-        metric="p99 of the time between tokens at 1.75 requests/s, ms",
-        effect="level",
-        direction="above",
-        bound=1000.0,
-        seeds=10,
-        paper=_PAPER,
-        published="as high as 1 second",
-        why="A request's time between tokens is a mean over its answer here; single gaps are in "
-        "`medha-iterations`.",
-    ),
-    Claim(
-        name="below-sarathi",
-        says="With 5 % long prompts Medha's time between tokens is below Sarathi's at every load",
-        metric="p90 of the time between tokens, Medha / Sarathi",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="low for Medha, high for other systems with chunked prefill",
-        why="At the lowest load most answers meet no long prompt at all.",
-    ),
-    Claim(
-        name="consistent",
-        says="Long prompts make Medha's time between tokens at most twice as long",
-        metric="p90 of the time between tokens, with long prompts / without",
-        effect="ratio",
-        direction="below",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="consistent across sequence lengths",
-        why="Twice is our reading of the word. Beside a prefill an iteration takes the whole "
-        "target of 20 ms, and keeps to it; alone the decodes take 3 ms.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-tpot",
-        minutes=0.5,
-        about="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
-        source=_PAPER,
-        run=run_tpot,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-tpot": run_tpot})

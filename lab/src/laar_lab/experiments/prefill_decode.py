@@ -27,8 +27,9 @@ from random import Random
 import numpy as np
 
 from laar.core.apart import ApartRule
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
@@ -38,11 +39,8 @@ from laar_lab.suite.fleets import coarse
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import WILDCHAT, ChatShape, chats
 
-SEEDS = 30
 SECONDS = 60.0
 UNCOUNTED_SHARE = 0.2
-MARGIN = 1.05
-MUCH = 0.8
 
 RULES: dict[str, tuple[ApartRule, int]] = {
     "by cost": ("by-cost", 0),
@@ -191,51 +189,5 @@ _CLAIMED = {
     "e2e": ("e2e_mean_s", "mean E2E"),
 }
 
-_WHY = {
-    "ttft": "At half load `never` has first tokens as soon, and later ones three times as late: by "
-    "cost half of the prompts wait for three prefillers.",
-    "tpot": "By cost some prompts are read beside answers: at light load, with many documents and "
-    "where all endpoints do both, tokens come 4, 24 and 10 % slower, and first ones 10, 39 and "
-    "30 % sooner.",
-}
 
-CLAIMS = tuple(
-    claim
-    for slug, (_, called) in _CLAIMED.items()
-    for claim in (
-        Claim(
-            name=f"{slug}-no-worse",
-            says=f"At every load {called} is at most {MARGIN - 1:.0%} above that of the better of "
-            "always and never, by mean E2E",
-            metric=f"{called}, by cost / the better of the two",
-            effect="ratio",
-            direction="below",
-            bound=MARGIN,
-            seeds=SEEDS,
-            why=_WHY.get(slug, ""),
-        ),
-        Claim(
-            name=f"{slug}-much-better",
-            says=f"At some load {called} is 20 % below that of the better of the two",
-            metric=f"{called}, by cost / the better of the two",
-            effect="ratio",
-            direction="below",
-            bound=MUCH,
-            seeds=SEEDS,
-            parts="any",
-        ),
-    )
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="prefill-decode",
-        minutes=0.4,
-        about="By cost, prompts are read where that is best: beside the answers or apart",
-        source="no paper; thresholds as in llm-d",
-        run=run,
-        claims=CLAIMS,
-        seeds=SEEDS,
-        first_seed=61_000,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"prefill-decode": run})

@@ -13,8 +13,9 @@ import numpy as np
 
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
-from laar_lab.claims import Claim, Evidence, Runs, level, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Runs, level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers, run_case
@@ -86,41 +87,4 @@ def _evidence(found: Mapping[tuple[str, str], Runs], names: list[str]) -> Eviden
     }
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=f"gate-{slug}",
-            says=f"The gate alone takes nowhere 1 % longer: {words}",
-            metric=f"{words}, with the gate / without",
-            effect="ratio",
-            direction="below",
-            bound=1.01,
-            seeds=6,
-        )
-        for slug, words in {"ttft-mean": "mean TTFT", "e2e-mean": "mean whole answer"}.items()
-    ),
-    Claim(
-        name="gate-fails",
-        says="The gate refuses nothing",
-        metric="share of requests that failed",
-        effect="every",
-        direction="below",
-        bound=0.001,
-        seeds=1,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="session-gate",
-        minutes=20.0,
-        about="Admission by the price of room, where contexts fit",
-        source="no paper",
-        run=run,
-        claims=CLAIMS,
-        seeds=6,
-        needs_data=False,
-        first_seed=52_000,
-        takes=frozenset({"data", "workloads"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"session-gate": run})

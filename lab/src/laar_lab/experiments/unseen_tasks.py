@@ -3,13 +3,14 @@
 Each task of the records is left out in turn. The artifact is fitted to most questions of the other
 tasks; it is asked the rest of these (known tasks) and every question of the task left out (unseen),
 without a header. A second artifact is fitted to all questions of the other tasks, as `laar fit
---hold-out 0` does, and asked the task left out. The best single model is the one with the highest
-base rate in the artifact, as an operator would take it. Seeds divide the questions.
+--hold-out 0` does, and asked the task left out. What each fit prints of tasks that it has not seen
+stands beside what was seen. The best single model is the one with the highest base rate in the
+artifact, as an operator would take it. Seeds divide the questions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -29,7 +30,7 @@ from laar_lab.experiment import Experiment, Scope
 from laar_lab.judging.judge import calibration_error
 from laar_lab.judging.questions import Asked, Floats, questions_of
 from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import estimate
+from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import sweep
 
 RECORDS = "correctness-9-models.jsonl.gz"
@@ -40,6 +41,9 @@ FITTED = 0.8
 
 MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
 """Bounds: points of 1 on unseen tasks, share of the told gain, share of known called unlike."""
+
+OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
+"""Bounds: of the fit's estimate less the gain that is seen, and calibration errors."""
 
 _LEAST_TASK = 100
 """Questions of a task from which on its own gain is no luck of a few."""
@@ -73,12 +77,21 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One task left out: known and unseen tasks, and what the fit said of unseen ones."""
+    """One task left out.
+
+    Args:
+        known: the rest of the questions of the other tasks.
+        unseen: the task left out, by a fit to most questions of the others.
+        everything: the same by a fit to all of them.
+        printed: the mean and the worst gain on strange tasks, by the first fit's own word.
+        printed_of_everything: the same by the second's.
+    """
 
     known: Judged
     unseen: Judged
     everything: Judged
-    estimates: tuple[float, float]
+    printed: tuple[float, float]
+    printed_of_everything: tuple[float, float]
 
 
 def run(scope: Scope) -> Report:
@@ -110,9 +123,15 @@ def run_one(path: Path, left_out: str, seed: int) -> Run:
     unseen = [outcome for outcome in outcomes if outcome.task == left_out]
     fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
     rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
-    asked, estimates = _asked(fitted, [rest, unseen])
-    everything, _ = _asked(known, [unseen])
-    return Run(known=asked[0], unseen=asked[1], everything=everything[0], estimates=estimates)
+    asked, printed = _asked(fitted, [rest, unseen])
+    everything, of_everything = _asked(known, [unseen])
+    return Run(
+        known=asked[0],
+        unseen=asked[1],
+        everything=everything[0],
+        printed=printed,
+        printed_of_everything=of_everything,
+    )
 
 
 @lru_cache(maxsize=1)
@@ -162,37 +181,58 @@ def _unseen(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Table:
         return (
             name,
             len(runs[0].unseen.single),
-            estimate([100 * float(np.mean(each.unseen.single)) for each in runs]),
-            estimate([100 * each.unseen.gain for each in runs]),
-            estimate([100 * each.everything.gain for each in runs]),
-            estimate([100 * each.unseen.unlike for each in runs]),
+            *(
+                estimate([100 * share for share in shares])
+                for shares in (
+                    [float(np.mean(each.unseen.single)) for each in runs],
+                    [each.unseen.unlike for each in runs],
+                    [each.unseen.gain for each in runs],
+                    [each.printed[0] for each in runs],
+                    [each.everything.gain for each in runs],
+                    [each.printed_of_everything[0] for each in runs],
+                )
+            ),
         )
 
-    def over(name: str, runs: _BySeed, worst: bool) -> tuple[Value, ...]:
+    def over(name: str, worst: bool) -> tuple[Value, ...]:
         pick = min if worst else np.mean
+
+        def printed(estimates: Callable[[Run], tuple[float, float]]) -> Estimate:
+            return estimate(
+                [100 * float(np.mean([estimates(each)[worst] for each in s])) for s in by_seed]
+            )
+
+        def seen(judged: Callable[[Run], Judged]) -> Estimate:
+            return estimate([100 * float(pick([judged(each).gain for each in s])) for s in by_seed])
+
         return (
             name,
             "",
             "",
-            estimate([100 * float(pick([each.unseen.gain for each in seed])) for seed in runs]),
-            estimate([100 * float(pick([each.everything.gain for each in seed])) for seed in runs]),
-            estimate([100 * each.estimates[worst] for seed in runs for each in seed]),
+            "",
+            seen(lambda each: each.unseen),
+            printed(lambda each: each.printed),
+            seen(lambda each: each.everything),
+            printed(lambda each: each.printed_of_everything),
         )
 
     return Table(
-        title="A task that was not graded: points of right answers beyond the best single model",
+        title="A task that was not graded: points of right answers beyond the best single model, "
+        "and what the fit printed of such tasks",
         columns=(
             "task left out",
             "questions",
             "best single, %",
+            "unlike, %",
             "gain",
+            "printed",
             "gain, --hold-out 0",
-            "unlike, %; fit's own estimate",
+            "printed, --hold-out 0",
         ),
         rows=[
             *(row(task, runs) for task, runs in by_task.items()),
-            over("mean", by_seed, False),
-            over("worst", by_seed, True),
+            over("mean", worst=False),
+            over("worst", worst=True),
         ],
         digits=1,
     )
@@ -232,26 +272,34 @@ def _known(by_seed: _BySeed) -> Table:
 
 
 def _evidence(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Evidence:
-    large = {
-        task: runs for task, runs in by_task.items() if len(runs[0].unseen.single) >= _LEAST_TASK
-    }
-    zero = [0.0] * len(by_seed)
+    def over(figure: Callable[[Sequence[Run]], float]) -> Seen:
+        return Seen([figure(seed) for seed in by_seed], [0.0] * len(by_seed))
+
+    def gained(seed: Sequence[Run]) -> float:
+        return float(np.mean([each.unseen.gain for each in seed]))
+
+    def all_gained(seed: Sequence[Run]) -> float:
+        return float(np.mean([each.everything.gain for each in seed]))
+
+    worst = {}
+    for task, runs in by_task.items():
+        if len(runs[0].unseen.single) >= _LEAST_TASK:
+            zero = [0.0] * len(runs)
+            worst[task] = Seen([each.unseen.gain for each in runs], zero)
+            worst[f"{task}, all learned"] = Seen([each.everything.gain for each in runs], zero)
     return {
-        "unseen": {
-            "held back": Seen(
-                [float(np.mean([each.unseen.gain for each in s])) for s in by_seed], zero
+        "unseen": {"held back": over(gained), "all learned": over(all_gained)},
+        "worst": worst,
+        "printed": {
+            "held back": over(lambda s: float(np.mean([r.printed[0] for r in s])) - gained(s)),
+            "all learned": over(
+                lambda s: float(np.mean([r.printed_of_everything[0] for r in s])) - all_gained(s)
             ),
-            "all learned": Seen(
-                [float(np.mean([each.everything.gain for each in s])) for s in by_seed], zero
-            ),
         },
-        "worst": {
-            task: Seen([each.unseen.gain for each in runs], zero) for task, runs in large.items()
-        },
-        "known": {"": Seen([_told_share(seed) for seed in by_seed], zero)},
-        "unlike": {
-            "": Seen([float(np.mean([each.known.unlike for each in s])) for s in by_seed], zero)
-        },
+        "known": {"": over(_told_share)},
+        "unlike": {"": over(lambda s: float(np.mean([each.known.unlike for each in s])))},
+        "calibrated": {"": over(lambda s: _calibration([each.known for each in s]))},
+        "calibrated-unseen": {"": over(lambda s: _calibration([each.unseen for each in s]))},
     }
 
 
@@ -278,6 +326,16 @@ CLAIMS = (
         seeds=3,
     ),
     Claim(
+        name="printed",
+        says="What `laar fit` prints of tasks that it has not seen is at most "
+        f"{100 * OPTIMISM:g} points better than what is seen",
+        metric="mean gain as printed, less the gain on tasks left out",
+        effect="difference",
+        direction="below",
+        bound=OPTIMISM,
+        seeds=3,
+    ),
+    Claim(
         name="known",
         says=f"On known tasks the words bring {SHARE:.0%} of what the named task brings",
         metric="gain by the words, share of the gain with the task named",
@@ -294,6 +352,25 @@ CLAIMS = (
         direction="below",
         bound=UNLIKE,
         seeds=3,
+    ),
+    Claim(
+        name="calibrated",
+        says=f"P(correct) on known tasks has a calibration error of at most {KNOWN_ERROR:g}",
+        metric="expected calibration error, ten bins, all models",
+        effect="difference",
+        direction="below",
+        bound=KNOWN_ERROR,
+        seeds=3,
+    ),
+    Claim(
+        name="calibrated-unseen",
+        says=f"P(correct) on tasks left out has a calibration error of at most {UNSEEN_ERROR:g}",
+        metric="expected calibration error, ten bins, all models",
+        effect="difference",
+        direction="below",
+        bound=UNSEEN_ERROR,
+        seeds=3,
+        why="How hard a task is that nobody graded is told by nothing in a request.",
     ),
 )
 
