@@ -274,7 +274,9 @@ class PrefixIndex:
     def claimed(self, slot: int, chain: Chain) -> float:
         """Return the share of the prompt, in 0..1, that open requests at the slot share."""
         claims = self._caches[slot].claims.values()
-        return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
+        return chain.fraction(
+            max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
+        )
 
     def knows_first_block(self, slot: int) -> bool:
         """Return whether `set_first_block` was called for the slot's engine."""
@@ -333,7 +335,7 @@ class PrefixIndex:
         """
         uses = sorted(
             ((use, cache) for cache in self._caches for use in cache.by_age.values()),
-            key=lambda each: -each[0].stamp,
+            key=lambda entry: -entry[0].stamp,
         )
         kept: list[Kept] = []
         for use, cache in uses:

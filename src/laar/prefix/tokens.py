@@ -207,7 +207,7 @@ class TokenBlocks:
         if event.session in self._expected:
             self._take_expected(event.session, model, parent, own, size)
         if self.blocks > self._max_blocks:
-            fullest = max(self._slots, key=lambda each: len(self._slots[each].own))
+            fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
@@ -401,7 +401,7 @@ class TokenBlocks:
             if guess - at > size:
                 return  # the engine's template writes earlier turns in another way
             at = min(max(at, guess), at + size - 1.0)
-        before = [each for each in other.anchors[1:-1] if each[0] < place and each[1] <= at]
+        before = [anchor for anchor in other.anchors[1:-1] if anchor[0] < place and anchor[1] <= at]
         if 0 < place < text.chain.total_bytes and at <= text.tokens:
             before = [(0, 0.0), *before[-_MAX_ANCHORS:], (place, at)]
             text.anchors = [*before, text.anchors[-1]]
