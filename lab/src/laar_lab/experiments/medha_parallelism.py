@@ -41,8 +41,8 @@ stages."""
 _SHOWN = {
     "ttft_p50_s": "TTFT p50",
     "ttft_p90_s": "TTFT p90",
-    "tpot_p50_ms": "TPOT p50",
-    "tpot_p90_ms": "TPOT p90",
+    "tpot_p50_s": "TPOT p50",
+    "tpot_p90_s": "TPOT p90",
 }
 
 
@@ -64,14 +64,18 @@ def _profile(layout: str, target: str) -> EngineProfile:
 
 
 def latencies(layout: str, target: str, mix: Mix, seed: int) -> dict[str, float]:
-    """Median and p90 of the first token, seconds, and of the time between tokens, ms."""
+    """Median and p90 of the first token and of the time between tokens, seconds."""
     seen = run(_profile(layout, target), mix, seed)
     return {
         "ttft_p50_s": percentile(seen.ttft_s, 50.0),
         "ttft_p90_s": percentile(seen.ttft_s, 90.0),
-        "tpot_p50_ms": 1e3 * percentile(seen.tpot_s, 50.0),
-        "tpot_p90_ms": 1e3 * percentile(seen.tpot_s, 90.0),
+        "tpot_p50_s": percentile(seen.tpot_s, 50.0),
+        "tpot_p90_s": percentile(seen.tpot_s, 90.0),
     }
+
+
+def _tokens_in_ms(numbers: dict[str, float]) -> dict[str, float]:
+    return numbers | {name: 1e3 * numbers[name] for name in ("tpot_p50_s", "tpot_p90_s")}
 
 
 def run_parallelism(scope: Scope) -> Report:
@@ -95,7 +99,7 @@ def run_parallelism(scope: Scope) -> Report:
 
     def table(target: str) -> Table:
         named = {
-            f"{layout}, {rate:g} requests/s": of
+            f"{layout}, {rate:g} requests/s": [_tokens_in_ms(one) for one in of]
             for (layout, its, rate), of in runs.items()
             if its == target
         }
@@ -104,7 +108,7 @@ def run_parallelism(scope: Scope) -> Report:
 
     def tpot(ours: str, theirs: str, target: str = "cycle") -> dict[str, Seen]:
         return {
-            p: paired(runs[ours, target, high], runs[theirs, target, high], f"tpot_{p}_ms")
+            p: paired(runs[ours, target, high], runs[theirs, target, high], f"tpot_{p}_s")
             for p in ("p50", "p90")
         }
 
