@@ -73,9 +73,6 @@ def headers_of_answer(
         expected_s = latency_s / max(sure, MIN_PROBABILITY)  # to a correct answer, by itself
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
-    if (hedge := decision.hedge) is not None:
-        numbers = zip(names.HEDGE_FIELDS, hedge, strict=True)
-        headers.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))
     return headers
 
 
