@@ -183,7 +183,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
 
 
 def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
-    """Other keys that each block's hash depends on; the first block's holds the cache salt."""
+    """Return the other keys of each block's hash; the first block's holds the cache salt."""
     if not isinstance(given, list) or not any(given):
         return ()
     return tuple(

@@ -180,7 +180,7 @@ class PrefixIndex:
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
-        """Leading blocks of the prompt that each slot probably holds, shape ``(slots,)``."""
+        """Return the leading blocks that each slot probably holds, shape ``(slots,)``."""
         holders, depths = self._segments.walk(chain.hashes)
         found = np.zeros(len(self._caches), np.int32)
         give(found, holders, depths)
@@ -517,5 +517,5 @@ def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
 
 
 def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Leading blocks of a prompt that an ended request has used."""
+    """Return the leading blocks of a prompt that an ended request has used."""
     return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

@@ -474,7 +474,7 @@ class TokenBlocks:
         return text.chain.total_bytes if continued else chain.bytes_of(depth), text
 
     def _held(self, slot: int, blocks: array[int], wanted: int) -> int:
-        """Leading blocks that a slot holds; caches let the end of a prompt go first."""
+        """Return the leading blocks that a slot holds; caches evict the end of a prompt first."""
         holders, bit = self._holders, 1 << slot
         wanted = min(wanted, len(blocks))
         if not wanted or not holders.get(blocks[0], 0) & bit:
@@ -492,7 +492,7 @@ class TokenBlocks:
 
 
 def _shared(one: array[int], other: array[int]) -> int:
-    """Leading blocks in common; equal once, equal in all places before."""
+    """Return the number of common leading blocks; blocks before an equal one are equal."""
     least, beyond = 0, min(len(one), len(other)) + 1
     while beyond - least > 1:
         middle = (least + beyond) >> 1
