@@ -57,7 +57,7 @@ async def look_at(
     """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
-        return list(await asyncio.gather(*(_look(http, each) for each in endpoints)))
+        return list(await asyncio.gather(*(_look(http, endpoint) for endpoint in endpoints)))
 
 
 async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:

@@ -105,8 +105,8 @@ class KvEvents:
         source = f"kv-events {address}"
         with context.socket(zmq.SUB) as socket:
             try:
-                for each in (url, replay) if replay else (url,):
-                    split_address(each.removeprefix("tcp://"))
+                for socket_url in (url, replay) if replay else (url,):
+                    split_address(socket_url.removeprefix("tcp://"))
                 _limit(socket)
                 socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")

@@ -127,7 +127,7 @@ def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -
     """Return a target from an entry of ``/v1/models``; an adapter has the window of its base."""
     base, window = model.get("parent"), model.get("max_model_len")
     base = base if isinstance(base, str) and base and base != model["id"] else None
-    windows = [each.window_tokens for each in others if each.model == base]
+    windows = [target.window_tokens for target in others if target.model == base]
     if type(window) is int and window > 0:
         windows = [float(window)]
     return Target(

@@ -13,14 +13,13 @@ from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
-from laar_lab.report import Chart, Report, Table, Value
-from laar_lab.statistics import Estimate, estimate, means
+from laar_lab.report import Chart, Report, Table
+from laar_lab.statistics import means, times
 from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
 DEPTHS = (3, 5, 10, 15)
-_Runs = dict[tuple[int, str], list[dict[str, float]]]
 
 
 def run(scope: Scope) -> Report:
@@ -28,44 +27,35 @@ def run(scope: Scope) -> Report:
     requests = 200 if scope.quick else 600
     cases = {key: (*key, requests) for key in product(DEPTHS, (RECEIVED, HOOK))}
     runs = grid(run_depth, cases, scope.seeds, label="context-depth")
-    faster = {docs: _faster(runs, docs) for docs in DEPTHS}
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{docs}, {way}",
-            *means(runs[docs, way], _FIGURES),
-            faster[docs] if way == HOOK else "",
-        )
-        for docs, way in cases
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}",
-                columns=("documents", "found cached", "prompts/s of an engine", "times"),
-                rows=rows,
-                digits=3,
+    faster = {
+        docs: times(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s") for docs in DEPTHS
+    }
+    table = Table(
+        title=f"documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}",
+        columns=("documents", "found cached", "prompts/s of an engine", "times"),
+        rows=[
+            (
+                f"{docs}, {way}",
+                *means(runs[docs, way], ("hit_rate", "prompts_per_s")),
+                faster[docs] if way == HOOK else "",
             )
+            for docs, way in cases
         ],
-        charts=[
-            Chart(
-                title="Prefill by documents in a prompt",
-                x_label="documents",
-                y_label="times as received",
-                x=[str(docs) for docs in DEPTHS],
-                series={HOOK: [faster[docs] for docs in DEPTHS]},
-                kind="bars",
-            )
-        ],
-        evidence={
-            "every-depth": {
-                str(docs): paired(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s")
-                for docs in DEPTHS
-            }
-        },
+        digits=3,
     )
-
-
-_FIGURES = ("hit_rate", "prompts_per_s")
+    chart = Chart(
+        title="Prefill by documents in a prompt",
+        x_label="documents",
+        y_label="times as received",
+        x=[str(docs) for docs in DEPTHS],
+        series={HOOK: [faster[docs] for docs in DEPTHS]},
+        kind="bars",
+    )
+    every = {
+        str(docs): paired(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s")
+        for docs in DEPTHS
+    }
+    return Report(tables=[table], charts=[chart], evidence={"every-depth": every})
 
 
 def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]:
@@ -76,11 +66,6 @@ def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]
         "hit_rate": backlog.cached_tokens / backlog.prompt_tokens,
         "prompts_per_s": requests / (backlog.last_s - backlog.first_s) / WORKERS,
     }
-
-
-def _faster(runs: _Runs, docs: int) -> Estimate:
-    pairs = zip(runs[docs, HOOK], runs[docs, RECEIVED], strict=True)
-    return estimate([ours["prompts_per_s"] / theirs["prompts_per_s"] for ours, theirs in pairs])
 
 
 EXPERIMENTS = declared(__name__, {"context-depth": run})

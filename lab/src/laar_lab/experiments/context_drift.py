@@ -12,7 +12,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Chart, Report, means_table
 from laar_lab.sim.fleet import Arrival, Exchange
 from laar_lab.statistics import means
 from laar_lab.sweep import grid
@@ -25,41 +25,26 @@ FIFTHS = 5
 def run(scope: Scope) -> Report:
     """The same load as received and with the hook."""
     requests = 500 if scope.quick else 5000
-    ways = (RECEIVED, HOOK)
-    cases = {way: (way, requests) for way in ways}
+    cases = {way: (way, requests) for way in (RECEIVED, HOOK)}
     runs = grid(run_way, cases, scope.seeds, label="context-drift")
-    shares = {way: means(runs[way], map(str, range(FIFTHS))) for way in ways}
-    names = [f"fifth {fifth + 1}" for fifth in range(FIFTHS)]
-    rows: list[tuple[Value, ...]] = [(way, *shares[way]) for way in ways]
+    shown = {str(fifth): f"fifth {fifth + 1}" for fifth in range(FIFTHS)}
+    title = f"prompts found cached; 15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}"
+    chart = Chart(
+        title="Found cached while topics come and go",
+        x_label="of the run",
+        y_label="share of the prompts",
+        x=list(shown.values()),
+        series={way: means(of, shown) for way, of in runs.items()},
+    )
+    second, last = ([one[fifth] for one in runs[HOOK]] for fifth in ("1", str(FIFTHS - 1)))
     return Report(
-        tables=[
-            Table(
-                title=f"prompts found cached; 15 documents of {DOC_TOKENS} tokens, "
-                f"{WORKERS} x {ENGINE}",
-                columns=("documents", *names),
-                rows=rows,
-                digits=3,
-            )
-        ],
-        charts=[
-            Chart(
-                title="Found cached while topics come and go",
-                x_label="of the run",
-                y_label="share of the prompts",
-                x=names,
-                series=shares,
-            )
-        ],
+        tables=[means_table(title, "documents", runs, shown, digits=3)],
+        charts=[chart],
         evidence={
             "throughout": {
-                name: paired(runs[HOOK], runs[RECEIVED], str(fifth))
-                for fifth, name in enumerate(names)
+                name: paired(runs[HOOK], runs[RECEIVED], fifth) for fifth, name in shown.items()
             },
-            "no-decay": {
-                "last": Seen(
-                    [one[str(FIFTHS - 1)] for one in runs[HOOK]], [one["1"] for one in runs[HOOK]]
-                )
-            },
+            "no-decay": {"last": Seen(last, second)},
         },
     )
 

@@ -12,20 +12,17 @@ from dataclasses import replace
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
-    PAPER_BOX,
-    PAPER_INITIAL,
     PAPER_INTERVAL_S,
     Run,
-    Runs,
+    by_policy,
+    on_seeds,
     results_table,
     run_all,
-    tuned,
+    tuned_elsewhere,
 )
 from laar_lab.report import Report
-from laar_lab.sweep import sweep
 from laar_lab.workloads.sessions import GORGO_CHATS
 
 _ART = replace(
@@ -39,69 +36,42 @@ _ART = replace(
 """The shape of the suite's `art-x1`, for half as many endpoints."""
 
 _LOADS = (1.0, 2.0, 3.0)
-_AFFINITY = "simple-session-affinity"
 _PUBLISHED, _TUNED = "gorgo, published", "gorgo, tuned"
 
 
 def run(scope: Scope) -> Report:
     """Every contestant at every load."""
-    base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=1.0,
-        minutes=2.0 if scope.quick else 6.0,
-        shape=_ART,
-        interval_s=PAPER_INTERVAL_S,
-    )
-    windows = 4 if scope.quick else 20
-    climbs = [
-        (replace(base, seed=seed + TRAINING_SEEDS, time_scale=load), PAPER_BOX, PAPER_INITIAL)
-        for load in _LOADS
-        for seed in scope.seeds
-    ]
-    weights = iter(sweep(tuned, [(*climb, windows) for climb in climbs], label="gorgo-art: tuning"))
-    runs: dict[str, list[Run]] = {}
+    minutes, windows = (2.0, 4) if scope.quick else (6.0, 20)
+    results = {}
     for load in _LOADS:
-        at = [replace(base, seed=seed, time_scale=load) for seed in scope.seeds]
-        runs[_row(_TUNED, load)] = [
-            replace(one, gorgo=tuple(found.items()))
-            for one, found in zip(at, weights, strict=False)  # takes no more than it needs
-        ]
-        runs[_row(_PUBLISHED, load)] = at
-        runs[_row("laar", load)] = [replace(one, policy="laar", interval_s=None) for one in at]
-        for policy in PAPER_BASELINES:
-            runs[_row(policy, load)] = [replace(one, policy=policy) for one in at]
-    results = run_all(runs, "gorgo-art")
+        ours = Run(policy="laar", time_scale=load, minutes=minutes, shape=_ART)
+        gorgo = replace(ours, policy="gorgo", interval_s=PAPER_INTERVAL_S)
+        runs = {
+            _TUNED: tuned_elsewhere(gorgo, scope.seeds, windows, "gorgo-art"),
+            _PUBLISHED: on_seeds(gorgo, scope.seeds),
+            "laar": on_seeds(ours, scope.seeds),
+            **by_policy(gorgo, PAPER_BASELINES, scope.seeds),
+        }
+        results[f"x {load:g}"] = run_all(runs, f"gorgo-art x {load:g}")
 
     def against(ours: str, theirs: str) -> dict[str, Seen]:
-        return {
-            f"x {load:g}": paired(
-                results[_row(ours, load)], results[_row(theirs, load)], "ttft_p95_s"
-            )
-            for load in _LOADS
-        }
+        return {x: paired(of[ours], of[theirs], "ttft_p95_s") for x, of in results.items()}
 
     return Report(
-        tables=[results_table(_of_load(results, load), f"time x {load:g}") for load in _LOADS],
+        tables=[
+            results_table({f"{who}, {x}": runs for who, runs in of.items()}, f"time {x}")
+            for x, of in results.items()
+        ],
         evidence={
-            "affinity": against(_PUBLISHED, _AFFINITY),
+            "affinity": against(_PUBLISHED, "simple-session-affinity"),
             "tuned": against(_TUNED, _PUBLISHED),
             "laar": {
-                f"{policy}, {part}": seen
+                f"{policy}, {x}": seen
                 for policy in (*PAPER_BASELINES, _PUBLISHED, _TUNED)
-                for part, seen in against("laar", policy).items()
+                for x, seen in against("laar", policy).items()
             },
         },
     )
-
-
-def _row(policy: str, load: float) -> str:
-    return f"{policy}, x {load:g}"
-
-
-def _of_load(results: Runs, load: float) -> Runs:
-    end = f", x {load:g}"
-    return {name: of for name, of in results.items() if name.endswith(end)}
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-art": run})

@@ -10,29 +10,24 @@ Published against the best baseline of each column: p95 TTFT 7 to 12 % less, p95
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
     PAPER_BOX,
-    PAPER_INITIAL,
     PAPER_INTERVAL_S,
     Run,
     Runs,
-    below,
+    by_policy,
+    change,
+    on_seeds,
     results_table,
     run_all,
-    tuned,
+    tuned_elsewhere,
 )
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
-from laar_lab.sweep import sweep
-
-TRAINING_SEEDS = 5000
-"""Added to a seed for the trace it is tuned on."""
 
 _ALSO = ("lmetric", "session-affinity", "sglang-cache-aware", "llm-router", "laar")
 _OURS, _PUBLISHED = "gorgo, tuned", "gorgo, published"
@@ -43,29 +38,15 @@ def tune_and_run(
     scope: Scope, time_scale: float, label: str
 ) -> tuple[Runs, list[dict[str, float]]]:
     """Tunes GORGO for each seed, then runs it and the rest; the numbers, the weights."""
-    base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=time_scale,
-        minutes=6.0 if scope.quick else 15.0,
-        interval_s=PAPER_INTERVAL_S,
-    )
-    windows = 6 if scope.quick else 50
-    training = [
-        (replace(base, seed=seed + TRAINING_SEEDS), PAPER_BOX, PAPER_INITIAL, windows)
-        for seed in scope.seeds
-    ]
-    weights = sweep(tuned, training, label=f"{label}: tuning")
+    minutes, windows = (6.0, 6) if scope.quick else (15.0, 50)
+    base = Run(time_scale=time_scale, minutes=minutes, interval_s=PAPER_INTERVAL_S)
+    ours = tuned_elsewhere(base, scope.seeds, windows, label)
     runs = {
-        _OURS: [
-            replace(base, seed=seed, gorgo=tuple(found.items()))
-            for seed, found in zip(scope.seeds, weights, strict=True)
-        ],
-        _PUBLISHED: [replace(base, seed=seed) for seed in scope.seeds],
+        _OURS: ours,
+        _PUBLISHED: on_seeds(base, scope.seeds),
+        **by_policy(base, (*PAPER_BASELINES, *_ALSO), scope.seeds),
     }
-    for policy in (*PAPER_BASELINES, *_ALSO):
-        runs[policy] = [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
-    return run_all(runs, label), weights
+    return run_all(runs, label), [dict(run.gorgo) for run in ours]
 
 
 def best_baseline(results: Runs, name: str) -> list[float]:
@@ -77,23 +58,16 @@ def best_baseline(results: Runs, name: str) -> list[float]:
 def run(scope: Scope) -> Report:
     """Half-loaded fleet, time stretched by 1.5."""
     results, weights = tune_and_run(scope, 1.5, "gorgo-heldout")
-    ours = results[_OURS]
-    evidence = {
-        f"{who}-{called.split()[-1]}": {
-            "": Seen(
-                [run[name] for run in results[row]],
-                best_baseline(results, name)
-                if of == "best"
-                else [run[name] for run in results[of]],
-            )
-        }
-        for who, row, of in (
-            ("best", _OURS, "best"),
-            ("affinity", _OURS, "simple-session-affinity"),
-            ("published-weights", _PUBLISHED, "best"),
+    evidence = {}
+    for name, called in _NAMES.items():
+        ours, published, affinity = (
+            [run[name] for run in results[row]]
+            for row in (_OURS, _PUBLISHED, "simple-session-affinity")
         )
-        for name, called in _NAMES.items()
-    }
+        best, last = best_baseline(results, name), called.split()[-1]
+        evidence[f"best-{last}"] = {"": Seen(ours, best)}
+        evidence[f"affinity-{last}"] = {"": Seen(ours, affinity)}
+        evidence[f"published-weights-{last}"] = {"": Seen(published, best)}
     learned = Table(
         title="Weights learned: tokens a millisecond of round trip, and a queued token",
         columns=("seed", *PAPER_BOX),
@@ -105,19 +79,17 @@ def run(scope: Scope) -> Report:
     remarks = [
         f"against {other}: "
         + ", ".join(
-            f"{called} {-below(ours, [r[n] for r in results[other]], n).mean:+.1%}"
-            for n, called in _NAMES.items()
+            f"{called} {change(results[_OURS], results[other], name)}"
+            for name, called in _NAMES.items()
         )
         for other in _ALSO
     ]
-    rail = [w["queue_weight"] for w in weights]
+    rail = estimate([found["queue_weight"] for found in weights]).mean
+    title = f"time x 1.5, {len(scope.seeds)} seeds, held-out traces"
     return Report(
-        tables=[
-            results_table(results, f"time x 1.5, {len(ours)} seeds, held-out traces"),
-            learned,
-        ],
+        tables=[results_table(results, title), learned],
         evidence=evidence,
-        remarks=[*remarks, f"queue weight {estimate(rail).mean:.2f} on average; published 0.5"],
+        remarks=[*remarks, f"queue weight {rail:.2f} on average; published 0.5"],
     )
 
 

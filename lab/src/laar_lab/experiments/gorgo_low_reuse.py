@@ -11,12 +11,17 @@ the unit alone; the authors name bursts as well.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
+from laar_lab.experiments.gorgo_runs import (
+    PAPER_WILDCHAT,
+    Run,
+    by_policy,
+    on_seeds,
+    results_table,
+    run_all,
+)
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -24,21 +29,23 @@ _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 
 
+_OTHERS = ("random", "simple-session-affinity", "least-request", "least-load")
+_PAIRS = {
+    "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
+    "in-seconds": (_BUG, "random"),
+    "below-random": (_RIGHT, "random"),
+    "least-request": (_RIGHT, "least-request"),
+}
+
+
 def run(scope: Scope) -> Report:
     """5.7 requests a second, half of the trace's own pace."""
-    base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=2.0,
-        minutes=3.0 if scope.quick else 8.0,
-        shape=WILDCHAT,
-    )
+    base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 8.0, shape=WILDCHAT)
     runs = {
-        _RIGHT: [replace(base, seed=seed, gorgo=PAPER_WILDCHAT) for seed in scope.seeds],
-        _BUG: [replace(base, seed=seed, gorgo=_IN_SECONDS) for seed in scope.seeds],
+        _RIGHT: on_seeds(base, scope.seeds, gorgo=PAPER_WILDCHAT),
+        _BUG: on_seeds(base, scope.seeds, gorgo=_IN_SECONDS),
+        **by_policy(base, ("laar", *_OTHERS), scope.seeds),
     }
-    for policy in ("laar", "random", "simple-session-affinity", "least-request", "least-load"):
-        runs[policy] = [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
     results = run_all(runs, "gorgo-low-reuse")
     return Report(
         tables=[results_table(results, "single questions, 5.7 a second")],
@@ -47,14 +54,6 @@ def run(scope: Scope) -> Report:
             for name, (ours, theirs) in _PAIRS.items()
         },
     )
-
-
-_PAIRS = {
-    "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
-    "in-seconds": (_BUG, "random"),
-    "below-random": (_RIGHT, "random"),
-    "least-request": (_RIGHT, "least-request"),
-}
 
 
 EXPERIMENTS = declared(__name__, {"gorgo-low-reuse": run})

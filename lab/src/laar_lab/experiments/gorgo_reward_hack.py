@@ -12,7 +12,7 @@ from dataclasses import replace
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import Run, results_table, run_all
+from laar_lab.experiments.gorgo_runs import Run, on_seeds, results_table, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import GORGO_CHATS
 
@@ -29,17 +29,14 @@ def run(scope: Scope) -> Report:
     evidence: dict[str, dict[str, Seen]] = {}
     for rate in RATES[: 1 if scope.quick else None]:
         base = Run(
-            policy="gorgo",
-            seed=0,
-            time_scale=1.0,
             minutes=8.0 if scope.quick else 15.0,
             profile="gorgo-hack",
             shape=replace(GORGO_CHATS, requests_per_s=rate),
         )
         runs = {
-            "load weight 0": [replace(base, seed=s, gorgo=_HACKED) for s in scope.seeds],
-            "load weight 0.05": [replace(base, seed=s, gorgo=_RESTORED) for s in scope.seeds],
-            "laar": [replace(base, policy="laar", seed=s) for s in scope.seeds],
+            "load weight 0": on_seeds(base, scope.seeds, gorgo=_HACKED),
+            "load weight 0.05": on_seeds(base, scope.seeds, gorgo=_RESTORED),
+            "laar": on_seeds(base, scope.seeds, policy="laar"),
         }
         results = run_all(runs, f"gorgo-reward-hack {rate:g}/s")
         tables.append(results_table(results, f"{rate:g} requests a second"))

@@ -10,7 +10,7 @@ from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_heldout import best_baseline, tune_and_run
-from laar_lab.experiments.gorgo_runs import below, results_table
+from laar_lab.experiments.gorgo_runs import change, results_table
 from laar_lab.report import Report
 
 _LOADS = (1.0, 0.85)
@@ -32,8 +32,8 @@ def run(scope: Scope) -> Report:
             affinity = results["simple-session-affinity"]
             evidence["first-tokens"] = {"": paired(ours, affinity, "ttft_p95_s")}
         for other in ("simple-session-affinity", "session-affinity", "lmetric"):
-            slower = below(ours, [run["ttft_p95_s"] for run in results[other]], "ttft_p95_s")
-            remarks.append(f"time x {time_scale:g}: p95 TTFT {-slower.mean:+.1%} against {other}")
+            slower = change(ours, results[other], "ttft_p95_s")
+            remarks.append(f"time x {time_scale:g}: p95 TTFT {slower} against {other}")
     return Report(tables=tables, evidence=evidence, remarks=remarks)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
+from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, by_policy, results_table, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -37,21 +37,9 @@ def run(scope: Scope) -> Report:
     """Both kinds of prompts."""
     tables, evidence = [], {}
     for name, shape in _SHAPES.items():
-        base = Run(
-            policy="gorgo",
-            seed=0,
-            time_scale=1.0,
-            minutes=1.0 if scope.quick else 3.0,
-            shape=shape,
-            gorgo=PAPER_WILDCHAT,
-        )
-        results = run_all(
-            {
-                policy: [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
-                for policy in ("laar", *_RIVALS)
-            },
-            f"gorgo-short, {name}",
-        )
+        base = Run(minutes=1.0 if scope.quick else 3.0, shape=shape, gorgo=PAPER_WILDCHAT)
+        runs = by_policy(base, ("laar", *_RIVALS), scope.seeds)
+        results = run_all(runs, f"gorgo-short, {name}")
         tables.append(results_table(results, f"{name}, {shape.requests_per_s:g} a second"))
         evidence[f"{name}-affinity"] = {
             "": paired(results["gorgo"], results[_AFFINITY], "ttft_p95_s")

@@ -17,7 +17,7 @@ from laar_lab.experiments.medha_runs import (
     percentile,
     run,
 )
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
@@ -51,23 +51,16 @@ def run_capacity(scope: Scope) -> Report:
     requests = _REQUESTS // 4 if scope.quick else _REQUESTS
     cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
     rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
-    rows: list[tuple[Value, ...]] = [
-        (name, estimate(values), str(over(values, rates["medha"])))
-        for name, values in rates.items()
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"Requests a second with p90 of the first token within {_LIMIT_S:.0f} s, "
-                "5 % long",
-                columns=("system", "capacity", "Medha's is so many times"),
-                rows=rows,
-            )
+    table = Table(
+        title=f"Requests a second with p90 of the first token within {_LIMIT_S:.0f} s, 5 % long",
+        columns=("system", "capacity", "Medha's is so many times"),
+        rows=[
+            (name, estimate(values), str(over(values, rates["medha"])))
+            for name, values in rates.items()
         ],
-        evidence={
-            "non-preemptive": {"": Seen(rates["medha"], rates["non-preemptive"])},
-        },
     )
+    seen = Seen(rates["medha"], rates["non-preemptive"])
+    return Report(tables=[table], evidence={"non-preemptive": {"": seen}})
 
 
 EXPERIMENTS = declared(__name__, {"medha-capacity": run_capacity})
