@@ -407,7 +407,7 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Ranked endpoints that answer to the name the body will carry; any, if it has none.
+        """Return the ranked endpoints that answer to the body's model name; any, if it has none.
 
         Names on the request stay when Envoy tries again: the prefiller has to be another endpoint
         with the same model, of an engine with data-parallel ranks the same rank is asked, and a

@@ -18,7 +18,7 @@ and fails the request. Above this many, laar adds none: its headers are worth le
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
 
-_ALL, _AUTO, _IDS, _NONE = (names.Answers(each) for each in ("all", "auto", "ids", "none"))
+_ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 
 
 def headers_of_answer(

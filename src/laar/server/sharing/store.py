@@ -233,7 +233,7 @@ class Store:
             read = ("XREAD", "COUNT", _AT_ONCE, "BLOCK", _BLOCK_MS, "STREAMS", self._records)
             (found,) = await self._trip(self._reader, (*read, self.place), within_s=within_s)
             entries = found[0][1] if found else []
-            yield [each for entry in entries for each in self._others(*entry)]
+            yield [record for entry in entries for record in self._others(*entry)]
             if entries:
                 self.place = entries[-1][0].decode()
             if (pause_s := next_at - loop.time()) > 0.0 and len(entries) < _AT_ONCE:
