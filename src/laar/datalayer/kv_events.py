@@ -261,7 +261,7 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
 
 
 def _url(address: str, label: str, rank: int) -> str:
-    """Return the URL of a socket; the data-parallel ranks of a vLLM have successive ports."""
+    """Return the URL of a socket; data-parallel ranks have successive ports."""
     host, _, port = label.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return label

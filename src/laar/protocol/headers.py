@@ -86,7 +86,7 @@ PRIORITY = "x-vllm-priority"
 """The request's priority for a vLLM, lower first. It overrides the body's."""
 
 RANK = "x-data-parallel-rank"
-"""The data-parallel rank of a vLLM that takes the request."""
+"""The data-parallel rank of a vLLM or an SGLang that takes the request."""
 
 SESSION_ID = "x-session-id"
 """The request's session for a vLLM, which names it in the KV events of the request's blocks."""

@@ -22,9 +22,9 @@ from laar.policies import build_policies
 from laar_lab.claims import Evidence, Runs, Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
 from laar_lab.peers import Gate, KvAware, Sticky
-from laar_lab.report import Report
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     FleetSettings,
     Send,
@@ -65,6 +65,9 @@ RULES = {
 }
 """Policy and the way in, by the name in the table."""
 
+_OTHERS = ("smg", "vllm-router")
+"""Policies that the lab installs, which are built if asked for."""
+
 _PEERS: dict[str, Callable[[], Scorer]] = {
     "sticky": Sticky,
     "kv-aware": KvAware,
@@ -77,7 +80,7 @@ class _Run:
 
     def __init__(self, engines: int, rule: str, seed: int) -> None:
         policy, way = RULES[rule]
-        policies = build_policies(CostWeights())
+        policies = build_policies(CostWeights(), {name: {} for name in _OTHERS})
         for name, scorer in _PEERS.items():
             policies[name] = Policy(name=name, scorers=[(scorer(), 1.0)])
         self.fleet = VirtualFleet(
@@ -140,7 +143,7 @@ def run(scope: Scope) -> Report:
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     title = "sessions at once, by what the caches hold"
-    table = table_of(runs, title, ("engines", "load", "rule"), _SHOWN, digits=3)
+    table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
     return Report(tables=[table], evidence=_evidence(runs, engines, loads))
 
 

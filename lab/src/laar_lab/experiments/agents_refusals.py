@@ -19,8 +19,8 @@ from laar.health.settings import HealthSettings
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
-from laar_lab.report import Report
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -109,7 +109,7 @@ def run(scope: Scope) -> Report:
     cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
     heads = ("sessions", "a refused turn")
-    table = table_of(runs, "turns on engines that refuse", heads, _SHOWN, digits=2)
+    table = means_table("turns on engines that refuse", heads, runs, _SHOWN)
     evidence = {
         "turns-moved": {
             str(load): paired(runs[load, "moves"], runs[load, "no retries"], "turns")

@@ -30,7 +30,7 @@ from laar.policies import parse_policy
 from laar_lab.claims import Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Chart, Report, Table, means_table
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -41,7 +41,7 @@ from laar_lab.sim.fleet import (
     generator,
     request_of,
 )
-from laar_lab.statistics import means
+from laar_lab.statistics import mean, means
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Numbers
 from laar_lab.suite.real import day_agents, day_chats
@@ -224,6 +224,17 @@ _SHOWN = {
 }
 
 
+_CLAIMED = {
+    "ttft-p50": "ttft_p50_s",
+    "ttft-p95": "ttft_p95_s",
+    "e2e-p95": "e2e_p95_s",
+    "hit-rate": "hit_rate",
+    "engine-seconds": "engine_s",
+    "failed": "failed_share",
+    "endpoints": "endpoints",
+}
+
+
 def run_day(scope: Scope) -> Report:
     """The day under each rule, and the endpoints that each needs."""
     traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
@@ -257,28 +268,20 @@ Runs = dict[str, list[Numbers]]
 
 
 def _table(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [(policy, *means(of, _SHOWN)) for policy, of in runs.items()]
-    count = sum(run["requests"] for run in next(iter(runs.values()))) / len(
-        next(iter(runs.values()))
-    )
-    return Table(
-        title=f"a day of operation, about {count:.0f} requests; mean over the seeds",
-        columns=("policy", *_SHOWN.values()),
-        rows=rows,
-        digits=3,
-    )
+    count = mean(next(iter(runs.values())), "requests").mean
+    title = f"a day of operation, about {count:.0f} requests; mean over the seeds"
+    return means_table(title, "policy", runs, _SHOWN, digits=3)
 
 
 def _by_kind(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
-        for kind in KINDS
-        for policy, of in runs.items()
-    ]
     return Table(
         title="by kind of traffic",
         columns=("kind", "policy", "TTFT p95 s", "E2E p95 s", "hit rate", "requests"),
-        rows=rows,
+        rows=[
+            (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
+            for kind in KINDS
+            for policy, of in runs.items()
+        ],
         digits=3,
     )
 
@@ -297,17 +300,9 @@ def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
 
 
 def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[str, Seen]]:
-    def against(metric: str) -> dict[str, Seen]:
-        return {rival: paired(runs[ours], runs[rival], metric) for rival in others}
-
     return {
-        "ttft-p50": against("ttft_p50_s"),
-        "ttft-p95": against("ttft_p95_s"),
-        "e2e-p95": against("e2e_p95_s"),
-        "hit-rate": against("hit_rate"),
-        "engine-seconds": against("engine_s"),
-        "failed": against("failed_share"),
-        "endpoints": against("endpoints"),
+        claim: {rival: paired(runs[ours], runs[rival], metric) for rival in others}
+        for claim, metric in _CLAIMED.items()
     }
 
 

@@ -214,11 +214,12 @@ def _restricted(results: _Results, key: _Key) -> list[float]:
 def _table(results: _Results, steps: Sequence[str], users: Sequence[int], cached: bool) -> Table:
     def row(step: str) -> tuple[Value, ...]:
         runs = [results[step, n, cached] for n in users]
+        ends = runs[0], runs[-1]
         return (
             step,
             *(estimate([one.restricted for one in each]) for each in runs),
-            *(estimate([one.within(1.0) for one in each]) for each in (runs[0], runs[-1])),
-            *(estimate([one.par10 for one in each]) for each in (runs[0], runs[-1])),
+            *(estimate([one.within(1.0) for one in each]) for each in ends),
+            *(estimate([one.par10 for one in each]) for each in ends),
         )
 
     regime = "engines keep prompts" if cached else "engines keep no prompts"
@@ -241,9 +242,9 @@ def _best_rule(results: _Results, users: int, cached: bool) -> str:
     return min(_RULE, key=lambda step: float(np.mean(_restricted(results, (step, users, cached)))))
 
 
-def _against_best(results: _Results, users: int, cached: bool, ours: str) -> Estimate:
+def _against_best(results: _Results, users: int, cached: bool, ours: str) -> Seen:
     best = _best_rule(results, users, cached)
-    return gain(
+    return Seen(
         _restricted(results, (ours, users, cached)), _restricted(results, (best, users, cached))
     )
 
@@ -254,7 +255,9 @@ def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Ta
     rows: list[tuple[Value, ...]] = [
         ("best baseline", *(_best_rule(results, *column).split(",")[0] for column in columns))
     ]
-    rows += [(step, *(_against_best(results, *c, step) for c in columns)) for step in steps]
+    for step in steps:
+        seen = [_against_best(results, *column, step) for column in columns]
+        rows.append((step, *(gain(one.ours, one.theirs) for one in seen)))
     return Table(
         title="Saved against the best baseline with the retry rule, share of its time",
         columns=(
@@ -293,13 +296,7 @@ def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table
 
 def _evidence(results: _Results, users: Sequence[int], ours: str) -> Evidence:
     conditions = [(n, cached) for cached in (False, True) for n in users]
-    against = {
-        each: Seen(
-            _restricted(results, (ours, *each)),
-            _restricted(results, (_best_rule(results, *each), *each)),
-        )
-        for each in conditions
-    }
+    against = {each: _against_best(results, *each, ours) for each in conditions}
     return {
         "few": {_where(each): seen for each, seen in against.items() if each[0] <= FEW},
         "many": {_where(each): seen for each, seen in against.items() if each[0] > FEW},

@@ -13,6 +13,7 @@ import numpy as np
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
+from laar.core.endpoints import Floats
 from laar_lab.claims import Evidence, Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
@@ -21,7 +22,8 @@ from laar_lab.experiments.lookups import (
     BOUNDS,
     CONTESTANTS,
     Cell,
-    CellResult,
+    Results,
+    by_cell,
     cells_of,
     length_name,
     name_of,
@@ -34,8 +36,6 @@ from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
-_Results = dict[tuple[str, Cell], list[CellResult]]
-
 
 def run(scope: Scope) -> Report:
     """Runs every contestant on every cell, without and with prompts kept by the engines."""
@@ -45,12 +45,27 @@ def run(scope: Scope) -> Report:
     cached = run_cells(scope, CONTESTANTS, cached=True, label="laar-ttca, prompts kept")
     return Report(
         tables=[
-            _seconds(repeat, cells, "Mean time to correct answer, s; a retry pays for its prompt"),
+            by_cell(
+                "Mean time to correct answer, s; a retry pays for its prompt",
+                repeat,
+                CONTESTANTS,
+                lambda one: one.ttca_s,
+            ),
             _gains(repeat, cells, "laar"),
             _gains(repeat, cells, "laar-paper"),
             *(_bounds(repeat, cells, other) for other in ("load-aware", "session-affinity")),
-            _seconds(cached, cells, "The same, engines keep prompts (a wrong model asked again)"),
-            _spent(cached, cells),
+            by_cell(
+                "The same, engines keep prompts (a wrong model asked again)",
+                cached,
+                CONTESTANTS,
+                lambda one: one.ttca_s,
+            ),
+            by_cell(
+                "Time spent for each correct answer, s; engines keep prompts",
+                cached,
+                CONTESTANTS,
+                lambda one: one.seconds_per_correct,
+            ),
         ],
         evidence=_evidence(repeat, cached, cells),
         charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
@@ -58,58 +73,38 @@ def run(scope: Scope) -> Report:
     )
 
 
-def _ttca(results: _Results, contestant: str, cell: Cell) -> list[float]:
+def _ttca(results: Results, contestant: str, cell: Cell) -> list[float]:
     return [r.ttca_s for r in results[contestant, cell]]
 
 
-def _gain(results: _Results, ours: str, other: str, cell: Cell) -> Estimate:
+def _gain(results: Results, ours: str, other: str, cell: Cell) -> Estimate:
     return gain(_ttca(results, ours, cell), _ttca(results, other, cell))
 
 
-def _mean_gain(results: _Results, ours: str, other: str, cells: list[Cell]) -> Estimate:
-    return estimate(_mean_gains(results, ours, other, cells))
-
-
-def _mean_gains(results: _Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
+def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
     """The mean over the cells, seed by seed."""
-    ratios = [
+    return [float(value) for value in np.mean(_shorter(results, ours, other, cells), axis=0)]
+
+
+def _shorter(results: Results, ours: str, other: str, cells: list[Cell]) -> list[Floats]:
+    """The share by which ours is shorter, by cell and seed."""
+    return [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return [float(value) for value in np.mean(ratios, axis=0)]
 
 
 # -- tables ------------------------------------------------------------------------------------
 
 
-def _seconds(results: _Results, cells: list[Cell], title: str) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (name_of(cell), *(estimate(_ttca(results, c, cell)) for c in CONTESTANTS)) for cell in cells
-    ]
-    return Table(title=title, columns=("cell", *CONTESTANTS), rows=rows)
-
-
-def _spent(results: _Results, cells: list[Cell]) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (
-            name_of(cell),
-            *(estimate([r.seconds_per_correct for r in results[c, cell]]) for c in CONTESTANTS),
-        )
-        for cell in cells
-    ]
-    return Table(
-        title="Time spent for each correct answer, s; engines keep prompts",
-        columns=("cell", *CONTESTANTS),
-        rows=rows,
-    )
-
-
-def _gains(results: _Results, cells: list[Cell], ours: str) -> Table:
+def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
     rows: list[tuple[Value, ...]] = [
         (name_of(cell), *(_gain(results, ours, other, cell) for other in BASELINES))
         for cell in cells
     ]
-    rows.append(("mean", *(_mean_gain(results, ours, other, cells) for other in BASELINES)))
+    rows.append(
+        ("mean", *(estimate(_mean_gains(results, ours, other, cells)) for other in BASELINES))
+    )
     return Table(
         title=f"How much shorter it is with {ours}, share; paired by seed",
         columns=("cell", *(f"than {other}" for other in BASELINES)),
@@ -117,7 +112,7 @@ def _gains(results: _Results, cells: list[Cell], ours: str) -> Table:
     )
 
 
-def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
+def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
     """Largest possible gain by length: that of knowing the answers."""
     known = ("laar", *BOUNDS)
     groups = {
@@ -125,7 +120,7 @@ def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
         for length in dict.fromkeys(length for _, length in cells)
     }
     rows: list[tuple[Value, ...]] = [
-        (name, *(_mean_gain(results, ours, other, group) for ours in known))
+        (name, *(estimate(_mean_gains(results, ours, other, group)) for ours in known))
         for name, group in {**groups, "mean": cells}.items()
     ]
     return Table(
@@ -135,7 +130,7 @@ def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
     )
 
 
-def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
+def _chart(results: Results, cells: list[Cell], other: str) -> Chart:
     return Chart(
         title=f"Time to correct answer, gain over {other}",
         x_label="cell",
@@ -152,14 +147,14 @@ def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
 # -- evidence ------------------------------------------------------------------------------------
 
 
-def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence:
-    def by_cell(results: _Results, ours: str, other: str, some: list[Cell]) -> dict[str, Seen]:
+def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
+    def against(results: Results, other: str, some: list[Cell]) -> dict[str, Seen]:
         return {
-            name_of(cell): Seen(_ttca(results, ours, cell), _ttca(results, other, cell))
+            name_of(cell): Seen(_ttca(results, "laar-paper", cell), _ttca(results, other, cell))
             for cell in some
         }
 
-    longest = max(length for _, length in cells)
+    longest = [cell for cell in cells if cell[1] == max(length for _, length in cells)]
     best = {
         name_of(cell): Seen(
             _ttca(repeat, "laar", cell),
@@ -168,15 +163,13 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
         for cell in cells
     }
     return {
-        "load-aware": by_cell(repeat, "laar-paper", "load-aware", cells),
-        "affinity": by_cell(repeat, "laar-paper", "session-affinity", cells),
-        "load-aware-kept": by_cell(cached, "laar-paper", "load-aware", cells),
-        "affinity-kept": by_cell(cached, "laar-paper", "session-affinity", cells),
+        "load-aware": against(repeat, "load-aware", cells),
+        "affinity": against(repeat, "session-affinity", cells),
+        "load-aware-kept": against(cached, "load-aware", cells),
+        "affinity-kept": against(cached, "session-affinity", cells),
         "affinity-grows": {"": Seen(_slopes(repeat, cells, "laar-paper", "session-affinity"))},
         "load-aware-shrinks": {"": Seen(_slopes(repeat, cells, "laar-paper", "load-aware"))},
-        "longest": by_cell(
-            repeat, "laar-paper", "load-aware", [cell for cell in cells if cell[1] == longest]
-        ),
+        "longest": against(repeat, "load-aware", longest),
         "mean-load-aware": {"": Seen(_mean_gains(repeat, "laar", "load-aware", cells))},
         "mean-affinity": {"": Seen(_mean_gains(repeat, "laar", "session-affinity", cells))},
         "no-cell-worse": best,
@@ -184,21 +177,17 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
     }
 
 
-def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
+def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[float]:
     """The growth of the gain for each doubling of the prompt, by seed; NaN from one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
     several = len(set(lengths)) > 1
-    gains = [
-        1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
-        for cell in cells
-    ]
     return [
         float(np.polyfit(lengths, by_seed, 1)[0]) if several else math.nan
-        for by_seed in zip(*gains, strict=True)
+        for by_seed in zip(*_shorter(results, ours, other, cells), strict=True)
     ]
 
 
-def _covered(results: _Results, cells: list[Cell]) -> list[float]:
+def _covered(results: Results, cells: list[Cell]) -> list[float]:
     """Share of the way from load-aware to the oracle, mean of the cells, by seed."""
     shares = []
     for cell in cells:
@@ -212,7 +201,7 @@ def _covered(results: _Results, cells: list[Cell]) -> list[float]:
 # -- remarks -----------------------------------------------------------------------------------
 
 
-def _at_64k(results: _Results, cells: list[Cell]) -> str:
+def _at_64k(results: Results, cells: list[Cell]) -> str:
     longest = max(length for _, length in cells)
     told = []
     for cell in cells:

@@ -15,9 +15,8 @@ from dataclasses import replace
 from laar_lab.claims import paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import Site
-from laar_lab.statistics import means
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Case
 from laar_lab.suite.runs import OURS, run_all
@@ -42,18 +41,9 @@ def run(scope: Scope) -> Report:
     results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)
     oracle = run_all((_ORACLE,), (policies[0],), scope.seeds, "with speeds known", share=share)
     contestants = {"oracle: speeds known": oracle[_KNOWN][policies[0]], **results[_UNKNOWN.name]}
-    rows: list[tuple[Value, ...]] = [
-        (name, *means(runs, _METRICS)) for name, runs in contestants.items()
-    ]
+    title = "one model on 4 fast and 4 three times slower devices, s"
     return Report(
-        tables=[
-            Table(
-                title="one model on 4 fast and 4 three times slower devices, s",
-                columns=("policy", *_METRICS.values()),
-                rows=rows,
-                digits=3,
-            )
-        ],
+        tables=[means_table(title, "policy", contestants, _METRICS, digits=3)],
         evidence={
             _slug(metric): {
                 "": paired(results[_UNKNOWN.name][policies[0]], oracle[_KNOWN][policies[0]], metric)

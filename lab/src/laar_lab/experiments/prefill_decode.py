@@ -30,11 +30,11 @@ from laar.core.apart import ApartRule
 from laar_lab.claims import Evidence, Seen, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, means_table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
 from laar_lab.sim.fleet.link import generator
-from laar_lab.statistics import means
+from laar_lab.statistics import mean
 from laar_lab.suite.fleets import coarse
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import WILDCHAT, ChatShape, chats
@@ -162,21 +162,18 @@ def run(scope: Scope) -> Report:
     cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}
     found = grid(run_one, cases, scope.seeds, label="prefill-decode")
     results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
-    tables = []
-    for name in names:
-        rows: list[tuple[Value, ...]] = [
-            (rule, *means(runs, _SHOWN)) for rule, runs in results[name].items()
-        ]
-        title = f"{name}; apart is a share of the requests"
-        tables.append(Table(title=title, columns=("rule", *_SHOWN.values()), rows=rows, digits=3))
+    tables = [
+        means_table(f"{name}; apart is a share of the requests", "rule", runs, _SHOWN, digits=3)
+        for name, runs in results.items()
+    ]
     return Report(tables=tables, evidence=_evidence(results))
 
 
 def _evidence(results: _Results) -> Evidence:
     evidence: dict[str, dict[str, Seen]] = {}
     for name, arms in results.items():
-        better = min(_BOUNDS, key=lambda rule: np.mean([one["e2e_mean_s"] for one in arms[rule]]))
-        for slug, (metric, _) in _CLAIMED.items():
+        better = min(_BOUNDS, key=lambda rule: mean(arms[rule], "e2e_mean_s").mean)
+        for slug, metric in _CLAIMED.items():
             seen = paired(arms[_OURS], arms[better], metric)
             evidence.setdefault(f"{slug}-no-worse", {})[name] = seen
             evidence.setdefault(f"{slug}-much-better", {})[name] = seen
@@ -184,9 +181,9 @@ def _evidence(results: _Results) -> Evidence:
 
 
 _CLAIMED = {
-    "ttft": ("ttft_p95_s", "p95 TTFT"),
-    "tpot": ("tpot_p95_s", "p95 TPOT"),
-    "e2e": ("e2e_mean_s", "mean E2E"),
+    "ttft": "ttft_p95_s",
+    "tpot": "tpot_p95_s",
+    "e2e": "e2e_mean_s",
 }
 
 
