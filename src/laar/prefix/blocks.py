@@ -148,12 +148,12 @@ class PromptHasher:
             if known is None:
                 if len(self._known) >= MAX_KNOWN:
                     self._known.clear()
-                known = self._known[run] = _hashed(text, slices[done : done + RUN], hash_)
+                places = slices[done : done + RUN]
+                seeded = [hash_ := xxh3_64_intdigest(text[place], hash_) for place in places]
+                known = self._known[run] = array("Q", seeded)
             hashes += known
             hash_, done = known[-1], done + RUN
-        hashes += _hashed(text, slices[done:count], hash_)
+        for place in slices[done:count]:
+            hash_ = xxh3_64_intdigest(text[place], hash_)
+            hashes.append(hash_)
         return Chain(hashes, len(text), self._grid)
-
-
-def _hashed(text: bytes, places: Sequence[slice], hash_: int) -> array[int]:
-    return array("Q", [hash_ := xxh3_64_intdigest(text[place], hash_) for place in places])
