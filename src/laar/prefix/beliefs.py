@@ -173,8 +173,8 @@ class PrefixBeliefs:
         chain, text = self._read(prompt, weights, spans)
         if TOOLS in prompt.spans:
             chain.others = tuple(
-                self._read(prompt, weights, each.arranged(prompt.spans))[0].hashes
-                for each in self.templates.to_learn(prompt.model, models)
+                self._read(prompt, weights, template.arranged(prompt.spans))[0].hashes
+                for template in self.templates.to_learn(prompt.model, models)
             )
         tokens = guess
         if text is not None and not prompt.tokens:

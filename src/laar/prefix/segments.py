@@ -154,7 +154,7 @@ def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) 
 
 
 def shared_blocks(one: array[int], other: array[int]) -> int:
-    """Leading blocks that two whole chains share."""
+    """Return the number of leading blocks that two chains share."""
     return shared_from(one, other, 0) if one and other and one[0] == other[0] else 0
 
 

@@ -145,7 +145,7 @@ class AnswerHalf(StreamState):
             return phase
         self._restore(data, end=event.end)
         self.held_pieces += 1
-        if event.end or not any(one.holds_back for one in answer.restorers):
+        if event.end or not any(restorer.holds_back for restorer in answer.restorers):
             self._pass_held(data, out, end=event.end)
         return phase
 

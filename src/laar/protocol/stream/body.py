@@ -43,11 +43,13 @@ class HeldBytes:
         while self.now_bytes + count > self.limit_bytes:
             if now < self._look_at:
                 return False
-            slow = [one for one in self._growing if one is not body and one.is_slow(now)]
+            slow = [
+                upload for upload in self._growing if upload is not body and upload.is_slow(now)
+            ]
             if not slow:
                 self._look_at = now + _LOOK_EVERY_S
                 return False
-            max(slow, key=lambda one: one.held_bytes).give_way()
+            max(slow, key=lambda upload: upload.held_bytes).give_way()
         self.now_bytes += count
         if not (body.is_complete or body.stays):
             self._growing[body] = None
