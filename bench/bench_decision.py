@@ -138,6 +138,7 @@ def processor(endpoints: int) -> ExternalProcessor:
         health=Health(HealthSettings(), rng=rng),
     )
     director.watch(metrics.decided, metrics.settled)
+    director.later = asyncio.get_running_loop().call_soon
     return ExternalProcessor(
         director,
         StreamSettings(),

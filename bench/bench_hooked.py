@@ -42,7 +42,7 @@ def picker(*, hooked: bool) -> ExternalProcessor:
         route = {"name": "rag", "mode": "on", "holdout_share": 0.0}
         hooks = ContextHooks(
             Settings.model_validate({"endpoints_file": "none", "context": {"routes": [route]}}),
-            clock=time.monotonic,
+            clock=time.process_time,  # the time limit of the hook, too, is of CPU here
             rng=random.Random(1),
             degraded=Counter(),
             problems=Problems(),

@@ -108,7 +108,7 @@ ALIASES = {
 
 PYTHON_API = {
     "Ask until correct": (
-        *("until_correct", "until_correct_sync", "Hedge", "Outcome", "Attempt"),
+        *("until_correct", "until_correct_sync", "Outcome", "Attempt"),
         *("report_outcome", "report_outcome_sync"),
     ),
     "Parts of a policy": ("Filter", "Scorer", "Picker", "Policy"),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from laar.client import (
         Attempt,
-        Hedge,
         Outcome,
         report_outcome,
         report_outcome_sync,
@@ -36,7 +35,6 @@ __all__ = [
     "EndpointTable",
     "Filter",
     "Floats",
-    "Hedge",
     "LaarError",
     "Mask",
     "Outcome",
@@ -57,7 +55,7 @@ __all__ = [
 
 _HOMES = {
     "client": (
-        *("Attempt", "Hedge", "Outcome", "report_outcome", "report_outcome_sync"),
+        *("Attempt", "Outcome", "report_outcome", "report_outcome_sync"),
         *("until_correct", "until_correct_sync"),
     ),
     "core.endpoints": ("EndpointSpec", "EndpointTable", "Floats", "Mask", "Slots"),

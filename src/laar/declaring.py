@@ -130,9 +130,9 @@ def _faults(hint: Any, value: Any) -> Iterator[str]:
                 if not holds(value, limit):
                     yield f"must be {words} {limit:g}"
     known = _choices(hint)
-    for one in value if isinstance(value, tuple) else (value,):
-        if known and one not in known:
-            yield unknown("value", one, known)
+    for item in value if isinstance(value, tuple) else (value,):
+        if known and item not in known:
+            yield unknown("value", item, known)
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

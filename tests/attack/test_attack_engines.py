@@ -128,7 +128,7 @@ async def test_a_second_answer_is_no_other_clients(target: Attacked, judge: Judg
     judge("the first answer, 12 times", len(texts), not any(b"second" in text for text in texts))
 
 
-FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "hedge", "endpoint", "decision")
+FORGED = ("exhausted", "tried-models", "cost-ms", "since", "mode", "endpoint", "decision")
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/v1/rerank"])

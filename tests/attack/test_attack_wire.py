@@ -250,7 +250,6 @@ CONTROL = [
     "x-laar-endpoint: {foreign}",
     "x-laar-decision: 0",
     "x-laar-priority: -1000",
-    "x-laar-hedge: 1",
     "x-laar-tried-models: m",
     "x-envoy-original-dst-host: {foreign}",
     "x-envoy-retry-on: 5xx",

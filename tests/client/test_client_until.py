@@ -14,13 +14,12 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
 from laar.client import (
-    Hedge,
     Outcome,
     report_outcome_sync,
     until_correct,
     until_correct_sync,
 )
-from laar.client.loop import MAX_WAIT_S, Answered, Reply, Send, Wait, attempts
+from laar.client.loop import MAX_WAIT_S, Reply, Send, Wait, attempts
 from laar.client.wire import Completion, Deltas, NotACompletion
 from laar.errors import SettingError
 from support.scripted_fleet import ScriptedFleet, completion
@@ -205,9 +204,9 @@ def test_a_check_that_raises_has_not_found_the_answer_correct() -> None:
     steps = attempts(MESSAGES, lambda text: {}[text], max_attempts=2)  # type: ignore[index]
     reply = Reply(status=200, latency_s=1.0, completion=Completion(text="hm", model="m"))
     assert isinstance(next(steps), Send)
-    assert isinstance(steps.send(Answered(reply)), Send)
+    assert isinstance(steps.send(reply), Send)
     with pytest.raises(StopIteration) as end:
-        steps.send(Answered(reply))
+        steps.send(reply)
     outcome: Outcome = end.value.value
     assert outcome.censored
     assert outcome.ttca_s == 2.0
@@ -222,7 +221,7 @@ def test_pauses_are_bounded_whatever_the_endpoint_asks(asked: str) -> None:
     waits = []
     while True:
         try:
-            step = steps.send(Answered(refusal) if isinstance(step, Send) else None)
+            step = steps.send(refusal if isinstance(step, Send) else None)
         except StopIteration as end:
             outcome: Outcome = end.value
             break
@@ -237,7 +236,7 @@ def test_a_pause_may_be_asked_for_by_a_date() -> None:
     steps = attempts(MESSAGES, bool, max_attempts=2)
     next(steps)
     at = formatdate(time.time() + 20, usegmt=True)
-    step = steps.send(Answered(Reply(status=503, latency_s=0.0, headers={"retry-after": at})))
+    step = steps.send(Reply(status=503, latency_s=0.0, headers={"retry-after": at}))
     assert isinstance(step, Wait)
     assert 10 < step.duration_s <= 20
 
@@ -385,9 +384,8 @@ async def test_an_asynchronous_check_is_refused(serve: Any) -> None:
         return "42" in text
 
     fleet = await serve(lambda *_: "no idea")
-    for hedge in (None, Hedge()):
-        with pytest.raises(SettingError, match="the check is asynchronous"):
-            await until_correct(MESSAGES, check, base_url=fleet.url, hedge=hedge)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="the check is asynchronous"):
+        await until_correct(MESSAGES, check, base_url=fleet.url)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -419,5 +417,5 @@ async def test_an_outcome_is_reported_where_a_loop_runs() -> None:
     completion = Completion(text="42", model="m")
     reply = Reply(status=200, latency_s=1.0, headers=headers, completion=completion)
     with pytest.raises(StopIteration) as end:
-        steps.send(Answered(reply))
+        steps.send(reply)
     assert report_outcome_sync(end.value.value, "http://127.0.0.1:9") is False

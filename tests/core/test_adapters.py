@@ -229,8 +229,3 @@ def test_a_virtual_name_chooses_adapters_by_their_own_accuracy(
     assert decision.address == chosen
     assert view.probability.tolist() == right
     assert view.evidence.tolist() == pytest.approx([100.0 * each for each in right])
-    hedging = Request(id="r", api=Api.CHAT, model=name, chars=100, wants_hedge=True)
-    advice = d.preview(hedging, 0.0).hedge
-    assert (advice is None) == (len(right) == 1)
-    if advice is not None:
-        assert sorted((advice.p, advice.next_p)) == sorted(right)

@@ -309,12 +309,16 @@ def test_a_fleet_without_roles_decides_as_before():
 def test_the_cheapest_prefiller_is_that_of_all_pairs():
     draw = np.random.default_rng(4)
     for _ in range(300):
-        helpers, candidates, kins = draw.integers(0, 8), draw.integers(1, 8), draw.integers(1, 4)
+        helpers, candidates, kv_groups = (
+            draw.integers(0, 8),
+            draw.integers(1, 8),
+            draw.integers(1, 4),
+        )
         prefillers = Prefillers(
             slots=np.sort(draw.permutation(12)[:helpers]),
             model_id=np.zeros(helpers, np.intp),
-            kin=draw.integers(0, kins, helpers),
-            kin_of=draw.integers(-1, kins, candidates),
+            kv_group=draw.integers(0, kv_groups, helpers),
+            kv_group_of=draw.integers(-1, kv_groups, candidates),
             trials=Standing(),
         )
         slots = np.sort(draw.permutation(12)[:candidates])
@@ -324,7 +328,8 @@ def test_the_cheapest_prefiller_is_that_of_all_pairs():
             pairs = [
                 (cost[i], i)
                 for i in range(helpers)
-                if prefillers.kin[i] == prefillers.kin_of[at] and prefillers.slots[i] != slots[at]
+                if prefillers.kv_group[i] == prefillers.kv_group_of[at]
+                and prefillers.slots[i] != slots[at]
             ]
             assert place == (min(pairs)[1] if pairs else -1)
 
@@ -348,7 +353,7 @@ def test_the_way_that_is_chosen_is_the_cheapest_of_all_pairs_and_of_plain_servin
         scorer, of, everywhere = d.policies["laar"].scorers[0][0], view.apart.of, []
         for helper in range(-1, len(of.slots)):  # each alone; -1 is none
             view.apart.of = replace(
-                of, kin=np.arange(len(of.slots)), kin_of=np.full(len(view.slots), helper)
+                of, kv_group=np.arange(len(of.slots)), kv_group_of=np.full(len(view.slots), helper)
             )
             scorer.score(view)
             if helper >= 0 or rule == "by-cost":

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from laar.datalayer.endpoints_file import Endpoint
 from laar.datalayer.kubernetes.objects import ENGINE_NAMES
 from laar.datalayer.kubernetes.settings import KubernetesSource
-from laar.datalayer.metrics_page import ENGINES, PageReader, read_page
+from laar.datalayer.metrics_page import ENGINES, PageReader, pages_by_rank, read_page
 from support.exploring import examples
 
 LABELS = 'engine="0",model_name="tiny"'
@@ -131,6 +131,23 @@ def test_each_queue_of_an_sglang_engine_counts_once(
     queues = len({dp for dp, _, _ in ranks})
     assert (reading.running, reading.waiting) == (4.0 * queues, 2.0 * queues)
     assert reading.kv_usage == 0.5
+
+
+def test_each_rank_s_page_has_its_own_queue_and_what_concerns_all() -> None:
+    """SGLang counts tokens in the process that all ranks share: they restart together."""
+    queue = 'sglang:%s{dp_rank="%d",tp_rank="%d"} %d\n'
+    text = "".join(
+        queue % (name, rank, 2 * rank, value + rank)
+        for name, value in (("num_running_reqs", 4), ("num_queue_reqs", 1))
+        for rank in range(2)
+    )
+    all_of_it = [text + f'sglang:generation_tokens_total{{model_name="m"}} {n}\n' for n in (900, 3)]
+    before, after = (pages_by_rank(page.encode(), "sglang") for page in all_of_it)
+    readers = [PageReader() for _ in before]
+    for pages, restarted in ((before, False), (after, True)):
+        found = [reader.read(part, "sglang") for reader, part in zip(readers, pages, strict=True)]
+        assert [(one.running, one.waiting) for one in found] == [(4.0, 1.0), (5.0, 2.0)]
+        assert [one.restarted for one in found] == [restarted] * 2
 
 
 def test_sglang_capacity_from_its_cache_config() -> None:
@@ -366,6 +383,7 @@ def test_names_begin_with_the_prefix_of_their_engine_alone() -> None:
 
 
 _LABELS = (
+    b"dp_rank",
     *(b"running_lora_adapters", b"max_lora", b"engine"),
     *(b'reason="max_num_queued_', b'sleep_state="awake"'),
 )

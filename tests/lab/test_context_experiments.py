@@ -67,7 +67,7 @@ def test_the_hook_finds_more_and_piles_nothing_up():
 
 def test_round_robin_loses_part_of_what_reordering_finds():
     received, routed, unrouted = (
-        context_endpoints.run_fleet("topic", (4, 750), way, 1000)[0]
+        context_endpoints.run_fleet("topic", (4, 750), way, 1000)["hit"]
         for way in ("as received, by prefix", "hook, by prefix", "hook, round-robin")
     )
     assert received < unrouted < 0.9 * routed

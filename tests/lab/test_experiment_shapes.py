@@ -22,11 +22,9 @@ from rich.console import Console
 from laar_lab.experiments import all_experiments
 from laar_lab.experiments.laar_ladder import _Run
 from laar_lab.experiments.lookups import CellResult
-from laar_lab.experiments.medha_picker import Served
 from laar_lab.experiments.medha_runs import Latencies
 from laar_lab.report import as_records, dump, show
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
-from laar_lab.workloads.overload import CLASSES
 
 KNOWN = {name: each for name, each in all_experiments().items() if not each.needs_data}
 RNG = random.Random(5)
@@ -60,13 +58,6 @@ def invented(kind: Any) -> Any:
         Latencies: lambda: Latencies(
             **{n: np.array([RNG.random() + 0.1] * 9) for n in ("ttft_s", "first_s", "tpot_s")},
             is_long=np.arange(9) % 3 == 0,
-        ),
-        Served: lambda: Served(
-            within=RNG.random() + 0.1,
-            by_class=dict.fromkeys(CLASSES, 0.5),
-            shed=0.1,
-            longest_wait_s=1.0,
-            left=0,
         ),
         _Run: lambda: _Run(times=np.array([RNG.random() for _ in range(20)]), engine_s=1.0),
     }

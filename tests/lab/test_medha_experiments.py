@@ -65,14 +65,14 @@ def test_a_convoy_forms_without_preemption_and_not_with_medha() -> None:
 
 
 def test_adaptive_chunks_keep_to_the_target_and_static_ones_do_not() -> None:
-    adaptive, static = (gaps(row, 60_000, 5)[1] for row in ("adaptive", "static 2048"))
-    assert adaptive <= 1.2 * 0.020 < static
+    adaptive, static = (gaps(row, 60_000, 5)["p99_ms"] for row in ("adaptive", "static 2048"))
+    assert adaptive <= 1.2 * 20.0 < static
 
 
 @pytest.mark.slow
 def test_medha_completes_more_long_requests_than_a_reserved_pool() -> None:
     mix = Mix(rate=1.0, duration_s=40.0, long_share=0.3)
-    completed = {system: pool(system, mix, 1000)[0] for system in ("medha", "reserved")}
+    completed = {system: pool(system, mix, 1000)["longs"] for system in ("medha", "reserved")}
     assert completed["medha"] > completed["reserved"]
 
 
@@ -86,14 +86,14 @@ def test_alone_a_request_takes_what_it_is_compared_with(order: str) -> None:
 def test_both_layouts_serve_everybody() -> None:
     mix = Mix(rate=0.5, duration_s=4.0, long_scale=2.0)
     for layout in ("2D: 8 stages", "3D: 4 stages, 2 KV groups"):
-        assert np.isfinite(latencies(layout, "cycle", mix, 1000)).all()
+        assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
 
 
 def test_the_pickers_queue_answers_all_and_helps() -> None:
     ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
-    assert (ours.left, theirs.left) == (0, 0)
-    assert theirs.within < 0.7  # the load is an overload
-    assert ours.within >= 1.25 * theirs.within
+    assert (ours["left"], theirs["left"]) == (0, 0)
+    assert theirs["within"] < 0.7  # the load is an overload
+    assert ours["within"] >= 1.25 * theirs["within"]
 
 
 def test_an_overload_at_another_rate_brings_the_same_requests_closer_together() -> None:

@@ -82,7 +82,6 @@ QUOTED = {
     "docs/guides/long-prompts.md": ("medha-picker",),
     "docs/guides/prefill-decode.md": ("prefill-decode",),
     "docs/guides/rag.md": ("context-memories", "context-turns"),
-    "docs/reference/python-client.md": ("hedging",),
 }
 """Stored runs whose figures a page has; the tests here hold them to each other."""
 
@@ -180,17 +179,6 @@ def test_the_shares_that_the_guide_to_prefill_and_decode_quotes_are_stored() -> 
     assert failed == {"ttft-no-worse": "open", "tpot-no-worse": "contrary"}
     assert judged["ttft-no-worse"].part == "half"
     assert less("ttft-no-worse", "half") == 0
-
-
-def test_what_the_page_on_the_client_says_of_hedging_is_stored() -> None:
-    page = (RESULTS.parent / "reference" / "python-client.md").read_text("utf-8")
-    seen = STORED["hedging"].evidence
-    one, two = ((mean(each.ours), mean(each.theirs)) for each in seen["early"].values())
-    assert f"{one[0]:.1%} instead of {one[1]:.1%}".replace("%", " %") in page
-    assert f"{two[0]:.1%} instead of {two[1]:.1%}".replace("%", " %") in page
-    for claim, text in (("faster", "{} and {} %\nshorter"), ("engines", "{} and {} % more")):
-        ratios = [geometric_mean(map(truediv, e.ours, e.theirs)) for e in seen[claim].values()]
-        assert text.format(*(round(100.0 * abs(1.0 - ratio)) for ratio in ratios)) in page
 
 
 @pytest.mark.parametrize(

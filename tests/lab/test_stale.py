@@ -116,6 +116,8 @@ def test_what_lies_beside_the_code_is_of_it(tmp_path: Path) -> None:
 
     assert digest("engine", "1") != digest("engine", "2")
     assert digest("other", "1") == digest("other", "2")
+    (tmp_path / "laar" / "engine" / "data" / "rates.py").touch()
+    assert digest("engine", "1") == digest("engine", "2")  # it declares a module's experiments
 
 
 @pytest.mark.usefixtures("_one_code")

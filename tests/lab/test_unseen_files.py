@@ -14,7 +14,7 @@ import pytest
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
 from laar_lab.experiments import find_experiment
-from laar_lab.experiments.laar_success import CLAIMS, _evidence
+from laar_lab.experiments.laar_success import _evidence
 from laar_lab.experiments.lookups import (
     CONTESTANTS,
     CellResult,
@@ -113,7 +113,8 @@ def test_cells_of_all_lengths_have_names_of_their_own() -> None:
 
 
 def test_a_fleet_of_seven_models_may_need_seven_attempts() -> None:
-    claim = next(claim for claim in CLAIMS if claim.name == "attempts-laar")
+    claims = find_experiment("laar-success").claims
+    claim = next(claim for claim in claims if claim.name == "attempts-laar")
     for models, most, holds in ((7, 7, True), (7, 8, False), (2, 3, False), (5, 5, True)):
         run = CellResult(
             latencies_s=np.ones((1, 10)), attempts=np.array([most]), correct=np.array([False])

@@ -480,6 +480,21 @@ async def test_the_line_that_breaks_prefixes_is_named_without_any_route(place, s
     assert first in done.output
 
 
+async def test_no_answer_waits_for_the_look_at_its_prompt(place, monkeypatch):
+    there = await place("standalone")
+    decided = []
+
+    def look(*_args):
+        decided.append(metric(there.runner, "laar_overhead_seconds_count"))
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("laar.prefix.advice.Advisor.look", look)
+    body = raw(text([2, 1, 4]))
+    assert await there.send(body) == body
+    assert decided == [1]
+    assert metric(there.runner, 'laar_degraded_total{what="prefixes"}') == 1
+
+
 async def test_reported_outcomes_reach_the_guard(place):
     there = await place("standalone", {**ON, "holdout_share": 0.5})
     rng = random.Random(8)

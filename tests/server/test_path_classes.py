@@ -354,7 +354,7 @@ async def test_what_a_gateway_says_of_its_clients_is_not_for_clients_to_say(
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/version"])
 async def test_an_engine_does_not_speak_for_the_picker(gateway, http, shape, answers, path):
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
-    names = [f"x-laar-{name}" for name in (*own, "tried-models", "since", "hedge")]
+    names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]
     names += ["x-gateway-destination-endpoint-served", "x-conformance-test-served-endpoint"]
     upstream = await gateway.upstream()
     upstream.default_answer = Answer(headers={**dict.fromkeys(names, "forged"), "x-engine": "e"})

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter, defaultdict
 
 import pytest
+import yaml
 from aiohttp import web
 from test_blame import GOOD, SHAPES, chat, post
 
@@ -15,17 +16,37 @@ from support.served import ServedEngine
 pytestmark = pytest.mark.envoy
 
 
-class RankedEngine(ServedEngine):
-    """A vLLM with data-parallel ranks: a metrics page with a line for each, one port."""
+PAGES = {
+    "vllm": (
+        'vllm:num_requests_waiting{{engine="{0}",model_name="m"}} 0.0\n',
+        'vllm:num_requests_running{{engine="{0}",model_name="m"}} 0.0\n',
+        'vllm:kv_cache_usage_perc{{engine="{0}",model_name="m"}} 0.1\n',
+    ),
+    "sglang": (
+        'sglang:num_queue_reqs{{dp_rank="{0}",tp_rank="{0}"}} 0.0\n',
+        'sglang:num_running_reqs{{dp_rank="{0}",tp_rank="{0}"}} 0.0\n',
+        'sglang:token_usage{{dp_rank="{0}",tp_rank="{0}"}} 0.1\n',
+    ),
+}
 
-    def __init__(self, ranks=2):
+
+class RankedEngine(ServedEngine):
+    """An engine with data-parallel ranks: a metrics page with a line for each, one port."""
+
+    def __init__(self, ranks=2, *, kind="vllm", elsewhere=0):
         self.ranks = ranks
+        self.kind = kind
+        self.elsewhere = elsewhere
         self.dead = False
         self.prompts = defaultdict(list)
 
     async def _handle(self, request):
         if request.path == "/metrics":
             return web.Response(text=self._page())
+        if request.path == "/server_info":
+            return web.json_response(
+                {"dp_size": self.ranks + self.elsewhere, "internal_states": []}
+            )
         if request.method != "POST" or request.path == "/tokenize":
             return web.Response(text="{}")
         body = await request.read()
@@ -37,15 +58,8 @@ class RankedEngine(ServedEngine):
         return web.Response(body=GOOD, content_type="application/json")
 
     def _page(self):
-        return "".join(
-            f'{name}{{engine="{rank}",model_name="m"}} {value}\n'
-            for name, value in (
-                ("vllm:num_requests_waiting", 0.0),
-                ("vllm:num_requests_running", 0.0),
-                ("vllm:kv_cache_usage_perc", 0.1),
-            )
-            for rank in range(self.ranks)
-        )
+        ranks = range(self.ranks)
+        return "".join(line.format(rank) for line in PAGES[self.kind] for rank in ranks)
 
 
 def keys(runner):
@@ -56,10 +70,14 @@ def both_known(runner, engine):
     return keys(runner) == [f"{engine.address}#{rank}" for rank in range(engine.ranks)]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_conversation_stays_at_its_rank_and_both_are_used(gateway, http, shape):
-    engine = await gateway.enter(RankedEngine())
-    gateway.members((engine.address, "m"))
+def one_endpoint(engine):
+    return {"endpoints": [{"address": engine.address, "models": ["m"], "engine": engine.kind}]}
+
+
+@pytest.mark.parametrize(("kind", "shape"), [*(("vllm", s) for s in SHAPES), ("sglang", SHAPES[0])])
+async def test_a_conversation_stays_at_its_rank_and_both_are_used(gateway, http, kind, shape):
+    engine = await gateway.enter(RankedEngine(kind=kind))
+    gateway.endpoints_file.write_text(yaml.safe_dump(one_endpoint(engine)))
     runner = await gateway.picker()
     envoy = await gateway.envoy(shape)
     await eventually(lambda: both_known(runner, engine), what="an endpoint for each rank")
@@ -94,6 +112,17 @@ async def test_a_retry_goes_to_the_same_rank_elsewhere_and_loses_nothing(gateway
     assert set(other.prompts) <= {"0", "1", "2"}
     table = runner.picker.table
     await eventually(lambda: not table.in_flight.any(), what="every request settled")
+
+
+async def test_an_sglang_whose_page_lacks_ranks_of_other_hosts_is_one_endpoint(gateway, http):
+    engine = await gateway.enter(RankedEngine(kind="sglang", elsewhere=2))
+    gateway.endpoints_file.write_text(yaml.safe_dump(one_endpoint(engine)))
+    runner = await gateway.picker()
+    envoy = await gateway.envoy()
+    table = runner.picker.table
+    await eventually(lambda: table.running[:1].tolist() == [0.0], what="a reading")
+    assert [(await post(http, envoy, chat("a prompt")))[0] for _ in range(4)] == [200] * 4
+    assert (keys(runner), set(engine.prompts)) == ([engine.address], {None})
 
 
 async def test_an_engine_that_comes_back_without_ranks_is_one_endpoint(gateway, http):

@@ -31,7 +31,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -46,6 +46,8 @@ from laar_lab.statistics import (
     seeds_for,
 )
 
+Effect = Literal["ratio", "difference", "level", "every"]
+Direction = Literal["below", "above"]
 Outcome = Literal["shown", "in kind", "contrary", "open", "no verdict"]
 
 ALONE = "alone"
@@ -83,8 +85,8 @@ class Claim:
     name: str
     says: str
     metric: str
-    effect: Literal["ratio", "difference", "level", "every"]
-    direction: Literal["below", "above"]
+    effect: Effect
+    direction: Direction
     bound: float
     seeds: int
     paper: str = ""
@@ -95,6 +97,8 @@ class Claim:
     why: str = ""
 
     def __post_init__(self) -> None:
+        if self.effect not in get_args(Effect) or self.direction not in get_args(Direction):
+            raise ValueError(f"{self.name}: no effect or direction: {self.effect} {self.direction}")
         if self.effect != "every" and self.seeds < _LEAST_SEEDS:
             raise ValueError(f"{self.name}: a test needs {_LEAST_SEEDS} seeds or more")
 

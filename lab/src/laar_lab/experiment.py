@@ -1,8 +1,9 @@
 """An experiment: a grid of runs, a table, and claims that are declared before it runs.
 
-Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`; that is all it takes to
-be listed, run, judged and to have a row in docs/results. Its function returns tables and, for each
-declared claim, the numbers by seed; `laar_lab.claims` judges them.
+Each is a small module in `laar_lab.experiments` with a tuple `EXPERIMENTS`, and a YAML file beside
+it that declares them (`laar_lab.declared`); that is all it takes to be listed, run, judged and to
+have a row in docs/results. Its function returns tables and, for each declared claim, the numbers by
+seed; `laar_lab.claims` judges them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from statistics import mean
 import aiohttp
 import orjson
 
-from laar.datalayer.scrape import read_capped
+from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 from laar_lab.sim.engine.fitting import Facts, Point, Seen
 
@@ -191,6 +191,6 @@ async def _ask(
 async def _page(session: aiohttp.ClientSession, url: str) -> bytes:
     try:
         async with session.get(url) as answer:
-            return await read_capped(answer, _MAX_PAGE_BYTES)
+            return await read_capped(answer.content, _MAX_PAGE_BYTES)
     except (aiohttp.ClientError, TimeoutError, OSError) as fault:
         raise SettingError(f"{url}: {str(fault) or type(fault).__name__}: is it running?") from None

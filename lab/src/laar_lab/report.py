@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import orjson
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from laar_lab.claims import Evidence, Judged
-from laar_lab.statistics import Estimate
+from laar_lab.claims import Evidence, Judged, Runs
+from laar_lab.statistics import Estimate, means
 
 Value = str | float | int | Estimate
 """A value of a table's cell."""
+
+Key = TypeVar("Key", bound="str | tuple[str | float, ...]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,22 @@ class Report:
     def held(self) -> bool:
         """Whether every check did."""
         return all(check.held for check in self.checks)
+
+
+def means_table(
+    title: str,
+    heads: str | tuple[str, ...],
+    runs: Mapping[Key, Runs],
+    shown: Mapping[str, str],
+    digits: int = 2,
+) -> Table:
+    """Return a row for each case: its key under `heads`, then the means of what is shown."""
+    columns = heads if isinstance(heads, tuple) else (heads,)
+    rows: list[tuple[Value, ...]] = [
+        (*(key if isinstance(key, tuple) else (key,)), *means(of, shown))
+        for key, of in runs.items()
+    ]
+    return Table(title=title, columns=(*columns, *shown.values()), rows=rows, digits=digits)
 
 
 def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> None:

@@ -35,7 +35,8 @@ _DATA = (".yaml", ".json", ".txt")
 def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES) -> str:
     """Return a digest of the code that an experiment's run reaches; texts and layout do not count.
 
-    That is what its module imports, whatever these import, and the data files beside all of them.
+    That is what its module imports, whatever these import, and the data files beside all of them,
+    but not what is declared of experiments: claims are judged after a run.
     """
     roots = {package.name: package for package in packages}
     reached = _reached((experiment.run.__module__,), roots)
@@ -47,7 +48,7 @@ def digest_of_code(experiment: Experiment, packages: tuple[Path, ...] = PACKAGES
         for path in sorted(package.rglob("*.*")):
             if path in reached:
                 digest.update(f"{path.relative_to(package)} {_code(path)}".encode())
-            elif path.suffix in _DATA and _room(path) in rooms:
+            elif path.suffix in _DATA and _room(path) in rooms and not _declares(path):
                 digest.update(path.read_bytes())
     return digest.hexdigest()
 
@@ -90,6 +91,11 @@ def _imported(path: Path) -> tuple[str, ...]:
 def _room(path: Path) -> Path:
     """Return the package that a data file lies in."""
     return next(each for each in path.parents if (each / "__init__.py").is_file())
+
+
+def _declares(path: Path) -> bool:
+    """Return whether a data file declares the experiments of the module beside it."""
+    return path.with_suffix(".py").is_file()
 
 
 @cache

@@ -60,6 +60,18 @@ def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Est
     return [estimate([run[name] for run in runs]) for name in names]
 
 
+def mean(runs: Sequence[Mapping[str, float]], name: str) -> Estimate:
+    """The mean of one number, from one run a seed."""
+    return estimate([run[name] for run in runs])
+
+
+def times(
+    ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], name: str
+) -> Estimate:
+    """The mean of ours / theirs of one number, seed by seed."""
+    return estimate([a[name] / b[name] for a, b in zip(ours, theirs, strict=True)])
+
+
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     """The share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
     return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])

@@ -340,7 +340,7 @@ class OutcomeReports:
     def _followed(self, link: _Link) -> str | None:
         """Return the attempt that a retry follows; None if it may be one of several."""
         alike = self._latest.get(link, ())
-        open_ones = [each for each in alike if self._decisions[each].correct is None]
+        open_ones = [id_ for id_ in alike if self._decisions[id_].correct is None]
         if len(open_ones) > 1 or not alike:
             return None
         return open_ones[0] if open_ones else alike[-1]

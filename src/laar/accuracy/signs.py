@@ -62,8 +62,8 @@ def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
     cut = choice.get("finish_reason") == "length"
     if cut and max_tokens is not None and max_tokens < _SHORT_TOKENS:
         return None
-    seen = [each.get("logprob") for each in _objects(choice.get("logprobs"), "content")]
-    logprobs = [float(each) for each in seen if isinstance(each, int | float)]
+    seen = [token.get("logprob") for token in _objects(choice.get("logprobs"), "content")]
+    logprobs = [float(logprob) for logprob in seen if isinstance(logprob, int | float)]
     calls = [call.get("function") for call in _objects(choice.get("message"), "tool_calls")]
     seen_in, said = SURE if logprobs else FORM, hash(repr(calls)) if calls else 0
     if any(map(_is_broken, calls)):
@@ -76,7 +76,7 @@ def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
 
 def _objects(parent: object, name: str) -> list[dict[str, Any]]:
     found = parent.get(name) if isinstance(parent, dict) else None
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _is_broken(function: object) -> bool:

@@ -116,7 +116,7 @@ def _must_fit(bootstrap: Mapping[str, Any], loaded: Loaded, path: Path) -> None:
             f"{path}: no `admin`: laar asks it whether Envoy is ready, and drains it; give it an "
             "address on loopback"
         )
-    files = [each["path"] for each in _all(bootstrap, "path_config_source") if "path" in each]
+    files = [source["path"] for source in _all(bootstrap, "path_config_source") if "path" in source]
     if eds is not None and files and eds.resolve() not in [Path(file).resolve() for file in files]:
         raise SettingError(
             f"{path}: Envoy would read its endpoints from {', '.join(files)}, and the picker "
@@ -175,8 +175,8 @@ def _rendered_by(loaded: Loaded, path: Path, *more: str) -> str:
 def _all(value: Any, key: str) -> Iterator[Any]:
     """Yield the values of a key, at any depth."""
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for each in below:
-        yield from _all(each, key)
+    for item in below:
+        yield from _all(item, key)
     if isinstance(value, dict) and isinstance(value.get(key), dict):
         yield value[key]
 

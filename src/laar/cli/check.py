@@ -67,7 +67,7 @@ def check(
         if as_json:
             typer.echo(json.dumps({"faults": found, "warnings": noted}, indent=2))
         else:
-            for text in (*found, *(f"warning: {each}" for each in noted)):
+            for text in (*found, *(f"warning: {warning}" for warning in noted)):
                 typer.echo(f"laar: {text}", err=True)
         if found:
             raise typer.Exit(FAULT)

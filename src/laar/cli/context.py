@@ -123,9 +123,11 @@ def advise(
     if as_json:
         typer.echo(orjson.dumps(advice).decode())
         return
-    for each in advice:
-        typer.echo(f"{each['agent']}: {each['found']:.0%} of the text came before in its place")
-        for sentence in each["sentences"]:
+    for advised in advice:
+        typer.echo(
+            f"{advised['agent']}: {advised['found']:.0%} of the text came before in its place"
+        )
+        for sentence in advised["sentences"]:
             typer.echo(f"  {sentence}")
     if not advice:
         typer.echo("nothing to say yet: no agent has sent a dozen prompts")
@@ -151,7 +153,7 @@ def _advice_on(bodies: Sequence[bytes]) -> list[dict[str, Any]]:
             if isinstance(value, dict) and (api := api_of(value)):
                 read = read_body(Api(api), line)
                 advisor.look(read.model, "", read.spans, Template(), line)
-    return [each._asdict() for each in advisor.advice()]
+    return [advice._asdict() for advice in advisor.advice()]
 
 
 def _of_route(config_file: Path | None, name: str) -> ContextSettings | None:

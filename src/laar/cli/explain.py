@@ -220,7 +220,7 @@ def _room(sessions: Mapping[str, Any]) -> str:
         said = f"room for its context costs the others {price_s:.1f} s; waiting, it {wait_s:.1f} s"
     else:
         said = "there is room for its context"
-    longest_s = max((each["waited_s"] for each in waiting), default=0.0)
+    longest_s = max((session["waited_s"] for session in waiting), default=0.0)
     return (
         f"{said}; {len(inside)} sessions have a place, {len(waiting)} wait for one, "
         f"the first for {longest_s:.1f} s of at most {sessions['longest_hold_s']:.0f} s"

@@ -54,7 +54,7 @@ def init(
 
         headers = key_headers(key_env)
         declared = [_declared(url, key_file, ca_file) for url in endpoint]
-        endpoints = list({each.address: each for each in declared}.values())
+        endpoints = list({endpoint.address: endpoint for endpoint in declared}.values())
         names = ("laar.yaml", "endpoints.yaml", "envoy.yaml")
         present = [name for name in names if (directory / name).exists()]
         if present and not force:
@@ -74,7 +74,7 @@ def init(
             _endpoints(engines, endpoints, has_key=bool(headers)), "utf-8"
         )
         (directory / "laar.yaml").write_text(_SETTINGS, "utf-8")
-        cas = tuple({ca: None for each in endpoints if (ca := each.way().ca) is not None})
+        cas = tuple({ca: None for endpoint in endpoints if (ca := endpoint.way().ca) is not None})
         _write_bootstrap(directory, cas)
         where = "" if directory == Path() else f"cd {quote(str(directory))} && "
         typer.echo(f"\nNext:\n  {where}laar serve --with-envoy")

@@ -1,13 +1,11 @@
 """The user's side of LAAR: ask until correct, and measure the accuracy of each model."""
 
-from laar.client.hedging import Hedge
 from laar.client.loop import Attempt, Outcome
 from laar.client.report import report_outcome, report_outcome_sync
 from laar.client.until import until_correct, until_correct_sync
 
 __all__ = [
     "Attempt",
-    "Hedge",
     "Outcome",
     "report_outcome",
     "report_outcome_sync",

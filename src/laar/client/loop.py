@@ -1,10 +1,7 @@
 """The retry loop, without input or output: ask, check, and ask again with the models tried.
 
-`attempts` is a generator. It yields a step (post this body, post another beside it, wait for the
-next event, pause) and is sent an event: the head of an answer, or an answer. Its return value is
-the `Outcome`. The async and the sync client are two short drivers of this one generator, so they
-can't drift apart. A driver cancels the requests in flight when the generator ends or yields another
-`Send`; the picker then frees the endpoint.
+`attempts` is a generator: it yields a step (post this body, or pause), is sent the reply to a post,
+and returns the `Outcome`.
 
 Time to correct answer is what the user waited: the sum of the attempts' latencies and of the pauses
 that an endpoint asked for, up to the first correct answer; right-censored when the loop gives up
@@ -18,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from laar.client.hedging import Hedge, read_advice
 from laar.client.wire import Completion
 from laar.errors import SettingError
 from laar.protocol import headers as names
@@ -35,8 +31,6 @@ _FIRST_WAIT_S = 0.5
 
 Message = Mapping[str, object]
 Check = Callable[[str], bool]
-OnHead = Callable[[Mapping[str, str]], None]
-"""Gets an answer's headers, names in lower case, before its body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +39,6 @@ class Send:
 
     body: dict[str, object]
     headers: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Also:
-    """Post this as well, beside the one in flight."""
-
-    send: Send
-
-
-@dataclass(frozen=True, slots=True)
-class Next:
-    """Wait for the next event of the requests in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +80,6 @@ class Attempt:
         correct: verdict of the check; False also for an attempt without an answer.
         waited_s: pause before this attempt.
         error: the reason why there is no answer, or why the check could not judge it.
-        hedged: it was sent beside the attempt before it, not after it.
     """
 
     model: str | None
@@ -113,7 +94,6 @@ class Attempt:
     answer: str | None
     correct: bool
     error: str | None
-    hedged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,37 +115,7 @@ class Outcome:
     exhausted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """The head of the first request's answer.
-
-    Args:
-        headers: names in lower case.
-        elapsed_s: seconds since the request was sent.
-    """
-
-    headers: Mapping[str, str]
-    elapsed_s: float
-
-
-class Answered(NamedTuple):
-    """An answer; of one request alone, or of one of two.
-
-    Args:
-        reply: the reply.
-        hedged: it is the second request's.
-        ran_s: seconds that the second one has run by now, 0 where there is none.
-        at_s: seconds since the first of two was sent; None for the reply's latency.
-    """
-
-    reply: Reply
-    hedged: bool = False
-    ran_s: float = 0.0
-    at_s: float | None = None
-
-
-Event: TypeAlias = Head | Answered
-Steps: TypeAlias = Generator[Send | Also | Next | Wait, Event | None, Outcome]
+Steps: TypeAlias = Generator[Send | Wait, Reply | None, Outcome]
 
 
 def attempts(
@@ -177,7 +127,6 @@ def attempts(
     stop_when_exhausted: bool = True,
     headers: Mapping[str, str] | None = None,
     params: Mapping[str, object] | None = None,
-    hedge: Hedge | None = None,
 ) -> Steps:
     """Run the loop; see the module's docstring for how to drive it.
 
@@ -188,76 +137,30 @@ def attempts(
         raise SettingError(f"max_attempts is {max_attempts}; at least one attempt is needed")
     body = {"model": model, "messages": list(messages), "temperature": 0, **(params or {})}
     sent = dict(headers or {})
-    if hedge is not None:
-        sent[names.HEDGE] = "ask"
     made: list[Attempt] = []
-    waited_s = spent_s = took_s = 0.0
+    waited_s = took_s = 0.0
     exhausted = False
     while len(made) < max_attempts and not exhausted:
         if waited_s:
             took_s += waited_s
             yield Wait(duration_s=waited_s)
-        event = yield Send(body=body, headers=dict(sent))
-        replies: list[Reply] = []
-        under_way, ran_s, at_s = 1, 0.0, 0.0
-        while under_way:
-            if isinstance(event, Head):
-                second = _second(hedge, event, sent, spent_s, took_s)
-                if second is not None and len(made) + 1 < max_attempts:
-                    under_way += 1
-                    event = yield Also(send=Send(body=body, headers=second))
-                else:
-                    event = yield Next()
-                continue
-            assert event is not None, "the driver answers with an event"
-            reply, hedged, ran_s, after_s = event
-            at_s = reply.latency_s if after_s is None else after_s
-            under_way -= 1
-            replies.insert(0 if hedged else len(replies), reply)
-            made.append(_judged(reply, check, waited_s, hedged=hedged))
-            waited_s = 0.0
-            if made[-1].correct:
-                return _outcome(made, took_s + at_s, exhausted=False)
-            if under_way:
-                event = yield Next()
-        spent_s += ran_s
-        took_s += at_s
-        last = min(replies, key=_rank)
-        if last.status not in RETRYABLE and last.status != 200:
+        reply = yield Send(body=body, headers=dict(sent))
+        assert reply is not None, "the driver answers a post with its reply"
+        took_s += reply.latency_s
+        made.append(_judged(reply, check, waited_s))
+        if made[-1].correct or (reply.status not in RETRYABLE and reply.status != 200):
             break
         for name in (names.TRIED, names.SINCE):
-            if value := last.headers.get(name):
+            if value := reply.headers.get(name):
                 sent[name] = value
         # A refusal may be an answer next time, so it exhausts no model.
-        is_last = last.status == 200 and last.headers.get(names.EXHAUSTED) == "true"
+        is_last = reply.status == 200 and reply.headers.get(names.EXHAUSTED) == "true"
         exhausted = stop_when_exhausted and is_last
-        waited_s = _pause_s(last, len(made))
+        waited_s = _pause_s(reply, len(made))
     return _outcome(made, took_s, exhausted=exhausted)
 
 
-def _rank(reply: Reply) -> int:
-    """Return the rank of a reply for the next attempt: an answer, then a refusal, then a fault."""
-    return 0 if reply.status == 200 else 1 if reply.status in RETRYABLE else 2
-
-
-def _second(
-    hedge: Hedge | None, head: Head, sent: Mapping[str, str], spent_s: float, took_s: float
-) -> dict[str, str] | None:
-    """Return the headers of a second request beside the first; None where it does not pay."""
-    advice = read_advice(head.headers.get(names.HEDGE))
-    tried, decision = head.headers.get(names.TRIED), head.headers.get(names.DECISION_ID)
-    if hedge is None or advice is None or not tried or not decision:
-        return None
-    if not hedge.pays(advice, spent_s=spent_s, elapsed_s=took_s + head.elapsed_s):
-        return None
-    second = {name: value for name, value in sent.items() if name != names.HEDGE}
-    second |= {names.TRIED: tried, names.HEDGE_OF: decision}
-    if since := head.headers.get(names.SINCE):
-        second[names.SINCE] = since
-    return second
-
-
-def _judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool) -> Attempt:
+def _judged(reply: Reply, check: Check, waited_s: float) -> Attempt:
     """Return the attempt that a reply ends.
 
     Raises:
@@ -287,7 +190,6 @@ def _judged(reply: Reply, check: Check, waited_s: float, *, hedged: bool) -> Att
         answer=answer.text if answer else None,
         correct=correct,
         error=error,
-        hedged=hedged,
     )
 
 

@@ -1,9 +1,8 @@
 """Report the outcome of a question to the picker, which learns the accuracy of models from it.
 
 One report for a question is enough: it is about the last attempt, and the picker knows from the
-retries that the ones before it were wrong. Attempts that ran side by side are no evidence about
-each other, so with one of these each attempt is reported. Reporting only helps later questions; a
-failure to report is returned, never raised.
+retries that the ones before it were wrong. Reporting only helps later questions; a failure to
+report is returned, never raised.
 """
 
 from __future__ import annotations
@@ -29,8 +28,7 @@ async def report_outcome(
     """Report the outcome of `until_correct`.
 
     Args:
-        outcome: its last attempt is reported, if it was answered and the check could judge it; each
-            such attempt, where some were hedged.
+        outcome: its last attempt is reported, if it was answered and the check could judge it.
         admin_url: URL of the picker's admin port.
         token: bearer token, where the picker asks for one.
         reporter: name of the checker, where there are several and no token names them.
@@ -39,20 +37,15 @@ async def report_outcome(
     Returns:
         Whether the picker accepted it; False also when there was nothing to report.
     """
-    hedged = any(attempt.hedged for attempt in outcome.attempts)
-    reports = [
-        {"decision_id": attempt.decision_id, "correct": attempt.correct}
-        for attempt in (outcome.attempts if hedged else outcome.attempts[-1:])
-        if attempt.decision_id and attempt.answer is not None and attempt.error is None
-    ]
-    if not reports:
+    last = outcome.attempts[-1]
+    if not last.decision_id or last.answer is None or last.error is not None:
         return False
     headers = {"content-type": "application/json"}
     if token:
         headers["authorization"] = f"Bearer {token}"
     if reporter:
         headers[REPORTER] = reporter
-    body = orjson.dumps({"outcomes": reports})
+    body = orjson.dumps({"decision_id": last.decision_id, "correct": last.correct})
     timeout = aiohttp.ClientTimeout(total=timeout_s)
     url = admin_url.rstrip("/") + "/outcomes"
     try:
@@ -63,7 +56,7 @@ async def report_outcome(
             if answer.status != 200:
                 return False
             said = orjson.loads(await answer.read())
-            return isinstance(said, dict) and said.get("accepted") == len(reports)
+            return isinstance(said, dict) and said.get("accepted") == 1
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
         return False
 

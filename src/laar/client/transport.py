@@ -8,7 +8,7 @@ from time import monotonic
 import aiohttp
 import orjson
 
-from laar.client.loop import OnHead, Reply, Send
+from laar.client.loop import Reply, Send
 from laar.client.wire import MAX_ANSWER_BYTES, Completion, Deltas, NotACompletion, read_completion
 from laar.errors import SettingError
 
@@ -27,15 +27,9 @@ def completions_url(base_url: str) -> str:
     return f"{base}/chat/completions" if base.endswith("/v1") else f"{base}/v1/chat/completions"
 
 
-async def post(
-    session: aiohttp.ClientSession,
-    url: str,
-    send: Send,
-    timeout_s: float,
-    on_head: OnHead | None = None,
-) -> Reply:
+async def post(session: aiohttp.ClientSession, url: str, send: Send, timeout_s: float) -> Reply:
     """Post; streamed if the body asks for a stream."""
-    reading = _Reading(on_head)
+    reading = _Reading()
     try:
         async with session.post(
             url,
@@ -58,8 +52,7 @@ async def post(
 class _Reading:
     """One answer while it arrives; ends as a `Reply`."""
 
-    def __init__(self, on_head: OnHead | None = None) -> None:
-        self._on_head = on_head
+    def __init__(self) -> None:
         self._started = monotonic()
         self._status = 0
         self._headers: dict[str, str] = {}
@@ -69,8 +62,6 @@ class _Reading:
     def begins(self, status: int, headers: Mapping[str, str]) -> None:
         self._status = status
         self._headers = {name.lower(): value for name, value in headers.items()}
-        if self._on_head is not None:
-            self._on_head(self._headers)
 
     @property
     def is_json(self) -> bool:

@@ -3,8 +3,8 @@
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
 Pure but for its bounded memory: orders sent (hashes), decisions for running conversations (hashes
-and positions), counts. It holds no text of any request, so nothing can be lost or leak between
-requests: a duplicate note only ever names text earlier in the same outgoing body.
+and positions), counts. It holds no text beyond a request's commit, so nothing can be lost or leak
+between requests: a duplicate note only ever names text earlier in the same outgoing body.
 
 It never fails a request. A body that is not plainly a list of documents, takes too long or causes a
 fault stays as it came, under a reason. The hook stores its state of a request at `commit`, once the

@@ -23,9 +23,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -89,20 +89,22 @@ identifies it; whether it is long. The end is 0 for a blank one."""
 
 
 class Lines(NamedTuple):
-    """The lines of a text that are not blank.
+    """The lines of a text that are not blank; a known document is one of them, however long.
 
     Args:
         starts: where each begins, indented or not.
         cores: where it goes on behind what may be a label.
         ends: where it ends, without blanks.
-        keys: hash of it from its core on; of all of it for a short one.
-        long: indices of the long ones.
+        keys: hash of it from its core on; of all of it for a short one; of a document's first line.
+        last_keys: the same of a document's last line.
+        long: indices of the long ones, documents among them.
     """
 
     starts: list[int]
     cores: list[int]
     ends: list[int]
     keys: list[int]
+    last_keys: list[int]
     long: list[int]
 
 
@@ -143,10 +145,10 @@ class _Piece:
 
 
 class Place(NamedTuple):
-    """A document in a text: indices of its first and last line, and what is known of it."""
+    """A document in a text: its line, the place among the long ones, and what is known of it."""
 
-    first: int
-    last: int
+    line: int
+    nth: int
     piece: _Piece
 
 
@@ -155,6 +157,7 @@ class Seen:
     """A text as it was looked at, to be learned from once its request was accepted."""
 
     scope: int
+    text: str
     lines: Lines
     places: list[Place]
     labels: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -225,7 +228,8 @@ class Recurrences:
         self._frame: OrderedDict[int, int] = OrderedDict()  # texts that hold a line often
         self._looks: dict[int, _Looks] = {}
         self._pieces: OrderedDict[int, _Piece] = OrderedDict()
-        self._documents: OrderedDict[int, dict[int, int]] = OrderedDict()  # lines of each, by key
+        # By the key of the first line: the length and the last line's key of each, by its hash.
+        self._documents: OrderedDict[int, dict[int, tuple[int, int]]] = OrderedDict()
 
     def __len__(self) -> int:
         """Pieces held."""
@@ -235,95 +239,93 @@ class Recurrences:
         """The documents in a text, as one block, and what to `learn` from; both may be missing."""
         if text.count("\n") > MAX_LINES:
             return None, None
-        lines, labels = self._lines(scope, text)
-        if not lines.long:
+        seen = self._read(scope, text)
+        if not seen.lines.long:
             return None, None
-        seen = Seen(scope, lines, self._places(lines), labels)
-        return _Bounds(text, seen, self._together).block(), seen
+        return _Bounds(seen, self._together).block(), seen
 
-    def _lines(self, scope: int, text: str) -> tuple[Lines, dict[int, tuple[str, str]]]:
-        """Return the lines of a text, and the labels of those that have one."""
-        starts: list[int] = []
-        cores: list[int] = []
-        ends: list[int] = []
-        keys: list[int] = []
-        long: list[int] = []
-        labels: dict[int, tuple[str, str]] = {}
-        at = 0
-        for line in text.split("\n"):
-            looks = self._looks.get(hash(line)) or self._look(line)
-            start, number, core, end, own, is_long = looks
+    def _read(self, scope: int, text: str) -> Seen:
+        """Return the lines of a text, known documents whole, and the labels of those with one."""
+        lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
+        seen = Seen(scope, text, lines, [])
+        looks, frame = self._looks, self._frame
+        at, size = 0, len(text)
+        while at < size:
+            stop = text.find("\n", at)
+            line = text[at : stop if stop >= 0 else size]
+            start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
             if end:
-                key = hash((scope, own))
-                if is_long and self._frame.get(key, 0) < _OFTEN_TEXTS:
-                    long.append(len(keys))
+                n = len(keys)
+                key = last_key = hash((scope, own))
+                begin, end = at + core, at + end
+                if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
+                    known = self._documents.get(key)
+                    found = self._known(scope, text, begin, known) if known else None
+                    if found is not None:
+                        end, last_key, piece = found
+                        seen.places.append(Place(n, len(long), piece))
+                        stop = text.find("\n", end)
+                    elif not known and core > number and self._begins(scope, line[core:]):
+                        # The frame's own words stand before the first document: a line by itself.
+                        at += core
+                        continue
+                    long.append(n)
                 if core > start:
-                    labels[len(keys)] = line[start:number], line[number:core]
+                    seen.labels[n] = line[start:number], line[number:core]
                 starts.append(at + start)
-                cores.append(at + core)
-                ends.append(at + end)
+                cores.append(begin)
+                ends.append(end)
                 keys.append(key)
-            at += len(line) + 1
-        return Lines(starts, cores, ends, keys, long), labels
+                last_keys.append(last_key)
+            if stop < 0:
+                break
+            at = stop + 1
+        seen.places[:] = self._unjoined(lines, seen.places)
+        return seen
+
+    def _begins(self, scope: int, line: str) -> bool:
+        """Return whether a document is known that begins with such a line."""
+        looks = self._looks.get(hash(line)) or self._look(line)
+        return hash((scope, looks[4])) in self._documents
+
+    def _known(
+        self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
+    ) -> tuple[int, int, _Piece] | None:
+        """Return the end, the last line's key and the piece of the longest document that begins."""
+        alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
+        for whole, (size, last_key) in alike:
+            end = begin + size
+            if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
+                piece = self._pieces.get(whole)
+                if piece is not None:
+                    return end, last_key, piece
+        return None
 
     def _look(self, line: str) -> _Looks:
         """Take a line apart, and remember how: most lines come again."""
-        own = line.strip()
-        start = len(line) - len(line.lstrip()) if own else 0
-        label = _LABEL.match(own)
-        number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
-        core = own[skip:]
-        is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
-        if not is_long:
-            skip = number = number if number < len(own) else 0
-        key = hash((own[skip:], is_long))
-        looks = (start, start + number, start + skip, start + len(own), key, is_long)
         if len(self._looks) >= MAX_LOOKS:
             self._looks.clear()
-        self._looks[hash(line)] = looks
+        looks = self._looks[hash(line)] = _taken_apart(line)
         return looks
-
-    def _places(self, lines: Lines) -> list[Place]:
-        """Documents in text order, the longest of those that begin alike, without overlaps."""
-        places: list[Place] = []
-        long, keys = lines.long, lines.keys
-        at, count = 0, len(long)
-        while at < count:
-            first = long[at]
-            known = self._documents.get(keys[first])
-            step = 1
-            for whole, length in sorted(known.items(), key=_by_length) if known else ():
-                last = first + length - 1
-                end = bisect_left(long, last)
-                piece = self._pieces.get(whole)
-                if piece is None or end == count or long[end] != last:
-                    continue
-                if hash(tuple(keys[first : last + 1])) != whole:
-                    continue
-                step = end + 1 - at
-                places.append(Place(first, last, piece))
-                break
-            at += step
-        return self._unjoined(lines, places)
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
         """Without those that are part of a longer piece: what stands beside them always does."""
-        firsts = {place.first for place in places}
-        lasts = {place.last for place in places}
-        at = {line: n for n, line in enumerate(lines.long)}
-        kept: list[Place] = []
-        for place in places:
-            before, after = at[place.first] - 1, at[place.last] + 1
-            joined = False
-            if before >= 0 and lines.long[before] not in lasts:
-                known = self._after.get(lines.keys[lines.long[before]])
-                joined = known == part(lines.keys[place.first])
-            if not joined and after < len(lines.long) and lines.long[after] not in firsts:
-                known = self._before.get(lines.keys[lines.long[after]])
-                joined = known == part(lines.keys[place.last])
-            if not joined:
-                kept.append(place)
-        return kept
+        known = {place.nth for place in places}
+        return [
+            place
+            for place in places
+            if not (
+                (place.nth - 1 not in known and self._joins(lines, place.nth - 1, self._after))
+                or (place.nth + 1 not in known and self._joins(lines, place.nth, self._before))
+            )
+        ]
+
+    def _joins(self, lines: Lines, nth: int, known: _Neighbours) -> bool:
+        """Return whether the one neighbour that a long line or the next one has is the other."""
+        if not 0 <= nth < len(lines.long) - 1:
+            return False
+        a, b = lines.last_keys[lines.long[nth]], lines.keys[lines.long[nth + 1]]
+        return known.get(a) == part(b) if known is self._after else known.get(b) == part(a)
 
     # -- learning ------------------------------------------------------------------------------
 
@@ -341,46 +343,38 @@ class Recurrences:
                     del self._frame[key]
         while len(self._frame) > MAX_FRAME:
             self._frame.popitem(last=False)
-        # Each known document is one node, each other long line one of its own.
-        nodes: list[tuple[int, int, bool]] = []
-        places = {place.first: place for place in seen.places}
-        done = -1
-        for line in lines.long:
-            if line <= done:
-                continue
-            place = places.get(line)
-            done = line if place is None else place.last
-            nodes.append((line, done, place is not None))
-        # A parting stands before each node that does not belong to the one before it.
+        # A parting stands before each long line that does not belong to the one before it.
+        documents = {place.nth for place in seen.places}
         starts = [0]
-        for n in range(1, len(nodes)):
-            (_, a, known), (b, _, next_known) = nodes[n - 1], nodes[n]
-            free = self._after.note(keys[a], keys[b])
-            free = self._before.note(keys[b], keys[a]) and free
-            self._together.note(keys[a], keys[b])
-            if self._together.mostly(keys[a], keys[b]):
+        for n in range(1, len(lines.long)):
+            a, b = lines.last_keys[lines.long[n - 1]], keys[lines.long[n]]
+            free = self._after.note(a, b)
+            free = self._before.note(b, a) and free
+            self._together.note(a, b)
+            if self._together.mostly(a, b):
                 continue
-            if free or known or next_known:
+            if free or n - 1 in documents or n in documents:
                 starts.append(n)
-        stops = [*starts[1:], len(nodes)]
-        runs = [(start, stop) for start, stop in zip(starts, stops, strict=True) if start < stop]
-        for n, (start, stop) in enumerate(runs):
-            before = keys[nodes[start - 1][1]] if start else _BEGIN
-            after = keys[nodes[stop][0]] if stop < len(nodes) else _END
-            piece = self._piece(lines, nodes[start][0], nodes[stop - 1][1], before, after)
+        stops = [*starts[1:], len(lines.long)]
+        for n, (start, stop) in enumerate(zip(starts, stops, strict=True)):
+            before = lines.last_keys[lines.long[start - 1]] if start else _BEGIN
+            after = keys[lines.long[stop]] if stop < len(lines.long) else _END
+            piece = self._piece(seen, lines.long[start], lines.long[stop - 1], before, after)
             if piece is None:
                 continue
             # The frame of a text, before and behind all documents, tells nothing of their edges.
-            if n > 1 or (n and nodes[start - 1][2]):
-                self._learn_start(seen, piece, nodes[start][0], before)
-            if n < len(runs) - 2 or (n < len(runs) - 1 and nodes[stop][2]):
-                self._learn_end(seen, piece, nodes[stop - 1][1], after)
+            if n > 1 or (n and start - 1 in documents):
+                self._learn_start(seen, piece, start, before)
+            if n < len(starts) - 2 or (n < len(starts) - 1 and stop in documents):
+                self._learn_end(seen, piece, stop - 1, after)
 
-    def _piece(self, lines: Lines, first: int, last: int, before: int, after: int) -> _Piece | None:
+    def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
         """Take in a span between two partings, and its neighbours; None for a short one."""
-        if lines.ends[last] - lines.cores[first] < LEAST_CHARS:
+        lines = seen.lines
+        begin, end = lines.cores[first], lines.ends[last]
+        if end - begin < LEAST_CHARS:
             return None
-        whole = hash(tuple(lines.keys[first : last + 1]))
+        whole = hash((seen.scope, seen.text[begin:end]))
         piece = self._pieces.get(whole)
         if piece is None:
             piece = self._pieces[whole] = _Piece(before, after)
@@ -395,7 +389,7 @@ class Recurrences:
         if piece.is_document:
             known = self._documents.setdefault(lines.keys[first], {})
             known.pop(whole, None)
-            known[whole] = last - first + 1
+            known[whole] = end - begin, lines.last_keys[last]
             if len(known) > MAX_ALIKE:
                 del known[next(iter(known))]
             self._documents.move_to_end(lines.keys[first])
@@ -404,9 +398,10 @@ class Recurrences:
         return piece
 
     @staticmethod
-    def _learn_start(seen: Seen, piece: _Piece, first: int, before: int) -> None:
+    def _learn_start(seen: Seen, piece: _Piece, nth: int, before: int) -> None:
         """Take in what stands before a piece that follows a document."""
-        head = short_before(seen.lines, first)
+        lines, first = seen.lines, seen.lines.long[nth]
+        head = tuple(lines.keys[_before(lines, nth) : first][-MOST_SHORT:])
         piece.head = head if piece.head is None else _common_end(piece.head, head)
         if piece.previous != before:
             piece.previous = before if piece.previous < 0 else 0
@@ -417,41 +412,43 @@ class Recurrences:
         ]
 
     @staticmethod
-    def _learn_end(seen: Seen, piece: _Piece, last: int, after: int) -> None:
+    def _learn_end(seen: Seen, piece: _Piece, nth: int, after: int) -> None:
         """Take in what stands behind a piece that a document follows."""
-        tail = short_after(seen.lines, last)
+        lines = seen.lines
+        tail = tuple(lines.keys[lines.long[nth] + 1 : _after(lines, nth)][:MOST_SHORT])
         piece.tail = tail if piece.tail is None else _common_start(piece.tail, tail)
         if piece.next != after:
             piece.next = after if piece.next < 0 else 0
 
 
-def _by_length(known: tuple[int, int]) -> int:
-    return -known[1]
+def _taken_apart(line: str) -> _Looks:
+    own = line.strip()
+    start = len(line) - len(line.lstrip()) if own else 0
+    label = _LABEL.match(own)
+    number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
+    core = own[skip:]
+    is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
+    if not is_long:
+        skip = number = number if number < len(own) else 0
+    key = hash((own[skip:], is_long))
+    return start, start + number, start + skip, start + len(own), key, is_long
+
+
+def _by_length(known: tuple[int, tuple[int, int]]) -> int:
+    return -known[1][0]
 
 
 _NO_LABEL = ("", "")
 
 
-def short_before(lines: Lines, first: int) -> tuple[int, ...]:
-    """Return keys of the short lines right before a long one."""
-    return tuple(lines.keys[_before(lines, first) : first][-MOST_SHORT:])
-
-
-def short_after(lines: Lines, last: int) -> tuple[int, ...]:
-    """Return keys of the short lines right behind a long one."""
-    return tuple(lines.keys[last + 1 : _after(lines, last)][:MOST_SHORT])
-
-
-def _before(lines: Lines, first: int) -> int:
+def _before(lines: Lines, nth: int) -> int:
     """Return the first of the short lines right before a long one."""
-    n = bisect_left(lines.long, first)
-    return lines.long[n - 1] + 1 if n else 0
+    return lines.long[nth - 1] + 1 if nth else 0
 
 
-def _after(lines: Lines, last: int) -> int:
+def _after(lines: Lines, nth: int) -> int:
     """Return the end of the short lines right behind a long one."""
-    n = bisect_right(lines.long, last)
-    return lines.long[n] if n < len(lines.long) else len(lines.keys)
+    return lines.long[nth + 1] if nth + 1 < len(lines.long) else len(lines.keys)
 
 
 def _common_start(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -471,6 +468,7 @@ class _Gap(NamedTuple):
     Args:
         first, stop: the lines.
         start, end: those of them that both documents claim, or neither.
+        masked: what these say, without numbers.
         tail, head: how many the one before claims, and the one behind.
         both: both claim them.
         sure: what is claimed is known, or nothing is there.
@@ -480,6 +478,7 @@ class _Gap(NamedTuple):
     stop: int
     start: int
     end: int
+    masked: tuple[str, ...]
     tail: int
     head: int
     both: bool
@@ -493,8 +492,8 @@ _Bound: TypeAlias = "tuple[int, int]"
 class _Bounds:
     """Decides where items begin and end, by the short lines around all documents of a text."""
 
-    def __init__(self, text: str, seen: Seen, together: _Together) -> None:
-        self._text = text
+    def __init__(self, seen: Seen, together: _Together) -> None:
+        self._scope, self._text = seen.scope, seen.text
         self._together = together
         self._lines = seen.lines
         self._places = seen.places
@@ -509,7 +508,7 @@ class _Bounds:
         if len(places) < 2:
             return None
         pairs = list(pairwise(places))
-        gaps = [None if self._is_apart(x, y) else self._gap(x, y) for x, y in pairs]
+        gaps = [self._gap(x, y) if y.nth == x.nth + 1 else None for x, y in pairs]
         self._separate([gap for gap in gaps if gap is not None and gap.sure])
         bounds: list[_Bound] = []
         for (x, y), gap in zip(pairs, gaps, strict=True):
@@ -518,6 +517,7 @@ class _Bounds:
             else:
                 bound = self._between(x, y, gap)
                 bounds += () if bound is None else (bound,)
+        bounds = self._alike(bounds)
         first, last = self._start(places[0]), self._end(places[-1])
         starts = [*(() if first is None else (first,)), *(start for _, start in bounds)]
         ends = [*(end for end, _ in bounds), *(() if last is None else (last,))]
@@ -531,35 +531,38 @@ class _Bounds:
         items = tuple([Item(a, b, a, b) for a, b in zip(starts, ends, strict=True)])
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
-    def _is_apart(self, x: Place, y: Place) -> bool:
-        """Return whether a long line stands between two documents."""
-        return _after(self._lines, x.last) <= _before(self._lines, y.first) - 1
+    def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
+        """Return the bounds in the most usual gap, blanks and all, where most are in it."""
+        gaps = [_NUMBER.sub("#", self._text[end:start]) for end, start in bounds]
+        usual = max(gaps, key=gaps.count, default="")
+        if 2 * gaps.count(usual) <= len(gaps):
+            return bounds
+        return [bound for bound, gap in zip(bounds, gaps, strict=True) if gap == usual]
 
     def _gap(self, x: Place, y: Place) -> _Gap:
-        first, stop = x.last + 1, y.first
+        first, stop = x.line + 1, y.line
+        if first == stop:
+            return _Gap(first, stop, first, stop, (), 0, 0, False, True)
         keys = tuple(self._lines.keys[first:stop])
-        tail = len(_common_start(x.piece.own_tail or (), keys))
-        head = len(_common_end(y.piece.own_head or (), keys))
+        own_tail, own_head = x.piece.own_tail, y.piece.own_head
+        tail = len(_common_start(own_tail, keys)) if own_tail else 0
+        head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
-        sure = not keys or not (x.piece.own_tail is None or y.piece.own_head is None)
-        return _Gap(first, stop, start, end, tail, head, tail + head > len(keys), sure)
+        sure = own_tail is not None and own_head is not None
+        masked = self._masked(start, end)
+        return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
 
     def _masked(self, first: int, stop: int) -> tuple[str, ...]:
-        lines = self._lines
-        return tuple(
-            [
-                _NUMBER.sub("#", self._text[lines.starts[i] : lines.ends[i]])
-                for i in range(first, stop)
-            ]
-        )
+        spans = zip(self._lines.starts[first:stop], self._lines.ends[first:stop], strict=True)
+        return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find what separates documents: the most usual of what no single one of them claims."""
-        counted = Counter([self._masked(gap.start, gap.end) for gap in gaps])
+        counted = Counter([gap.masked for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
         for gap in gaps:
-            if gap.both and self._masked(gap.start, gap.end) == self._separator:
+            if gap.both and gap.masked == self._separator:
                 self._claimed = tuple(self._lines.keys[gap.start : gap.end])
                 break
         self._numbered = any(
@@ -569,10 +572,10 @@ class _Bounds:
     def _between(self, x: Place, y: Place, gap: _Gap) -> _Bound | None:
         """Return the bound in a gap without unknown text; None where it is in doubt."""
         lines, size = self._lines, len(self._separator)
-        if self._together.mostly(lines.keys[x.last], lines.keys[y.first]):
+        if self._together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
-        if not gap.sure or self._masked(start, end) != self._separator:
+        if not gap.sure or gap.masked != self._separator:
             found = [
                 at
                 for at in range(gap.first, gap.stop - size + 1)
@@ -605,10 +608,11 @@ class _Bounds:
 
     def _core(self, place: Place, line: int) -> int | None:
         """Return where a document begins on its first line; None where that is in doubt."""
-        number, name = self._labels.get(line, _NO_LABEL)
-        core, known, above = self._lines.cores[line], place.piece.labels, place.first - line
-        if not number and not name:
+        core = self._lines.cores[line]
+        if line not in self._labels:
             return core
+        number, name = self._labels[line]
+        known, above = place.piece.labels, place.line - line
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
@@ -622,14 +626,26 @@ class _Bounds:
     def _start(self, place: Place) -> int | None:
         """Return where a document begins whose neighbour before it is not known; None in doubt."""
         lines = self._lines
-        first = _before(lines, place.first)
+        first = _before(lines, place.nth)
         own = self._own(place.piece.head, sure=not place.piece.previous, behind=True)
         if own is None:
-            return self._core(place, first) if first == place.first else None
-        at = place.first - len(own)
-        if at < first or tuple(lines.keys[at : place.first]) != own:
+            return self._core(place, first) if first == place.line else None
+        at = place.line - len(own)
+        if at < first or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
-        return self._core(place, at)
+        if not own or lines.keys[at] == own[0]:
+            return self._core(place, at)
+        return self._behind_name(at, own[0])
+
+    def _behind_name(self, line: int, key: int) -> int | None:
+        """Return where a short line begins that stands behind words of the frame."""
+        end = self._lines.ends[line]
+        label = _LABEL.match(self._text, self._lines.starts[line], end)
+        if label is None or not label[2]:
+            return None
+        start, number, _, _, own, _ = _taken_apart(self._text[label.end() : end])
+        is_it = number == start and hash((self._scope, own)) == key
+        return label.end() + start if is_it else None
 
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
@@ -653,7 +669,7 @@ class _Bounds:
     def _tail(self, place: Place) -> int | None:
         """Return the line behind a document and its own short lines; None in doubt."""
         lines = self._lines
-        first, stop = place.last + 1, _after(lines, place.last)
+        first, stop = place.line + 1, _after(lines, place.nth)
         own = self._own(place.piece.tail, sure=not place.piece.next, behind=False)
         if own is None:
             return first if first == stop else None

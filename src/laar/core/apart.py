@@ -33,9 +33,9 @@ class Prefillers:
     Args:
         slots: their slots.
         model_id: index of each one's model in the table's `models`.
-        kin: for each, a number shared by the prefillers of its model and region: KV of another
+        kv_group: for each, a number shared by the prefillers of its model and region: KV of another
             model is of no use, and between regions the transfer takes too long.
-        kin_of: the same for each candidate; -1 where no prefiller is of its kin, or where the
+        kv_group_of: the same for each candidate; -1 where its group has no prefiller, or where the
             candidate can't fetch KV.
         trials: the prefillers that health has taken out, and when each is tried again.
         answers: P(answers) of each; None without health.
@@ -43,8 +43,8 @@ class Prefillers:
 
     slots: Slots
     model_id: Slots
-    kin: Slots
-    kin_of: Slots
+    kv_group: Slots
+    kv_group_of: Slots
     trials: Standing
     answers: Floats | None = None
 
@@ -124,33 +124,33 @@ def may_be_apart(request: Request) -> bool:
     return request.api in _APIS and not stays
 
 
-def kin_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
-    """Return the kin of some endpoints; those whose kin is not known get the next number."""
+def kv_group_of(table: EndpointTable, slots: Slots, known: dict[tuple[str, str], int]) -> Slots:
+    """Return the KV group of each endpoint; a pair not in `known` gets the next number."""
     specs = [table.spec(slot) for slot in slots.tolist()]
-    kin = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
-    return np.array(kin, np.intp)
+    groups = [known.setdefault((spec.models[0], spec.region), len(known)) for spec in specs]
+    return np.array(groups, np.intp)
 
 
 def cheapest(cost: Floats, prefillers: Prefillers, slots: Slots) -> Slots:
-    """Find for each candidate the cheapest prefiller of its kin but itself: its position, or -1.
+    """Find for each candidate the cheapest other prefiller of its KV group: its position, or -1.
 
     Args:
         cost: the cost of prefilling at each prefiller.
         prefillers: the prefillers of the candidates.
         slots: slots of the candidates.
     """
-    kin, wanted = prefillers.kin, prefillers.kin_of
-    if not len(kin):
+    kv_group, wanted = prefillers.kv_group, prefillers.kv_group_of
+    if not len(kv_group):
         return np.full(len(slots), NO_POSITION, np.intp)
-    size = 1 + max(int(kin.max(initial=0)), int(wanted.max(initial=0)))
-    order = np.lexsort((cost, kin))
-    begins = np.flatnonzero(np.diff(kin[order], prepend=NO_POSITION))
+    size = 1 + max(int(kv_group.max(initial=0)), int(wanted.max(initial=0)))
+    order = np.lexsort((cost, kv_group))
+    begins = np.flatnonzero(np.diff(kv_group[order], prepend=NO_POSITION))
     first, second = np.full(size, NO_POSITION, np.intp), np.full(size, NO_POSITION, np.intp)
-    first[kin[order[begins]]] = order[begins]
+    first[kv_group[order[begins]]] = order[begins]
     nexts = begins + 1
     nexts = nexts[nexts < len(order)]
-    nexts = nexts[kin[order[nexts]] == kin[order[nexts - 1]]]
-    second[kin[order[nexts]]] = order[nexts]
+    nexts = nexts[kv_group[order[nexts]] == kv_group[order[nexts - 1]]]
+    second[kv_group[order[nexts]]] = order[nexts]
     best = np.where(wanted < 0, NO_POSITION, first[wanted])
     itself: Mask = (best >= 0) & (prefillers.slots[best] == slots)
     chosen: Slots = np.where(itself, second[wanted], best)

@@ -98,8 +98,8 @@ class Batches:
         if telling.any():
             taken = table.kv_usage[fresh] * room / np.maximum(sent, 1.0)
             seen = np.minimum(taken[telling & np.isfinite(taken)], _MOST_EACH)
-            for one in seen.tolist():
-                self.each += _LEARNED * (one - self.each)
+            for share in seen.tolist():
+                self.each += _LEARNED * (share - self.each)
 
     def drop(self, slot: int) -> None:
         """Forget a slot: its endpoint left, or its engine restarted."""

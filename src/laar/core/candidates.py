@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laar.core.apart import Prefillers, kin_of
+from laar.core.apart import Prefillers, kv_group_of
 from laar.core.catalog import no_such_model
 from laar.core.endpoints import EndpointTable, Floats, Slots
 from laar.core.filters import FilterSettings, awake, in_subset, reachable, unless_none, unsaturated
@@ -178,18 +178,18 @@ class Candidates:
         if not len(slots) and not trials.trials:
             return None
         known: dict[tuple[str, str], int] = {}
-        kin = kin_of(table, slots, known)
+        kv_group = kv_group_of(table, slots, known)
         on_trial = np.array([slot for _, slot in trials.trials], np.intp)
-        kin_of(table, on_trial, known)
+        kv_group_of(table, on_trial, known)
         with_any = len(known)
-        own = kin_of(table, group.slots, known)
+        own = kv_group_of(table, group.slots, known)
         alone = ~(table.fetches[group.slots] & (own < with_any))
         own[alone] = -1
         return Prefillers(
             slots=slots,
             model_id=table.model_id[slots],
-            kin=kin,
-            kin_of=own,
+            kv_group=kv_group,
+            kv_group_of=own,
             answers=answers,
             trials=trials,
         )
@@ -218,7 +218,7 @@ class Candidates:
         typical_s = group.typical_s if pace is None else np.append(group.typical_s, 0.0)
         prefillers = group.prefillers
         if prefillers is not None:  # an endpoint on trial is on trial for the whole request
-            prefillers = replace(prefillers, kin_of=np.append(prefillers.kin_of, -1))
+            prefillers = replace(prefillers, kv_group_of=np.append(prefillers.kv_group_of, -1))
         return replace(
             group,
             slots=np.append(group.slots, own),

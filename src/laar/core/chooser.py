@@ -25,7 +25,6 @@ from laar.core.endpoints import EndpointTable, Floats, Mask, Slots
 from laar.core.engines import Engines
 from laar.core.exploring import EXPLORE, to_explore
 from laar.core.guards import Faults, guarded
-from laar.core.hedging import HedgeAdvice, advice
 from laar.core.interfaces import Assessor, Fault, Fits, View, WeightSource
 from laar.core.policy import Policy
 from laar.core.prefiller import choose_prefiller
@@ -217,7 +216,6 @@ class Chooser:
             trial=ranked.on_trial,
             once=once,
             left_out=standing.left_out if standing is not None else None,
-            hedge=self._hedge(view, ranked.eligible, tried, at) if request.wants_hedge else None,
             flight=InFlight(
                 slot=slot,
                 address=spec.address,
@@ -394,16 +392,6 @@ class Chooser:
         takes[model_id[fits]] = True
         return {table.models[at] for at in takes.nonzero()[0].tolist()}
 
-    def _hedge(
-        self, view: View, eligible: Eligible | None, tried: Sequence[str], at: int
-    ) -> HedgeAdvice | None:
-        """Return the advice on asking another model beside the chosen one; None without one."""
-        after = self._views.after(view, tried)
-        if after is None:
-            return None
-        probability, left = after
-        return advice(view, at, probability, None if eligible is None else eligible.may, left)
-
     def _note_faults(self, view: View) -> str:
         """Report the parts of the policy that failed; return the reason of the decision."""
         reason = ""
@@ -419,7 +407,7 @@ class Chooser:
         served: str,
         prefiller: Prefiller | None = None,
     ) -> tuple[str, ...]:
-        """Ranked endpoints that answer to the name the body will carry; any, if it has none.
+        """Return the ranked endpoints that answer to the body's model name; any, if it has none.
 
         Names on the request stay when Envoy tries again: the prefiller has to be another endpoint
         with the same model, of an engine with data-parallel ranks the same rank is asked, and a

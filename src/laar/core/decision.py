@@ -14,7 +14,6 @@ from laar.core.eligible import Eligible
 from laar.core.endpoints import Floats
 from laar.core.engines import Began
 from laar.core.filters import FilterSettings
-from laar.core.hedging import HedgeAdvice
 from laar.core.interfaces import View
 from laar.core.membership import PLAIN, Way
 from laar.core.request import Request
@@ -179,7 +178,6 @@ class Decision:
         trial: the endpoint is out, and this request finds out whether it is back.
         left_out: why health left candidates out, by slot.
         once: requests like it failed wherever they went, so one endpoint gets it.
-        hedge: advice on asking another model beside this one, where the client asked for it.
         flight: the state of the request between its decision and its end.
     """
 
@@ -212,7 +210,6 @@ class Decision:
     trial: bool = False
     once: bool = False
     left_out: Mapping[int, str] | None = None
-    hedge: HedgeAdvice | None = None
     flight: InFlight
 
     @property

@@ -113,6 +113,8 @@ class Director:
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
         """Makes the ids of decisions."""
+        self.later: Callable[[Callable[[], object]], object] = lambda call: call()
+        """Makes a call that no answer has to wait for."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
         self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]
@@ -323,7 +325,8 @@ class Director:
         if prefixes is not None and chain is not None:
             flight.receipt = prefixes.insert(flight.slot, chain, decision.now)
             if decision.now >= prefixes.advises_at:
-                prefixes.advise(decision.request, flight.model, decision.now)
+                look = prefixes.look_later(decision.request, flight.model, decision.now)
+                self.later(guarded(look, "prefixes", self.degraded))
             held = prefixes.published
             if held is not None and held.blocks and not decision.request.shadow:
                 flight.is_traced = held.expect(decision.id, flight.slot, chain, decision.tokens)

@@ -239,7 +239,7 @@ class EngineModel:
         if not (
             isinstance(scalars, list)
             and len(scalars) == 3
-            and all(type(each) in (int, float) and 0.0 <= each < 1e6 for each in scalars)
+            and all(type(scalar) in (int, float) and 0.0 <= scalar < 1e6 for scalar in scalars)
             and scalars[0] > 0.0
         ):
             return

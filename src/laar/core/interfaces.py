@@ -130,8 +130,8 @@ class View:
         some = copy(self)
         some.terms = None
         if self.apart is not None:
-            kin_of = self.apart.of.kin_of[positions]
-            some.apart = replace(self.apart, of=replace(self.apart.of, kin_of=kin_of))
+            kv_group_of = self.apart.of.kv_group_of[positions]
+            some.apart = replace(self.apart, of=replace(self.apart.of, kv_group_of=kv_group_of))
         for name in BY_CANDIDATE:
             array = getattr(self, name)
             if isinstance(array, np.ndarray):

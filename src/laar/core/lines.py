@@ -37,7 +37,7 @@ class Line:
         low: Sequence[float],
         high: Sequence[float],
     ) -> None:
-        self.now = [float(each) for each in prior]
+        self.now = [float(factor) for factor in prior]
         self.seen = 0
         self._prior = [1.0 / d**2 for d in doubt]
         self.expect(prior)
@@ -93,11 +93,11 @@ class Line:
         """Set another prior; without `doubt`, as much in doubt as the one before."""
         if doubt is not None:
             self._prior = [1.0 / d**2 for d in doubt]
-        self._expected = [sure * each for sure, each in zip(self._prior, prior, strict=True)]
+        self._expected = [sure * factor for sure, factor in zip(self._prior, prior, strict=True)]
 
     def rescale(self, factor: float) -> None:
         """Rescale the line to a unit of values that is larger by this factor."""
-        self._products = [each / factor for each in self._products]
+        self._products = [product / factor for product in self._products]
 
     def restate(self, factors: Sequence[float]) -> None:
         """Restate what was learned: each feature is this many times as large from now on."""
@@ -130,4 +130,4 @@ class Line:
     def _take(self, coefficients: Sequence[float]) -> None:
         """Set the coefficients, clipped to their bounds."""
         bounds = zip(self._low, coefficients, self._high, strict=True)
-        self.now = [min(max(low, each), high) for low, each, high in bounds]
+        self.now = [min(max(low, factor), high) for low, factor, high in bounds]

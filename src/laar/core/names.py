@@ -74,9 +74,9 @@ class Names:
         """
         if name in spec.models:
             return name
-        for each in self._aliases.get(name, ()):
-            if each in spec.models:
-                return each
+        for model in self._aliases.get(name, ()):
+            if model in spec.models:
+                return model
         return spec.models[0]
 
     def named(self, item: str) -> list[int] | None:
@@ -96,4 +96,4 @@ def is_among(address: str, items: frozenset[str]) -> bool:
 
 
 def _arrays(slots: Mapping[str, list[int]]) -> dict[str, NDArray[np.intp]]:
-    return {name: np.array(each, np.intp) for name, each in slots.items()}
+    return {name: np.array(found, np.intp) for name, found in slots.items()}

@@ -13,8 +13,8 @@ def goes_by(name: str, known: Iterable[str]) -> bool:
     Engines answer with the path they loaded it from, or with a date or a version behind it.
     """
     own = _last(name)
-    for each in map(_last, known):
-        short, long = sorted((own, each), key=len)
+    for other in map(_last, known):
+        short, long = sorted((own, other), key=len)
         if long.startswith(short) and (short == long or long[len(short)] in _SEPARATORS):
             return bool(short)
     return False

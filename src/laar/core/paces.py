@@ -93,7 +93,7 @@ class Paces:
         """Restore a result of `state`, until `work_out`; invalid parts are skipped."""
         if not isinstance(known, list) or len(known) != len(_COLUMNS):
             return
-        if not all(type(each) in (int, float) and abs(each) < 1e4 for each in known):
+        if not all(type(number) in (int, float) and abs(number) < 1e4 for number in known):
             return
         if not all(known[at] >= 0.0 for at in _COUNTS):
             return

@@ -34,11 +34,11 @@ class Policy:
     def keep(self, view: View) -> Mask | None:
         """Return the candidates that the filters leave; None for all of them."""
         kept: Mask | None = None
-        for each in self.filters:
+        for filter_ in self.filters:
             try:
-                mask = each.keep(view)
+                mask = filter_.keep(view)
             except Exception as error:  # noqa: BLE001 - a filter's fault must not fail the request
-                view.fault("filter", each, error)
+                view.fault("filter", filter_, error)
                 continue
             both = mask if kept is None else kept & mask
             if both.any():

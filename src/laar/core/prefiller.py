@@ -82,9 +82,9 @@ def choose_prefiller(view: View, at: int, health: Health | None, now: float) -> 
 
 
 def _trial(view: View, apart: Apart, at: int, health: Health, now: float) -> Prefiller | None:
-    """Return a prefiller that is out and whose trial is due, if it is of the candidate's kin."""
+    """Return a prefiller that is out and due for a trial, if it is of the candidate's KV group."""
     trials = apart.of.trials
-    if not trials.trials or apart.of.kin_of[at] < 0:
+    if not trials.trials or apart.of.kv_group_of[at] < 0:
         return None
     table, own = view.table, int(view.slots[at])
     slot, spec = health.due(trials, now), table.spec(own)

@@ -76,9 +76,6 @@ class Request:
         objective: the objective that it named; empty for none.
         tried: ``x-laar-tried-models`` as the client sent it: models that answered wrongly.
         waited_s: seconds since the first attempt on the question, by a stamp of the picker.
-        wants_hedge: the client asks what a second model beside the first would bring.
-        hedge_of: id of the decision that it is sent beside, before that one is answered. The model
-            of that decision is among `tried`, but has not failed.
         task: ``x-laar-task``; empty to detect.
         policy: ``x-laar-policy``; empty for the settings' policy.
         session: session that it belongs to, by ``x-laar-session`` or the names that agents and APIs
@@ -118,8 +115,6 @@ class Request:
     objective: str = ""
     tried: str = ""
     waited_s: float = 0.0
-    wants_hedge: bool = False
-    hedge_of: str = ""
     task: str = ""
     policy: str = ""
     session: str = ""

@@ -17,8 +17,7 @@ import orjson
 
 from laar.core.endpoints import EndpointTable
 from laar.core.membership import EndpointSpec
-from laar.datalayer.fetching import options_for, visiting_session
-from laar.datalayer.scrape import read_capped
+from laar.datalayer.fetching import options_for, read_capped, visiting_session
 from laar.prefix.beliefs import PrefixBeliefs
 from laar.prefix.probing import PROBES, template_of
 from laar.prefix.tokens import TokenIds
@@ -89,7 +88,7 @@ async def ask_engine(
         allow_redirects=False,
         **options_for(spec),
     ) as answer:
-        body = await read_capped(answer, MAX_ANSWER_BYTES)
+        body = await read_capped(answer.content, MAX_ANSWER_BYTES)
         if answer.status != 200:
             raise ValueError(f"POST /tokenize is answered with {answer.status}")
     try:

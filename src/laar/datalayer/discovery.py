@@ -14,9 +14,8 @@ import aiohttp
 
 from laar.core.membership import EndpointSpec, Served
 from laar.datalayer.endpoints_file import Endpoint
-from laar.datalayer.fetching import fault_of, options_for
+from laar.datalayer.fetching import fault_of, options_for, read_capped
 from laar.datalayer.metrics_page import ENGINES
-from laar.datalayer.scrape import read_capped
 from laar.datalayer.served_names import read_served
 
 TIMEOUT_S = 5.0
@@ -58,7 +57,7 @@ async def look_at(
     """
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as http:
-        return list(await asyncio.gather(*(_look(http, each) for each in endpoints)))
+        return list(await asyncio.gather(*(_look(http, endpoint) for endpoint in endpoints)))
 
 
 async def _look(http: aiohttp.ClientSession, endpoint: Endpoint) -> Engine:
@@ -117,7 +116,7 @@ async def _get(
     try:
         options = options_for(spec)
         async with http.get(spec.url(path), allow_redirects=False, **options) as response:
-            body = await read_capped(response, _MAX_ANSWER_BYTES)
+            body = await read_capped(response.content, _MAX_ANSWER_BYTES)
             return response.status, body if response.status == 200 else b""
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         return None, fault_of(error).encode()

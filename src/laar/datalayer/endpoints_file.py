@@ -306,7 +306,7 @@ class EndpointsFile:
 
     def _read(self) -> Sequence[EndpointSpec]:
         document = read_document(self._path, EndpointsDocument, max_bytes=MAX_FILE_BYTES)
-        files = {each.key_file for each in document.endpoints}
+        files = {endpoint.key_file for endpoint in document.endpoints}
         self._keys = sorted(file for file in files if file is not None)
         return _specs(self._path, document)
 

@@ -114,14 +114,19 @@ class Answer:
         Raises:
             ClientError: it breaks off.
         """
-        body = await self._content.readany()
-        if self._content.at_eof():  # nearly always
-            return body
-        chunks, size = [body], len(body)
-        while size <= max_bytes and (chunk := await self._content.readany()):
-            chunks.append(chunk)
-            size += len(chunk)
-        return b"".join(chunks)
+        return await read_capped(self._content, max_bytes)
+
+
+async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
+    """Do the same with the body of any answer."""
+    body = await content.readany()
+    if content.at_eof():  # nearly always
+        return body
+    chunks, size = [body], len(body)
+    while size <= max_bytes and (chunk := await content.readany()):
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks)
 
 
 class _Host:

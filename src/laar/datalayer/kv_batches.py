@@ -123,7 +123,7 @@ def _follows(event: Any, last: Any) -> bool:
         and isinstance(last, list)
         and min(len(event), len(last)) > _PAGE.start
         and event[0] == last[0] == "BlockStored"
-        and all(isinstance(each[at], list) for each in (event, last) for at in (1, 3))
+        and all(isinstance(stored[at], list) for stored in (event, last) for at in (1, 3))
         and event[2] is not None
         and event[2:3] == last[1][-1:]
         and event[_PAGE] == last[_PAGE]
@@ -158,7 +158,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
     if raw.get("locality") == "REMOTE":
         tier = FAR
     hashes, parent = raw["block_hashes"], raw.get("parent_block_hash")
-    if not isinstance(hashes, list) or not all(isinstance(one, int | bytes) for one in hashes):
+    if not isinstance(hashes, list) or not all(isinstance(hash_, int | bytes) for hash_ in hashes):
         raise ValueError(f"{kind} without block hashes")
     if kind == "BlockRemoved":
         return Removed(hashes, tier)
@@ -183,7 +183,7 @@ def _event(raw: Any, groups: Groups) -> Event | None:
 
 
 def _extra(given: Any, adapter: str | None) -> tuple[str, ...]:
-    """Other keys that each block's hash depends on; the first block's holds the cache salt."""
+    """Return the other keys of each block's hash; the first block's holds the cache salt."""
     if not isinstance(given, list) or not any(given):
         return ()
     return tuple(

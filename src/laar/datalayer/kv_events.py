@@ -105,8 +105,8 @@ class KvEvents:
         source = f"kv-events {address}"
         with context.socket(zmq.SUB) as socket:
             try:
-                for each in (url, replay) if replay else (url,):
-                    split_address(each.removeprefix("tcp://"))
+                for socket_url in (url, replay) if replay else (url,):
+                    split_address(socket_url.removeprefix("tcp://"))
                 _limit(socket)
                 socket.set(zmq.HEARTBEAT_IVL, int(1000 * PING_S))
                 socket.subscribe(b"")
@@ -261,7 +261,7 @@ def _limit(socket: zmq.asyncio.Socket) -> None:
 
 
 def _url(address: str, label: str, rank: int) -> str:
-    """Return the URL of a socket; the data-parallel ranks of a vLLM have successive ports."""
+    """Return the URL of a socket; data-parallel ranks have successive ports."""
     host, _, port = label.rpartition(":")
     if not (port.isascii() and port.isdigit() and len(port) <= 5):
         return label

@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from xxhash import xxh3_128_digest
 
@@ -101,6 +101,7 @@ ENGINES: Mapping[str, EngineNames] = {
         hits_tokens=(b"sglang:cached_tokens_total",),
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
+        rank=b"dp_rank",
     ),
     # Its prefix counters are in blocks of the cache, not in tokens, so they are left out. Its
     # `/metrics` is JSON, of iterations.
@@ -157,8 +158,7 @@ _MAX_ADAPTERS = 256
 _RANKS = re.compile(rb'[{,](?:tp_rank|pp_rank|moe_ep_rank|priority)="[^"]*"')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counters:
+class Counters(NamedTuple):
     """Counters of the last page that had each, to see at the next whether the engine restarted.
 
     A page may lack one: SGLang's that have labels appear with the first request after a restart.
@@ -184,12 +184,8 @@ class Counters:
 
     def or_known(self, before: Counters) -> Counters:
         """Return these counters, with the earlier number of each that this page lacks."""
-        return Counters(
-            queries=before.queries if math.isnan(self.queries) else self.queries,
-            worked=before.worked if math.isnan(self.worked) else self.worked,
-            started=before.started if math.isnan(self.started) else self.started,
-            refused=before.refused if math.isnan(self.refused) else self.refused,
-        )
+        both = zip(self, before, strict=True)
+        return Counters(*(known if math.isnan(now) else now for now, known in both))
 
 
 def page_url(spec: EndpointSpec) -> str:
@@ -228,9 +224,10 @@ def pages_by_rank(page: bytes, engine: str) -> list[bytes]:
     ranks = [b"%d" % rank for rank in range(min(len(found), MAX_RANKS))]
     if not names.rank or len(ranks) < 2 or found != set(ranks):
         return [page]
-    lines = page.splitlines(keepends=True)
-    marks = [b'%s="%s"' % (names.rank, rank) for rank in ranks]
-    return [b"".join(line for line in lines if mark in line) for mark in marks]
+    label = names.rank + b'="'  # a line without it is about all of them
+    lines = [(line, label not in line) for line in page.splitlines(keepends=True)]
+    marks = [label + rank + b'"' for rank in ranks]
+    return [b"".join(line for line, of_all in lines if of_all or m in line) for m in marks]
 
 
 def _hash_of_lines(page: bytes, prefix: bytes) -> bytes:

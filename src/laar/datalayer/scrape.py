@@ -16,8 +16,11 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import cast
 
 import aiohttp
+import orjson
 
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import Fetcher, fault_of
@@ -56,6 +59,7 @@ class Scraper:
         self._sink = sink
         self._clock = clock
         self._readers: defaultdict[str, list[PageReader]] = defaultdict(list)
+        self._ranks: dict[str, object] = {}  # how many engines say that they have
         self._visits = Visits(
             self._scraped,
             self._scrape,
@@ -85,6 +89,7 @@ class Scraper:
 
     def _left(self, address: str) -> None:
         self._readers.pop(address, None)
+        self._ranks.pop(address, None)
         self._sink.problem(f"scrape {address}", GONE)
 
     async def _scrape(self, spec: EndpointSpec) -> None:
@@ -101,6 +106,8 @@ class Scraper:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
             return
         readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
+        if not await self._has_all(spec, len(pages)):
+            pages = [page]
         if len(pages) != len(readers):
             readers[:] = (PageReader() for _ in pages)
             self._sink.ranked(spec.address, len(pages))
@@ -115,15 +122,16 @@ class Scraper:
             problem = f"{url} has no {spec.engine} numbers; is the endpoint's `engine` right?"
         self._sink.problem(source, problem)
 
-
-async def read_capped(answer: aiohttp.ClientResponse, max_bytes: int) -> bytes:
-    """Read a body up to and a little over `max_bytes`; past it the connection is given up."""
-    chunks = []
-    size = 0
-    async for chunk in answer.content.iter_any():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > max_bytes:
-            answer.close()
-            break
-    return b"".join(chunks)
+    async def _has_all(self, spec: EndpointSpec, ranks: int) -> bool:
+        """Return whether a page has all ranks: SGLang's lacks those of other hosts."""
+        if ranks == 1 or spec.engine != "sglang":
+            self._ranks.pop(spec.address, None)  # it may have restarted
+            return True
+        if spec.address not in self._ranks:
+            self._ranks[spec.address] = None
+            with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
+                about = cast(Fetcher, self._pages).get(spec.url("/server_info"), spec)
+                async with asyncio.timeout(TIMEOUT_S), about as answer:
+                    said = orjson.loads(await answer.read(MAX_PAGE_BYTES))
+                self._ranks[spec.address] = said.get("dp_size")
+        return self._ranks[spec.address] == ranks

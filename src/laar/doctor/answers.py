@@ -81,7 +81,7 @@ def _of_model(model: str, asked: Sequence[tuple[EndpointSpec, Asked]]) -> list[F
                 else "compare its options with theirs",
             )
         )
-    worst = min((one.level for one in faults), key=list(Level).index, default=Level.OK)
+    worst = min((fault.level for fault in faults), key=list(Level).index, default=Level.OK)
     level, remedy = Level.OK if some_answer else worst, "see its endpoints"
     denied = any(_verdict(answer) is Kind.DENIED for _, answer in asked)
     if level is Level.OK and not some_answer and denied:

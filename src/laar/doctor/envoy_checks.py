@@ -435,7 +435,7 @@ def _follows_picker(cluster: Json, _needs: Needs) -> Wrong | None:
 def _verifies_endpoints(cluster: Json, needs: Needs) -> Wrong | None:
     """Want every https endpoint to be verified, by its own authorities."""
     matches = cluster.get("transport_socket_matches", ())
-    known = {each.get("match", {}).get("ca") for each in matches}
+    known = {match.get("match", {}).get("ca") for match in matches}
     missing = [ca for ca in needs.endpoint_cas if ca not in known]
     if not missing:
         return None

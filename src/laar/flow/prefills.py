@@ -180,7 +180,7 @@ class Prefills:
         )
 
     def look(self, now: float) -> None:
-        """Bring the counts up to this moment."""
+        """Bring the counts up to now."""
         self._grow()
         if 0.0 <= now - self._looked_s < _LOOK_EVERY_S:
             return

@@ -409,7 +409,7 @@ class Queue(Generic[T]):
                 del self._bands[item.band]
                 self._ranks.remove(-item.band)
         if len(self._expiries) > 2 * len(self._waiting) + MAX_VERDICTS:
-            self._expiries[:] = [one for one in self._expiries if one[2].alive]
+            self._expiries[:] = [expiry for expiry in self._expiries if expiry[2].alive]
             heapify(self._expiries)
 
     def _shed(self, status: int, reason: str) -> Shed:

@@ -180,7 +180,7 @@ class Breaker:
         return probability
 
     def settle(self, now: float) -> None:
-        """Bring the state up to this moment."""
+        """Bring the state up to now."""
         if self.state is State.STARTING and now - self._closed_at >= SLOW_START_S:
             self.state = State.CLOSED
         if self.state is State.SUSPECT and now >= self.trial_at:

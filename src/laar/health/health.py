@@ -227,7 +227,11 @@ class Health:
         if reply is not None and reply.event:
             blame.good(traits, now, count=-1.0)  # its status had counted
         known = {slot: self._endpoints.get(slot) for slot in failed}
-        proved = [slot for slot, each in known.items() if each is not None and each.is_proved(now)]
+        proved = [
+            slot
+            for slot, endpoint in known.items()
+            if endpoint is not None and endpoint.is_proved(now)
+        ]
         if proved:
             blame.bad(traits, proved, now)
         if len(known) > 1 or blame.is_culprit(traits, now):

@@ -60,7 +60,7 @@ class Recent:
             self.bad *= scale
 
     def fade(self, now: float) -> None:
-        """Bring the counts up to this moment."""
+        """Bring the counts up to now."""
         elapsed_s = now - self._at
         if elapsed_s > self.grain_s:
             factor = 0.5 ** (elapsed_s / self.half_life_s)

@@ -28,7 +28,7 @@ from laar.accuracy.features import language_of, task_of
 from laar.accuracy.fitting.outcomes import MeasuredOutcome, dump_outcome, parse_outcome
 from laar.client.loop import RETRYABLE, Message, Reply, Send
 from laar.client.transport import completions_url, post
-from laar.datalayer.scrape import read_capped
+from laar.datalayer.fetching import read_capped
 from laar.errors import SettingError
 from laar.measuring.asking import Asking
 from laar.measuring.checks import decide
@@ -106,7 +106,7 @@ async def discover(
             try:
                 async with session.get(url) as answer:
                     answer.raise_for_status()
-                    listed = orjson.loads(await read_capped(answer, _MAX_MODELS_BYTES))
+                    listed = orjson.loads(await read_capped(answer.content, _MAX_MODELS_BYTES))
                 # One root under several names is vLLM's --served-model-name; answers carry the
                 # first. An adapter has a root of its own.
                 roots: dict[str, Target] = {}
@@ -127,7 +127,7 @@ def _target(base_url: str, model: Mapping[str, Any], others: Iterable[Target]) -
     """Return a target from an entry of ``/v1/models``; an adapter has the window of its base."""
     base, window = model.get("parent"), model.get("max_model_len")
     base = base if isinstance(base, str) and base and base != model["id"] else None
-    windows = [each.window_tokens for each in others if each.model == base]
+    windows = [target.window_tokens for target in others if target.model == base]
     if type(window) is int and window > 0:
         windows = [float(window)]
     return Target(

@@ -35,7 +35,7 @@ def build_policies(
     given: Mapping[str, Parameters] | None = None,
     profiles: Mapping[str, Profile] | None = None,
 ) -> dict[str, Policy]:
-    """Fresh policies, each with its own state: all of laar's, and the others that are named.
+    """Return new policies, each with its own state: all of laar's, and the others by name.
 
     Args:
         weights: weights of the policy ``laar``.

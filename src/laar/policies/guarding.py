@@ -98,8 +98,8 @@ def guarded(policy: Policy, name: str) -> Policy:
     """Return the same policy with guards around all its parts; `name` is its name in messages."""
     return replace(
         policy,
-        filters=[GuardedFilter(each, name) for each in policy.filters],
-        scorers=[(GuardedScorer(each, name), weight) for each, weight in policy.scorers],
+        filters=[GuardedFilter(guarded, name) for guarded in policy.filters],
+        scorers=[(GuardedScorer(scorer, name), weight) for scorer, weight in policy.scorers],
         picker=GuardedPicker(policy.picker, name) if policy.picker else None,
     )
 

@@ -115,7 +115,7 @@ def llm_d(
     prefix_weight: float = 3.0,
     max_match_tokens: float = 131_072.0,
 ) -> Policy:
-    """llm-d's default profile."""
+    """Return llm-d's default profile."""
     return Policy(
         name="llm-d",
         scorers=[

@@ -74,7 +74,7 @@ class Found:
         except (TypeError, ValueError):  # written in C
             return {}
         named = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-        return {name: each for name, each in known.items() if each.kind in named}
+        return {name: parameter for name, parameter in known.items() if parameter.kind in named}
 
     def check(self, given: Parameters) -> None:
         """Refuse parameters that it cannot be made with.
@@ -90,8 +90,8 @@ class Found:
             fault = _fault(value, known[name].default)
             if fault:
                 raise SettingError(f"{self.title}: `{name}` is {value!r}; {fault}")
-        for name, each in known.items():
-            if each.default is Parameter.empty and name not in given:
+        for name, parameter in known.items():
+            if parameter.default is Parameter.empty and name not in given:
                 raise SettingError(f"{self.title}: give its parameter `{name}`")
 
     def make(self, given: Parameters) -> Any:

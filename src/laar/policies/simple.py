@@ -35,7 +35,7 @@ class LoadAware:
         self._threshold = threshold
 
     def score(self, view: View) -> Floats:
-        """Half of the free share of the threshold."""
+        """Return half of the free share of the threshold."""
         waiting = view.table.waiting[view.slots]
         known = np.where(np.isnan(waiting), self._threshold, waiting)
         scores: Floats = 0.5 * (1.0 - np.minimum(known, self._threshold) / self._threshold)

@@ -7,8 +7,8 @@ hashes and for its length in tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -173,8 +173,8 @@ class PrefixBeliefs:
         chain, text = self._read(prompt, weights, spans)
         if TOOLS in prompt.spans:
             chain.others = tuple(
-                self._read(prompt, weights, each.arranged(prompt.spans))[0].hashes
-                for each in self.templates.to_learn(prompt.model, models)
+                self._read(prompt, weights, template.arranged(prompt.spans))[0].hashes
+                for template in self.templates.to_learn(prompt.model, models)
             )
         tokens = guess
         if text is not None and not prompt.tokens:
@@ -244,11 +244,11 @@ class PrefixBeliefs:
         self.evictions.note(chain, now)
         return self.index.insert(slot, chain, now)
 
-    def advise(self, prompt: Prompt, model: str, now: float) -> None:
-        """Look at a prompt for what breaks prefixes, and not at those of the next moments."""
+    def look_later(self, prompt: Prompt, model: str, now: float) -> Callable[[], None]:
+        """Return a look at a prompt for what breaks prefixes; take none in the next moments."""
         self.advises_at = now + ADVISE_EVERY_S
-        template = self.templates.of(prompt.model, (model,))
-        self.advisor.look(prompt.model, prompt.salt, prompt.spans, template, prompt.body)
+        template, look = self.templates.of(prompt.model, (model,)), self.advisor.look
+        return partial(look, prompt.model, prompt.salt, prompt.spans, template, prompt.body)
 
     def again(self, chain: Chain, shares: Floats, now: float) -> Floats | None:
         """Return the ``again`` of a `PrefixMatch`: 0 where the uncached part has room."""

@@ -180,7 +180,7 @@ class PrefixIndex:
         self._evicted_capacity = self._evicted_memory = self._disproved = 0
 
     def match(self, chain: Chain) -> npt.NDArray[np.int32]:
-        """Leading blocks of the prompt that each slot probably holds, shape ``(slots,)``."""
+        """Return the leading blocks that each slot probably holds, shape ``(slots,)``."""
         holders, depths = self._segments.walk(chain.hashes)
         found = np.zeros(len(self._caches), np.int32)
         give(found, holders, depths)
@@ -274,7 +274,9 @@ class PrefixIndex:
     def claimed(self, slot: int, chain: Chain) -> float:
         """Return the share of the prompt, in 0..1, that open requests at the slot share."""
         claims = self._caches[slot].claims.values()
-        return chain.fraction(max((shared_blocks(one, chain.hashes) for one in claims), default=0))
+        return chain.fraction(
+            max((shared_blocks(claim, chain.hashes) for claim in claims), default=0)
+        )
 
     def knows_first_block(self, slot: int) -> bool:
         """Return whether `set_first_block` was called for the slot's engine."""
@@ -333,7 +335,7 @@ class PrefixIndex:
         """
         uses = sorted(
             ((use, cache) for cache in self._caches for use in cache.by_age.values()),
-            key=lambda each: -each[0].stamp,
+            key=lambda entry: -entry[0].stamp,
         )
         kept: list[Kept] = []
         for use, cache in uses:
@@ -350,7 +352,7 @@ class PrefixIndex:
 
         Parts that do not fit together are left out: they may come from another version, or a file.
         """
-        if self._segments:
+        if self._segments.by_first:
             return 0
         kept = 0
         for use in uses:
@@ -397,7 +399,7 @@ class PrefixIndex:
         """Return sizes and counters for metrics."""
         return IndexStats(
             size_bytes=self._size_bytes(),
-            segments=len(self._segments),
+            segments=len(self._segments.by_first),
             uses=self._uses,
             blocks=self._segments.blocks,
             evicted_capacity_blocks=self._evicted_capacity,
@@ -495,8 +497,9 @@ class PrefixIndex:
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
     def _size_bytes(self) -> int:
+        segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # a bit a slot
         return (
-            len(self._segments) * (SEGMENT_BYTES + (len(self._caches) >> 3))  # a bit a slot
+            len(self._segments.by_first) * segment_bytes
             + self._uses * USE_BYTES
             + (self._segments.blocks + self._use_blocks) * 8
         )
@@ -515,5 +518,5 @@ def _along(cache: _Cache, hashes: array[int]) -> Iterator[tuple[_Use, int]]:
 
 
 def _proven(cache: _Cache, hashes: array[int]) -> int:
-    """Leading blocks of a prompt that an ended request has used."""
+    """Return the leading blocks of a prompt that an ended request has used."""
     return max((min(use.proven, held) for use, held in _along(cache, hashes)), default=0)

@@ -103,7 +103,7 @@ def _features() -> Floats:
 
 _FEATURES = _features()
 _FIRST = np.array(
-    [each for _, each, _ in _WEIGHTS]
+    [weight for _, weight, _ in _WEIGHTS]
     + [begun for _, _, begun in _WEIGHTS]
     + [_TOKENS_OF_PROMPT, _TOKENS_OF_MESSAGE, _TOKENS_OF_IMAGE]
 )
@@ -131,7 +131,8 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
     signs = np.frombuffer(text, np.uint8)  # bytes.count takes 10 times as long
-    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), np.count_nonzero(signs == _DIGEST)
+    images = np.count_nonzero(signs == _DIGEST) if _DIGEST in text else 0
+    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), images
     return found
 
 
@@ -229,7 +230,9 @@ class PromptLengths:
         images, before, expected = _MOST_OF_IMAGE * counts[-1], 0.0, 0.0
         if own is not None:
             before, expected = own.tokens, own.expected
-            before, expected = (each * known_bytes / own.total_bytes for each in (before, expected))
+            before, expected = (
+                tokens * known_bytes / own.total_bytes for tokens in (before, expected)
+            )
         reported = min(max(float(tokens), _LEAST * total), _MOST * total + before + images + 100.0)
         expected = max(expected + float(weights.of_counts @ counts), _LEAST * total)
         if len(chain):

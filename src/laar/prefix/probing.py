@@ -68,7 +68,7 @@ def template_of(ids: Sequence[TokenIds]) -> Template:
     base, *changed = ids
     system, tools, first, thought = (_place(base, other) for other in changed[:4])
     tokens = [len(other) - len(base) for other in changed[4:]]
-    sizes = [len(orjson.dumps(each)) - len(orjson.dumps(PROBES[0])) for each in PROBES[5:]]
+    sizes = [len(orjson.dumps(probe)) - len(orjson.dumps(PROBES[0])) for probe in PROBES[5:]]
     weight = tokens[0] / sizes[0] / max(tokens[1] / sizes[1], 1e-3)
     return Template(
         tools_first=tools < system,

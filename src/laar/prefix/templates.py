@@ -116,6 +116,8 @@ class Templates:
 
     def of(self, name: str, models: Sequence[str]) -> Template:
         """Return the template of a model; for another name, the one that all models share."""
+        if name in models:
+            return self.known.get(name) or self._learned.get(name) or _POSSIBLE[0]
         named = {self.known.get(m) or self._learned.get(m) for m in self._named(name, models)}
         return (named.pop() if len(named) == 1 else None) or _POSSIBLE[0]
 
@@ -138,7 +140,7 @@ class Templates:
             share: cached share, in 0..1; None without a report.
         """
         seen = self._seen
-        keys = [[hash((slot, each)) for each in other[::_EVERY]] for other in chain.others]
+        keys = [[hash((slot, block)) for block in other[::_EVERY]] for other in chain.others]
         if share is not None and model not in self.known and all(keys):
             held = [next((n for n, k in enumerate(own) if k not in seen), len(own)) for own in keys]
             expected = np.array([chain.fraction(min(n * _EVERY, len(chain))) for n in held])

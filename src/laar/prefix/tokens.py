@@ -207,7 +207,7 @@ class TokenBlocks:
         if event.session in self._expected:
             self._take_expected(event.session, model, parent, own, size)
         if self.blocks > self._max_blocks:
-            fullest = max(self._slots, key=lambda each: len(self._slots[each].own))
+            fullest = max(self._slots, key=lambda slot: len(self._slots[slot].own))
             self.lost(fullest)
             self._slots[fullest].left_out = True
 
@@ -401,7 +401,7 @@ class TokenBlocks:
             if guess - at > size:
                 return  # the engine's template writes earlier turns in another way
             at = min(max(at, guess), at + size - 1.0)
-        before = [each for each in other.anchors[1:-1] if each[0] < place and each[1] <= at]
+        before = [anchor for anchor in other.anchors[1:-1] if anchor[0] < place and anchor[1] <= at]
         if 0 < place < text.chain.total_bytes and at <= text.tokens:
             before = [(0, 0.0), *before[-_MAX_ANCHORS:], (place, at)]
             text.anchors = [*before, text.anchors[-1]]
@@ -474,7 +474,7 @@ class TokenBlocks:
         return text.chain.total_bytes if continued else chain.bytes_of(depth), text
 
     def _held(self, slot: int, blocks: array[int], wanted: int) -> int:
-        """Leading blocks that a slot holds; caches let the end of a prompt go first."""
+        """Return the leading blocks that a slot holds; caches evict the end of a prompt first."""
         holders, bit = self._holders, 1 << slot
         wanted = min(wanted, len(blocks))
         if not wanted or not holders.get(blocks[0], 0) & bit:
@@ -492,7 +492,7 @@ class TokenBlocks:
 
 
 def _shared(one: array[int], other: array[int]) -> int:
-    """Leading blocks in common; equal once, equal in all places before."""
+    """Return the number of common leading blocks; blocks before an equal one are equal."""
     least, beyond = 0, min(len(one), len(other)) + 1
     while beyond - least > 1:
         middle = (least + beyond) >> 1

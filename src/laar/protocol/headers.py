@@ -59,8 +59,6 @@ SINCE = "x-laar-since"
 TASK = "x-laar-task"
 POLICY = "x-laar-policy"
 CONTEXT = "x-laar-context"
-HEDGE = "x-laar-hedge"
-HEDGE_OF = "x-laar-hedge-of"
 TTFT_OBJECTIVE = "x-slo-ttft-ms"
 TPOT_OBJECTIVE = "x-slo-tpot-ms"
 REQUEST_ID = "x-request-id"
@@ -81,9 +79,6 @@ OVERHEAD_US = "x-laar-overhead-us"
 MODE = "x-laar-mode"
 RETRY_AFTER = "retry-after"
 
-HEDGE_FIELDS = ("p", "s", "next-p", "next-s", "others-s")
-"""Fields of `HEDGE` on an answer, in the order of `laar.core.hedging.HedgeAdvice`."""
-
 PREFILLER = "x-prefiller-host-port"
 """The endpoint that reads the prompt, for the sidecar of the one that answers. llm-d's name."""
 
@@ -91,7 +86,7 @@ PRIORITY = "x-vllm-priority"
 """The request's priority for a vLLM, lower first. It overrides the body's."""
 
 RANK = "x-data-parallel-rank"
-"""The data-parallel rank of a vLLM that takes the request."""
+"""The data-parallel rank of a vLLM or an SGLang that takes the request."""
 
 SESSION_ID = "x-session-id"
 """The request's session for a vLLM, which names it in the KV events of the request's blocks."""
@@ -161,8 +156,6 @@ CONTROL_HEADERS = frozenset(
         TASK,
         POLICY,
         CONTEXT,
-        HEDGE,
-        HEDGE_OF,
         SESSION,
         TTFT_OBJECTIVE,
     }
@@ -230,8 +223,6 @@ class Head:
     rewrite: str = ""
     objective: str = ""
     context: str = ""
-    hedge: str = ""
-    hedge_of: str = ""
     ttft_objective_s: float | None = None
 
 
@@ -294,8 +285,6 @@ def read_head(headers: Mapping[str, str], tenant_header: str = FAIRNESS) -> Head
         head.rewrite = _name(either(REWRITE))
         head.objective = _name(either(OBJECTIVE))
         head.context = _name(get(CONTEXT, ""))
-        head.hedge = get(HEDGE, "")
-        head.hedge_of = _name(get(HEDGE_OF, ""))
         head.ttft_objective_s = _milliseconds(either(TTFT_OBJECTIVE))
     return head
 

@@ -73,7 +73,7 @@ def deeper_than(text: bytes, levels: int) -> bool:
 
 
 def _walk(text: bytes) -> Iterator[tuple[int, NDArray[np.uint8], _Mask, NDArray[np.int32]]]:
-    """By pieces: where it begins, its bytes, which are in strings, and the depth behind each."""
+    """Yield pieces: offset, bytes, which of them are in strings, and the depth after each."""
     depth, quoted, escaped = 0, False, False
     for at in range(0, len(text), PIECE_BYTES):
         piece = np.frombuffer(text, np.uint8, min(PIECE_BYTES, len(text) - at), at)

@@ -245,7 +245,7 @@ def _has_many_parts(body: bytes) -> bool:
     parts = 0
     for at in range(0, len(body), _COUNTED_BYTES):  # another thread may run in between
         piece = np.frombuffer(body, np.uint8, min(_COUNTED_BYTES, len(body) - at), at)
-        brace, bracket, quote, comma = (int(np.count_nonzero(piece == each)) for each in b'{[",')
+        brace, bracket, quote, comma = (int(np.count_nonzero(piece == mark)) for mark in b'{[",')
         parts += brace + 2 * bracket + (quote + comma) // 4
         if parts > MAX_PARTS:
             return True

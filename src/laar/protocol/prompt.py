@@ -207,7 +207,7 @@ def _prompt(document: dict[str, Any], key: str, spans: Spans) -> None:
         spans.json(prompt)  # token ids: their digits are as good a prefix as their text
         rows = prompt if isinstance(prompt[0], list) else [prompt]
         if all(
-            isinstance(row, list) and all(isinstance(each, int) for each in row) for row in rows
+            isinstance(row, list) and all(isinstance(token, int) for token in row) for row in rows
         ):
             spans.tokens = sum(map(len, rows))
     else:

@@ -135,7 +135,7 @@ def _says(value: object, depth: int) -> bool:
     if depth == _DEEPEST:
         return False
     if isinstance(value, list):
-        return any(_says(each, depth + 1) for each in value)
+        return any(_says(item, depth + 1) for item in value)
     if isinstance(value, dict):
-        return any(name in _SAYS and _says(each, depth + 1) for name, each in value.items())
+        return any(name in _SAYS and _says(item, depth + 1) for name, item in value.items())
     return False

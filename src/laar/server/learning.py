@@ -108,14 +108,12 @@ class Learning:
         # In shadow, and when nothing could be looked up, no model is known to have answered.
         if self.online is None or decision.request.shadow or not isinstance(cell, Features):
             return
-        # Sent beside another attempt: that one has not failed, so nothing follows from this one.
-        beside = bool(decision.request.hedge_of)
         self.reports.decided(
             decision.id,
             decision.model,
             cell,
-            () if beside else decision.tried[:-1],
-            request=None if beside else _fingerprint(decision.request),
+            decision.tried[:-1],
+            request=_fingerprint(decision.request),
             tenant=decision.request.tenant,
             policy=decision.policy,
             now=decision.now,

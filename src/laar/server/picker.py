@@ -290,7 +290,7 @@ class Picker:
         )
 
     def _kept(self, fresh: Mapping[str, Policy], old: Routing) -> dict[str, Policy]:
-        """Fresh policies, but for those that are set as before."""
+        """Return new policies, but keep those whose settings are unchanged."""
         known, new = self.director.policies, self.settings.routing
         return {
             name: known[name] if name in known and _is_same(name, old, new) else policy

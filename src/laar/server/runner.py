@@ -131,6 +131,7 @@ class Runner:
             SettingError: an address that cannot be listened on, or a bad endpoints file.
         """
         picker, settings = self.picker, self.picker.settings
+        picker.director.later = asyncio.get_running_loop().call_soon
         self.prepare()
         for remark in remarks(self._loaded):
             _LOG.warning("%s", remark)

@@ -1,12 +1,11 @@
 """`laar serve --workers` and `--with-envoy`: processes on one port, kept running.
 
-The parent serves no request. It starts a worker again that ended or hangs, and hands signals on.
-Several workers share by a store; one alone leaves the next what it knew, in a snapshot. With Envoy
-beside them the parent keeps that too: Envoy goes on while no worker runs. Where
-there is one worker only, the next has its imports behind it and waits. Envoy starts once a worker
-serves, and is drained before the workers stop. The kernel gives each connection of a client to one
-worker; none outlives the parent by more than its open streams, for the next parent's workers would
-share the port with it.
+The parent serves no request. It restarts a worker that ended or hangs, and passes signals on.
+Several workers share state through a store. A single one leaves what it knew to the next in a
+snapshot, and the next waits with its imports done. With `--with-envoy` the parent runs Envoy too,
+which goes on while no worker runs: it starts once a worker serves, and is drained before the
+workers stop. The kernel gives each connection of a client to one worker. No worker outlives the
+parent by more than its open streams, since the next parent's workers would share the port with it.
 """
 
 from __future__ import annotations

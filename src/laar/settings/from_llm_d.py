@@ -322,10 +322,13 @@ def _label(plugin: _Plugin, moved: Moved) -> dict[str, Any] | None:
     if isinstance(labels, dict):
         wanted.extend((label, [value]) for label, value in labels.items())
     if isinstance(expressions, list):
-        listed = [one if isinstance(one, dict) else {} for one in expressions]
+        listed = [expression if isinstance(expression, dict) else {} for expression in expressions]
         wanted.extend(
-            (one.get("key"), one.get("values") if one.get("operator") == "In" else None)
-            for one in listed
+            (
+                expression.get("key"),
+                expression.get("values") if expression.get("operator") == "In" else None,
+            )
+            for expression in listed
         )
     if wanted and all(label == ROLE_LABEL for label, _ in wanted):
         moved.taken.append(f"{plugin.name or plugin.type}: {_ROLES}")

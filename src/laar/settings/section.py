@@ -86,7 +86,7 @@ def part(feature: type[Declared], *sections: Section) -> Declared:
             if name in type(section).model_fields:
                 value = getattr(section, name)
                 if isinstance(value, tuple):
-                    value = tuple(_plain(one) for one in value)
+                    value = tuple(_plain(item) for item in value)
                 values[name] = value
                 break
     return feature(**values)

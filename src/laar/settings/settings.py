@@ -168,7 +168,7 @@ def load(path: Path) -> Loaded:
         if isinstance(value, Path):
             return base / value
         if isinstance(value, Mapping):
-            return {name: absolute(each) for name, each in value.items()}
+            return {name: absolute(path) for name, path in value.items()}
         if isinstance(value, Section):
             changed = {name: absolute(getattr(value, name)) for name in type(value).model_fields}
             return value.model_copy(update=changed)

@@ -219,7 +219,7 @@ class Outbox:
         self._addresses += [""] * (table.capacity - len(self._addresses))
         for slot in table.active.tolist():
             self._addresses[slot] = table.spec(slot).key
-        gone = [each for each in self._sent_addresses if table.slot_counted(each) < 0]
+        gone = [address for address in self._sent_addresses if table.slot_counted(address) < 0]
         self._sent_addresses.difference_update(gone)
         return gone
 
@@ -231,7 +231,7 @@ class Outbox:
 
     def _counted_at(self, slot: int) -> list[float]:
         counted = self._table.own_at(slot) + self._engines.shared_at(slot)
-        return [round(each, 4) for each in counted]
+        return [round(count, 4) for count in counted]
 
 
 def _bytes_of(record: Record) -> int:

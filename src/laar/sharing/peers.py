@@ -98,7 +98,7 @@ class Peers:
         peer = self._peers.get(origin)
         if peer is None:
             if len(self._peers) >= MAX_PEERS:
-                oldest = min(self._peers.values(), key=lambda each: each.heard_at)
+                oldest = min(self._peers.values(), key=lambda peer: peer.heard_at)
                 self.leave(oldest, now)
                 del self._peers[oldest.origin]
             peer = self._peers[origin] = Peer(origin, tag_of(origin), 0, now, self._entries())
@@ -107,7 +107,7 @@ class Peers:
     def take(self, peer: Peer, loads: dict[str, Load], now: float, *, full: bool) -> None:
         """Apply a peer's loads; with `full` all that it has: a missing one is zero."""
         if full:
-            loads = loads | {each: NO_LOAD for each in peer.loads if each not in loads}
+            loads = loads | {address: NO_LOAD for address in peer.loads if address not in loads}
         for address, load in loads.items():
             before = peer.loads.get(address)
             if load == before and peer.synced:
@@ -144,7 +144,7 @@ class Peers:
                 del self._peers[peer.origin]
         if self._table.version != self._version:
             self._version = self._table.version
-            for address in {each for peer in self._peers.values() for each in peer.loads}:
+            for address in {address for peer in self._peers.values() for address in peer.loads}:
                 slot = self._table.slot_counted(address)
                 if slot >= 0:
                     self._apply(slot, address, now, NO_LOAD, NO_LOAD)

@@ -153,8 +153,8 @@ class Learned(_Record, tag="e"):
         first, features, *positive = self.sample
         return (
             len(features) == (5 if first else 1)
-            and all(abs(each) < _LARGEST for each in features)
-            and all(0.0 < each < _LARGEST for each in positive)
+            and all(abs(feature) < _LARGEST for feature in features)
+            and all(0.0 < number < _LARGEST for number in positive)
             and (first or self.sample.weight <= 1.0)
         )
 

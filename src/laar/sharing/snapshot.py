@@ -81,7 +81,8 @@ def snapshot(
         uses = beliefs.index.dump(MAX_BLOCKS)
         rooms_bytes = beliefs.index.room_bytes.tolist()
         sizes = _Sizes(
-            beliefs.bytes_per_token(), {each: rooms_bytes[at] for at, each in addresses.items()}
+            beliefs.bytes_per_token(),
+            {address: rooms_bytes[at] for at, address in addresses.items()},
         )
     document: dict[str, Any] = {
         "v": SCHEMA,

@@ -134,10 +134,10 @@ class PoolMetrics:
             read = engines.reads(slots)
             asked, _ = asked_of(engines.traffic, slots, now)
             seconds = read * asked.seconds_ahead(now, read)
-            for slot, each in zip(slots.tolist(), seconds.tolist(), strict=True):
+            for slot, ahead_s in zip(slots.tolist(), seconds.tolist(), strict=True):
                 spec = table.spec(slot)
                 pool = spec.labels.get(POOL_LABEL, ""), spec.models[0]
-                found[pool] = found.get(pool, 0.0) + each
+                found[pool] = found.get(pool, 0.0) + ahead_s
         if len(self._seen) < MAX_POOLS:
             self._seen.update(found)
         known = {pool for pools, _ in self._seen.union(found) for pool in pools.split(",")}

@@ -1,4 +1,4 @@
-"""The experiments, one small module each; found by looking into this package."""
+"""The experiments, a small module and its declaration each; found by looking into this package."""
 
 from __future__ import annotations
 

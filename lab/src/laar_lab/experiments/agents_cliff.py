@@ -19,11 +19,12 @@ from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
 from laar.flow.settings import FlowSettings
 from laar.policies import build_policies
-from laar_lab.claims import Claim, Evidence, Runs, Seen, level, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
+from laar_lab.claims import Evidence, Runs, Seen, level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
 from laar_lab.peers import Gate, KvAware, Sticky
-from laar_lab.report import Report
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     FleetSettings,
     Send,
@@ -64,6 +65,9 @@ RULES = {
 }
 """Policy and the way in, by the name in the table."""
 
+_OTHERS = ("smg", "vllm-router")
+"""Policies that the lab installs, which are built if asked for."""
+
 _PEERS: dict[str, Callable[[], Scorer]] = {
     "sticky": Sticky,
     "kv-aware": KvAware,
@@ -76,7 +80,7 @@ class _Run:
 
     def __init__(self, engines: int, rule: str, seed: int) -> None:
         policy, way = RULES[rule]
-        policies = build_policies(CostWeights())
+        policies = build_policies(CostWeights(), {name: {} for name in _OTHERS})
         for name, scorer in _PEERS.items():
             policies[name] = Policy(name=name, scorers=[(scorer(), 1.0)])
         self.fleet = VirtualFleet(
@@ -139,7 +143,7 @@ def run(scope: Scope) -> Report:
     }
     runs = grid(run_cliff, cases, scope.seeds, label="agents-cliff")
     title = "sessions at once, by what the caches hold"
-    table = table_of(runs, title, ("engines", "load", "rule"), _SHOWN, digits=3)
+    table = means_table(title, ("engines", "load", "rule"), runs, _SHOWN, digits=3)
     return Report(tables=[table], evidence=_evidence(runs, engines, loads))
 
 
@@ -164,47 +168,4 @@ def _evidence(
     }
 
 
-CLAIMS = (
-    Claim(
-        name="turns-past",
-        says="At 1.5 times and twice the sessions that fit, flow control adds 20 % turns",
-        metric="turns a second, with flow control / without",
-        effect="ratio",
-        direction="above",
-        bound=1.2,
-        seeds=4,
-    ),
-    Claim(
-        name="turns-below",
-        says="Where the sessions fit, flow control costs at most 3 % of the turns",
-        metric="turns a second, with flow control / without",
-        effect="ratio",
-        direction="above",
-        bound=0.97,
-        seeds=4,
-    ),
-    Claim(
-        name="longest-hold",
-        says="No turn is held for longer than 62 s",
-        metric="longest hold, seconds",
-        effect="every",
-        direction="below",
-        bound=62.0,
-        seeds=4,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="agents-cliff",
-        minutes=3.0,
-        about="More agents than the caches hold: a fleet goes on at its best",
-        source="no paper",
-        run=run,
-        claims=CLAIMS,
-        seeds=4,
-        needs_data=True,
-        first_seed=60_000,
-        takes=frozenset({"data"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"agents-cliff": run})

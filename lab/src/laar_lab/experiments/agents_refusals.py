@@ -16,10 +16,11 @@ from pathlib import Path
 from laar.core.request import Request
 from laar.errors import RequestError
 from laar.health.settings import HealthSettings
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.agents_runs import KV_TOKENS, Turns, table_of
-from laar_lab.report import Report
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.agents_runs import KV_TOKENS, Turns
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -108,7 +109,7 @@ def run(scope: Scope) -> Report:
     cases = {(load, way): (scope.data, load, way) for load, way in product(loads, WAYS)}
     runs = grid(run_refusals, cases, scope.seeds, label="agents-refusals")
     heads = ("sessions", "a refused turn")
-    table = table_of(runs, "turns on engines that refuse", heads, _SHOWN, digits=2)
+    table = means_table("turns on engines that refuse", heads, runs, _SHOWN)
     evidence = {
         "turns-moved": {
             str(load): paired(runs[load, "moves"], runs[load, "no retries"], "turns")
@@ -118,29 +119,4 @@ def run(scope: Scope) -> Report:
     return Report(tables=[table], evidence=evidence)
 
 
-CLAIMS = (
-    Claim(
-        name="turns-moved",
-        says="Retries at the next endpoint cost no turns",
-        metric="turns, with Envoy's retries / without",
-        effect="ratio",
-        direction="above",
-        bound=0.99,
-        seeds=4,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="agents-refusals",
-        minutes=2.0,
-        about="More agents than the caches hold, where engines refuse what has no room",
-        source="no paper",
-        run=run,
-        claims=CLAIMS,
-        seeds=4,
-        needs_data=True,
-        first_seed=61_000,
-        takes=frozenset({"data"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"agents-refusals": run})

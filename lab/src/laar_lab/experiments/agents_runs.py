@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import TypeVar
 
 import numpy as np
 
-from laar_lab.claims import Runs
-from laar_lab.report import Table
 from laar_lab.sim.fleet import Arrival, Exchange
-from laar_lab.statistics import means
 
 KV_TOKENS = 250_000
 """Tokens of each engine's cache."""
-
-_Case = TypeVar("_Case", bound="tuple[float | str, ...]")
 
 
 class Turns:
@@ -67,19 +60,3 @@ class Turns:
             "held_s": float(held_s.max()),
             "refused": float(self.refused),
         }
-
-
-def table_of(
-    runs: Mapping[_Case, Runs],
-    title: str,
-    heads: tuple[str, ...],
-    shown: Mapping[str, str],
-    digits: int,
-) -> Table:
-    """Return a row for each case: its own values under `heads`, then the means of what is shown."""
-    return Table(
-        title=title,
-        columns=(*heads, *shown.values()),
-        rows=[(*case, *means(of, shown)) for case, of in runs.items()],
-        digits=digits,
-    )

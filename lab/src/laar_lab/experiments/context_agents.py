@@ -10,29 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, LOADS
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, means_table
 from laar_lab.sim.engine import load_profile
-from laar_lab.sim.fleet import (
-    Arrival,
-    Exchange,
-    FleetSettings,
-    VirtualFleet,
-    replay_open,
-)
-from laar_lab.statistics import means
+from laar_lab.sim.fleet import Arrival, FleetSettings, VirtualFleet, replay_open
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_fleet import DOC_TOKENS, prompt_of
 
 AGENTS = 15
-FASTER = 1.8
 LOAD = "zipf 1.0"
 BY_PLACE, BY_PREFIX = "round-robin", "laar"
 _IN_FLIGHT = 4 * AGENTS
+_SHOWN = {
+    "hit_rate": "found cached",
+    "questions_per_s": "questions/s",
+    "busiest": "busiest/mean",
+}
 
 
 def run(scope: Scope) -> Report:
@@ -40,18 +38,9 @@ def run(scope: Scope) -> Report:
     questions = 60 if scope.quick else 200
     cases = {way: (way, questions) for way in (BY_PLACE, BY_PREFIX)}
     runs = grid(run_agents, cases, scope.seeds, label="context-agents")
-    rows: list[tuple[Value, ...]] = [
-        (way, *means(found, ("hit_rate", "questions_per_s", "busiest")))
-        for way, found in runs.items()
-    ]
+    title = f"{AGENTS} documents of {DOC_TOKENS} tokens a question, {AGENTS} x {ENGINE}"
     return Report(
-        tables=[
-            Table(
-                title=f"{AGENTS} documents of {DOC_TOKENS} tokens a question, {AGENTS} x {ENGINE}",
-                columns=("", "found cached", "questions/s", "busiest/mean"),
-                rows=rows,
-            )
-        ],
+        tables=[means_table(title, "", runs, _SHOWN)],
         evidence={"throughput": {"": paired(runs[BY_PREFIX], runs[BY_PLACE], "questions_per_s")}},
     )
 
@@ -68,10 +57,7 @@ def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
                 prompt = prompt_of([doc], number * AGENTS + place)
                 yield Arrival(at_s=0.0, prompt=prompt)
 
-    def ended(arrival: Arrival, exchange: Exchange) -> None:
-        tally.add(arrival, exchange)
-
-    replay_open(fleet, arrivals(), ended, max_in_flight=_IN_FLIGHT)
+    replay_open(fleet, arrivals(), tally.add, max_in_flight=_IN_FLIGHT)
     return {
         "hit_rate": tally.cached_tokens / tally.prompt_tokens,
         "questions_per_s": questions / (tally.last_s - tally.first_s),
@@ -79,29 +65,4 @@ def run_agents(way: str, questions: int, seed: int) -> dict[str, float]:
     }
 
 
-CLAIMS = (
-    Claim(
-        name="throughput",
-        says=f"Routing documents to the agent that read them before gives {FASTER} times the rate",
-        metric="questions a second, routed by cost / round-robin",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.2, Chain-of-Agents",
-        published="1.8 times (Qwen3-4B), 2.1 times (Llama3.1-8B)",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-agents",
-        minutes=0.3,
-        about="Chains of agents are faster where documents find the agent that read them",
-        source="ContextPilot, section 7.2, Chain-of-Agents",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-agents": run})

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_prefill import ENGINE, HOOK, RECEIVED, WORKERS, replay
-from laar_lab.report import Chart, Report, Table, Value
-from laar_lab.statistics import Estimate, estimate, means
+from laar_lab.report import Chart, Report, Table
+from laar_lab.statistics import means, times
 from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 from laar_lab.workloads.rag_fleet import DOC_TOKENS
 
 DEPTHS = (3, 5, 10, 15)
-FASTER = 1.3
-_Runs = dict[tuple[int, str], list[dict[str, float]]]
 
 
 def run(scope: Scope) -> Report:
@@ -28,44 +27,35 @@ def run(scope: Scope) -> Report:
     requests = 200 if scope.quick else 600
     cases = {key: (*key, requests) for key in product(DEPTHS, (RECEIVED, HOOK))}
     runs = grid(run_depth, cases, scope.seeds, label="context-depth")
-    faster = {docs: _faster(runs, docs) for docs in DEPTHS}
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{docs}, {way}",
-            *means(runs[docs, way], _FIGURES),
-            faster[docs] if way == HOOK else "",
-        )
-        for docs, way in cases
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}",
-                columns=("documents", "found cached", "prompts/s of an engine", "times"),
-                rows=rows,
-                digits=3,
+    faster = {
+        docs: times(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s") for docs in DEPTHS
+    }
+    table = Table(
+        title=f"documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}",
+        columns=("documents", "found cached", "prompts/s of an engine", "times"),
+        rows=[
+            (
+                f"{docs}, {way}",
+                *means(runs[docs, way], ("hit_rate", "prompts_per_s")),
+                faster[docs] if way == HOOK else "",
             )
+            for docs, way in cases
         ],
-        charts=[
-            Chart(
-                title="Prefill by documents in a prompt",
-                x_label="documents",
-                y_label="times as received",
-                x=[str(docs) for docs in DEPTHS],
-                series={HOOK: [faster[docs] for docs in DEPTHS]},
-                kind="bars",
-            )
-        ],
-        evidence={
-            "every-depth": {
-                str(docs): paired(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s")
-                for docs in DEPTHS
-            }
-        },
+        digits=3,
     )
-
-
-_FIGURES = ("hit_rate", "prompts_per_s")
+    chart = Chart(
+        title="Prefill by documents in a prompt",
+        x_label="documents",
+        y_label="times as received",
+        x=[str(docs) for docs in DEPTHS],
+        series={HOOK: [faster[docs] for docs in DEPTHS]},
+        kind="bars",
+    )
+    every = {
+        str(docs): paired(runs[docs, HOOK], runs[docs, RECEIVED], "prompts_per_s")
+        for docs in DEPTHS
+    }
+    return Report(tables=[table], charts=[chart], evidence={"every-depth": every})
 
 
 def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]:
@@ -78,35 +68,4 @@ def run_depth(docs: int, way: str, requests: int, seed: int) -> dict[str, float]
     }
 
 
-def _faster(runs: _Runs, docs: int) -> Estimate:
-    pairs = zip(runs[docs, HOOK], runs[docs, RECEIVED], strict=True)
-    return estimate([ours["prompts_per_s"] / theirs["prompts_per_s"] for ours, theirs in pairs])
-
-
-CLAIMS = (
-    Claim(
-        name="every-depth",
-        says=f"With 3 to 15 documents a prompt, prefill is {FASTER} times as fast",
-        metric="prompts a second with the hook / as received",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.3, figure 9",
-        published="1.5 to 2.0 times (MultihopRAG), 1.3 to 1.6 times (NarrativeQA)",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-depth",
-        has_figure=True,
-        minutes=0.5,
-        about="The hook's gain holds from 3 documents a prompt to 15",
-        source="ContextPilot, section 7.3, figure 9",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-depth": run})

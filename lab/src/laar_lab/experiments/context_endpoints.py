@@ -7,13 +7,12 @@ room for the others.
 
 from __future__ import annotations
 
-from itertools import product
-
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.context_hits import LOADS, WORST_SKEW
+from laar_lab.claims import level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.context_hits import LOADS
 from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads import rag
 
@@ -26,19 +25,36 @@ _WAYS: dict[str, tuple[bool, rag.Routing]] = {
     "hook, by prefix": (True, "prefix"),
 }
 _BEST, _UNROUTED = "hook, by prefix", "hook, round-robin"
-_Key = tuple[str, tuple[int, int], str]
-_Runs = dict[_Key, list[tuple[float, float]]]
 
 
 def run(scope: Scope) -> Report:
     """Replays both loads on all fleets, four ways."""
     fleets = _FLEETS[:1] if scope.quick else _FLEETS
-    cases = {key: key for key in product(_LOADS, fleets, _WAYS)}
+    places = {f"{load}, {n} x {held}": (load, (n, held)) for load in _LOADS for n, held in fleets}
+    cases = {(name, way): (*place, way) for name, place in places.items() for way in _WAYS}
     runs = grid(run_fleet, cases, scope.seeds, label="context-endpoints")
-    return Report(tables=[_table(runs, fleets)], evidence=_evidence(runs, fleets))
+    rows: list[tuple[Value, ...]] = [
+        (way, *(mean(runs[name, way], "hit") for name in places)) for way in _WAYS
+    ]
+    skews = [mean(runs[name, _BEST], "skew") for name in places]
+    table = Table(
+        title="Documents found cached, by endpoints x documents held",
+        columns=("", *places),
+        rows=[*rows, ("busiest/mean of the last", *skews)],
+        digits=3,
+    )
+    return Report(
+        tables=[table],
+        evidence={
+            "round-robin-loses": {
+                name: paired(runs[name, _UNROUTED], runs[name, _BEST], "hit") for name in places
+            },
+            "balanced": {name: level(runs[name, _BEST], "skew") for name in places},
+        },
+    )
 
 
-def run_fleet(load: str, fleet: tuple[int, int], way: str, seed: int) -> tuple[float, float]:
+def run_fleet(load: str, fleet: tuple[int, int], way: str, seed: int) -> dict[str, float]:
     """Share of documents found cached, and requests of the busiest endpoint over the mean."""
     reorder, routing = _WAYS[way]
     endpoints, capacity_docs = fleet
@@ -49,73 +65,7 @@ def run_fleet(load: str, fleet: tuple[int, int], way: str, seed: int) -> tuple[f
         reorder=reorder,
         routing=routing,
     )
-    return done.hit, done.skew
+    return {"hit": done.hit, "skew": done.skew}
 
 
-def _hit(runs: _Runs, key: _Key) -> Estimate:
-    return estimate([hit for hit, _ in runs[key]])
-
-
-def _table(runs: _Runs, fleets: tuple[tuple[int, int], ...]) -> Table:
-    columns = [(load, fleet) for load in _LOADS for fleet in fleets]
-    rows: list[tuple[Value, ...]] = [
-        (way, *(_hit(runs, (load, fleet, way)) for load, fleet in columns)) for way in _WAYS
-    ]
-    skews = [estimate([skew for _, skew in runs[load, fleet, _BEST]]) for load, fleet in columns]
-    rows.append(("busiest/mean of the last", *skews))
-    return Table(
-        title="Documents found cached, by endpoints x documents held",
-        columns=("", *(f"{load}, {n} x {held}" for load, (n, held) in columns)),
-        rows=rows,
-        digits=3,
-    )
-
-
-def _evidence(runs: _Runs, fleets: tuple[tuple[int, int], ...]) -> Evidence:
-    places = {f"{load}, {n} x {held}": (load, (n, held)) for load in _LOADS for n, held in fleets}
-    return {
-        "round-robin-loses": {
-            name: Seen(
-                *([hit for hit, _ in runs[*place, way]] for way in (_UNROUTED, _BEST)),
-            )
-            for name, place in places.items()
-        },
-        "balanced": {
-            name: Seen([skew for _, skew in runs[*place, _BEST]]) for name, place in places.items()
-        },
-    }
-
-
-CLAIMS = (
-    Claim(
-        name="round-robin-loses",
-        says="With the hook, round-robin finds less cached than routing by prefix",
-        metric="documents found cached by round-robin / what routing finds",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=5,
-    ),
-    Claim(
-        name="balanced",
-        says="Routing by prefix overloads no endpoint",
-        metric="requests of the busiest endpoint by the mean",
-        effect="every",
-        direction="below",
-        bound=WORST_SKEW,
-        seeds=5,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-endpoints",
-        minutes=0.15,
-        about="Reordering pays most where requests are routed by prefix",
-        source="ContextPilot, section 4, for several endpoints",
-        run=run,
-        claims=CLAIMS,
-        seeds=5,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-endpoints": run})

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, product, repeat
 
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.offline import plan
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import load_profile
@@ -29,7 +30,7 @@ from laar_lab.sim.fleet import (
     generator,
     replay_open,
 )
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.statistics import mean, times
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
@@ -41,7 +42,6 @@ WORKERS = 4
 IN_FLIGHT = 64
 RATE = 4.0
 OUTPUT_TOKENS = 64
-FASTER = 1.5
 LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
     "topic": lambda seed, n: rag.topic(seed, requests=n),
     "same documents": lambda seed, n: rag.topic(seed, requests=n, noise=1, topic_docs=16),
@@ -50,7 +50,14 @@ LOADS: dict[str, Callable[[int, int], list[list[int]]]] = {
 }
 RECEIVED, HOOK, PLAN = "as received", "hook", "laar context plan"
 WAYS = (RECEIVED, HOOK, PLAN)
-_Runs = dict[tuple[str, str], list[dict[str, float]]]
+_SHOWN = {
+    "hit_rate": "prompt found cached",
+    "tokens_per_s": "prompt tokens/s of an engine",
+    "times": "times as received",
+    "ttft_s": "TTFT mean s",
+    "ttft_p95_s": "p95 s",
+    "busiest": "busiest/mean",
+}
 
 
 def run(scope: Scope) -> Report:
@@ -58,16 +65,43 @@ def run(scope: Scope) -> Report:
     requests = 600 if scope.quick else 2000
     cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
     runs = grid(run_load, cases, scope.seeds, label="context-prefill")
+    faster = {
+        (load, way): times(runs[load, way], runs[load, RECEIVED], "tokens_per_s")
+        for load, way in cases
+    }
+
+    def shown(load: str, way: str, figure: str) -> Value:
+        if figure == "times":
+            return faster[load, way]
+        return mean(runs[load, way], figure) if figure in runs[load, way][0] else "-"
+
+    def hooked(load: str, figure: str) -> dict[str, Seen]:
+        return {load: paired(runs[load, HOOK], runs[load, RECEIVED], figure)}
+
     return Report(
-        tables=[_table(runs)],
-        evidence=_evidence(runs),
+        tables=[
+            Table(
+                title=f"15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}; "
+                f"TTFT at {RATE} req/s",
+                columns=("load", *_SHOWN.values()),
+                rows=[
+                    (f"{load}, {way}", *(shown(load, way, figure) for figure in _SHOWN))
+                    for load, way in cases
+                ],
+            )
+        ],
+        evidence={
+            "prefill": hooked("same documents", "tokens_per_s"),
+            "ttft": hooked("topic", "ttft_s") | hooked("same documents", "ttft_s"),
+            "no-overlap": hooked("no overlap", "tokens_per_s"),
+        },
         charts=[
             Chart(
                 title="Prefill throughput",
                 x_label="",
                 y_label="times as received",
                 x=list(LOADS),
-                series={way: [_faster(runs, load, way) for load in LOADS] for way in WAYS[1:]},
+                series={way: [faster[load, way] for load in LOADS] for way in WAYS[1:]},
                 kind="bars",
             )
         ],
@@ -112,104 +146,10 @@ def replay(
         seen(arrival, exchange)
 
     rng = generator(seed, "arrivals")
-    times = accumulate(rng.expovariate(rate) for _ in contexts) if rate else repeat(0.0)
+    moments = accumulate(rng.expovariate(rate) for _ in contexts) if rate else repeat(0.0)
     cap = len(contexts) if rate else IN_FLIGHT
-    replay_open(fleet, client.arrivals(fleet, times), ended, max_in_flight=cap)
+    replay_open(fleet, client.arrivals(fleet, moments), ended, max_in_flight=cap)
     return tally
 
 
-def _faster(runs: _Runs, load: str, way: str, figure: str = "tokens_per_s") -> Estimate:
-    """The ratio of a figure to that of the order as received, seed by seed."""
-    pairs = zip(runs[load, way], runs[load, RECEIVED], strict=True)
-    return estimate([ours[figure] / theirs[figure] for ours, theirs in pairs])
-
-
-def _table(runs: _Runs) -> Table:
-    def of(load: str, way: str, figure: str) -> Estimate | str:
-        known = [run[figure] for run in runs[load, way] if figure in run]
-        return estimate(known) if known else "-"
-
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{load}, {way}",
-            of(load, way, "hit_rate"),
-            of(load, way, "tokens_per_s"),
-            _faster(runs, load, way),
-            of(load, way, "ttft_s"),
-            of(load, way, "ttft_p95_s"),
-            of(load, way, "busiest"),
-        )
-        for load in LOADS
-        for way in WAYS
-    ]
-    return Table(
-        title=f"15 documents of {DOC_TOKENS} tokens, {WORKERS} x {ENGINE}; TTFT at {RATE} req/s",
-        columns=(
-            "load",
-            "prompt found cached",
-            "prompt tokens/s of an engine",
-            "times as received",
-            "TTFT mean s",
-            "p95 s",
-            "busiest/mean",
-        ),
-        rows=rows,
-    )
-
-
-def _evidence(runs: _Runs) -> Evidence:
-    def part(load: str, figure: str) -> dict[str, Seen]:
-        return {load: paired(runs[load, HOOK], runs[load, RECEIVED], figure)}
-
-    return {
-        "prefill": part("same documents", "tokens_per_s"),
-        "ttft": {**part("topic", "ttft_s"), **part("same documents", "ttft_s")},
-        "no-overlap": part("no overlap", "tokens_per_s"),
-    }
-
-
-CLAIMS = (
-    Claim(
-        name="prefill",
-        says=f"With most documents shared, prefill is at least {FASTER} times as fast",
-        metric="prompt tokens a second with the hook / without",
-        effect="ratio",
-        direction="above",
-        bound=FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.1, table 4",
-        published="1.5 to 3 times; DeepSeek-R1 on MultihopRAG 1.81 times",
-    ),
-    Claim(
-        name="ttft",
-        says="Where documents are shared, the mean TTFT is at least 20 % lower",
-        metric="mean TTFT with the hook / without",
-        effect="ratio",
-        direction="below",
-        bound=0.8,
-        seeds=3,
-    ),
-    Claim(
-        name="no-overlap",
-        says="Where none are shared, the hook costs at most 2 % of the throughput",
-        metric="prompt tokens a second with the hook / without",
-        effect="ratio",
-        direction="above",
-        bound=0.98,
-        seeds=3,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-prefill",
-        has_figure=True,
-        minutes=0.6,
-        about="With most documents shared, the hook makes prefill 1.5 to 3 times as fast",
-        source="ContextPilot, section 7.1, table 4",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-prefill": run})

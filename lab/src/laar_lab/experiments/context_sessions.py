@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from itertools import product
 
 from laar.context.hook import ContextHook
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.context_turns import ENGINE, NOTES, RECEIVED, WAYS, turn_messages
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, Table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -26,13 +27,12 @@ from laar_lab.sim.fleet import (
     VirtualFleet,
     hold_sessions,
 )
-from laar_lab.statistics import estimate, means
+from laar_lab.statistics import means, times
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
 from laar_lab.workloads.rag_turns import HookedBodies, conversations
 
 SESSIONS = (2, 4, 8, 16, 32)
-FEWEST, MOST = 1.92, 1.49
 _THINK_S = 1.0
 _TURNS = 5
 
@@ -42,36 +42,23 @@ def run(scope: Scope) -> Report:
     sessions = SESSIONS[::4] if scope.quick else SESSIONS
     cases = {key: key for key in product(sessions, (RECEIVED, NOTES))}
     runs = grid(run_sessions, cases, scope.seeds, label="context-sessions")
-    rows: list[tuple[Value, ...]] = [
-        (
-            f"{at_once} sessions, {way}",
-            *means(runs[at_once, way], ("hit_rate", "ttft_s")),
-            estimate(
-                [
-                    theirs["ttft_s"] / ours["ttft_s"]
-                    for ours, theirs in zip(
-                        runs[at_once, way], runs[at_once, RECEIVED], strict=True
-                    )
-                ]
-            ),
-        )
-        for at_once, way in cases
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"8 documents of 1,024 tokens a turn, {_TURNS} turns, 1 x {ENGINE}",
-                columns=("", "found cached", "TTFT mean s", "times as received"),
-                rows=rows,
+    table = Table(
+        title=f"8 documents of 1,024 tokens a turn, {_TURNS} turns, 1 x {ENGINE}",
+        columns=("", "found cached", "TTFT mean s", "times as received"),
+        rows=[
+            (
+                f"{n} sessions, {way}",
+                *means(of, ("hit_rate", "ttft_s")),
+                times(runs[n, RECEIVED], of, "ttft_s"),
             )
+            for (n, way), of in runs.items()
         ],
-        evidence={
-            f"sessions-{at_once}": {
-                "": paired(runs[at_once, RECEIVED], runs[at_once, NOTES], "ttft_s")
-            }
-            for at_once in (SESSIONS[0], SESSIONS[-1])
-        },
     )
+    evidence = {
+        f"sessions-{n}": {"": paired(runs[n, RECEIVED], runs[n, NOTES], "ttft_s")}
+        for n in (SESSIONS[0], SESSIONS[-1])
+    }
+    return Report(tables=[table], evidence=evidence)
 
 
 def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
@@ -104,30 +91,4 @@ def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
     return {"hit_rate": tally.cached_tokens / tally.prompt_tokens, "ttft_s": tally.ttft.mean}
 
 
-CLAIMS = tuple(
-    Claim(
-        name=f"sessions-{at_once}",
-        says=f"With {at_once} sessions at once the mean TTFT is {times} times as fast",
-        metric="mean TTFT as received / with order and notes",
-        effect="ratio",
-        direction="above",
-        bound=times,
-        seeds=3,
-        paper="ContextPilot, section 7.1, table 3b",
-        published=f"{times} times RadixCache",
-    )
-    for at_once, times in ((SESSIONS[0], FEWEST), (SESSIONS[-1], MOST))
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-sessions",
-        minutes=0.5,
-        about="Order and notes make 2 to 32 sessions at once faster",
-        source="ContextPilot, section 7.1, table 3b",
-        run=run,
-        claims=CLAIMS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-sessions": run})

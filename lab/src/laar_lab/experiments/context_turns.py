@@ -17,9 +17,10 @@ from itertools import product
 
 from laar.context.hook import ContextHook
 from laar.context.settings import ContextSettings
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.report import Report, Table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -28,7 +29,7 @@ from laar_lab.sim.fleet import (
     VirtualFleet,
     replay_open,
 )
-from laar_lab.statistics import Estimate, estimate, means
+from laar_lab.statistics import means, times
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid
 from laar_lab.tally import Tally
@@ -38,7 +39,7 @@ ENGINE = "qwen2.5-7b-a100"
 WORKERS = 4
 DOC_TOKENS = 1024
 MEMORY_TOKENS = 25
-TURNS_FASTER, MEMORIES_FASTER = 2.0, {20: 1.23, 100: 1.83}
+MEMORIES = (20, 100)
 RECEIVED, ORDER, NOTES = "as received", "order", "order and notes"
 WAYS: dict[str, ContextSettings | None] = {
     RECEIVED: None,
@@ -63,10 +64,10 @@ def run_memories(scope: Scope) -> Report:
     """Both numbers of memories, as received and ordered."""
     questions = 15 if scope.quick else 40
     ways = (RECEIVED, ORDER)
-    cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES_FASTER, ways)}
+    cases = {(k, way): (way, k, questions) for k, way in product(MEMORIES, ways)}
     found = grid(run_questions, cases, scope.seeds, label="context-memories")
     tables, evidence = [], {}
-    for k in MEMORIES_FASTER:
+    for k in MEMORIES:
         runs = {way: found[k, way] for way in ways}
         tables.append(_table(f"{k} memories of {MEMORY_TOKENS} tokens", runs))
         evidence[f"memories-{k}"] = {"": paired(runs[RECEIVED], runs[ORDER], "ttft_s")}
@@ -153,80 +154,19 @@ def _replay(
     }
 
 
-def _faster(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]]) -> Estimate:
-    """The factor by which ours is faster to a first token, seed by seed."""
-    pairs = zip(ours, theirs, strict=True)
-    return estimate([received["ttft_s"] / way["ttft_s"] for way, received in pairs])
-
-
 def _table(title: str, runs: dict[str, list[dict[str, float]]]) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (
-            way,
-            *means(found, ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")),
-            _faster(found, runs[RECEIVED]),
-        )
-        for way, found in runs.items()
-    ]
     return Table(
         title=f"{title}, {WORKERS} x {ENGINE}",
         columns=("", "prompt tokens", "found cached", "TTFT mean s", "p95 s", "times as received"),
-        rows=rows,
+        rows=[
+            (
+                way,
+                *means(of, ("prompt_tokens", "hit_rate", "ttft_s", "ttft_p95_s")),
+                times(runs[RECEIVED], of, "ttft_s"),
+            )
+            for way, of in runs.items()
+        ],
     )
 
 
-TURNS = (
-    Claim(
-        name="ttft",
-        says="Over five turns with 40 % repeats the hook halves the mean TTFT",
-        metric="mean TTFT as received / with order and notes",
-        effect="ratio",
-        direction="above",
-        bound=TURNS_FASTER,
-        seeds=3,
-        paper="ContextPilot, section 7.2, table 3a",
-        published="about 2 times as fast as RadixCache on MT-RAG",
-        why="Four of five turns lose 40 % of their documents: prefill falls to 0.68 at best, which "
-        "alone is 1.47 times as fast.",
-    ),
-)
-MEMORIES = tuple(
-    Claim(
-        name=f"memories-{k}",
-        says=f"{k} memories, in the order sent before, make the mean TTFT {times} times as fast",
-        metric="mean TTFT as received / with order",
-        effect="ratio",
-        direction="above",
-        bound=times,
-        seeds=3,
-        paper="ContextPilot, section 7.2, Mem0 on LoCoMo",
-        published=f"{times} times",
-        why="An order by how often each memory will be asked for, which is not known beforehand, "
-        "would find more of 100 memories cached, though hardly more of 20; and the hook's note has "
-        "to be read as well.",
-    )
-    for k, times in MEMORIES_FASTER.items()
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="context-turns",
-        minutes=0.2,
-        about="Over several turns with 40 % repeats the hook halves the TTFT",
-        source="ContextPilot, section 7.2, table 3a",
-        run=run_turns,
-        claims=TURNS,
-        seeds=3,
-        quick_seeds=1,
-    ),
-    Experiment(
-        name="context-memories",
-        minutes=0.1,
-        about="Memories in the order sent before make TTFT 1.23 to 1.83 times as fast",
-        source="ContextPilot, section 7.2, Mem0 on LoCoMo",
-        run=run_memories,
-        claims=MEMORIES,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"context-turns": run_turns, "context-memories": run_memories})

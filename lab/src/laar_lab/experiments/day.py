@@ -21,16 +21,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 from laar.accuracy.assessor import PlainAssessor
 from laar.core.decision import DirectorSettings
 from laar.errors import RequestError, SettingError
 from laar.health import HealthSettings
 from laar.policies import parse_policy
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.report import Chart, Report, Table, means_table
 from laar_lab.sim.fleet import (
     Arrival,
     Exchange,
@@ -41,7 +41,7 @@ from laar_lab.sim.fleet import (
     generator,
     request_of,
 )
-from laar_lab.statistics import means
+from laar_lab.statistics import mean, means
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Numbers
 from laar_lab.suite.real import day_agents, day_chats
@@ -224,6 +224,17 @@ _SHOWN = {
 }
 
 
+_CLAIMED = {
+    "ttft-p50": "ttft_p50_s",
+    "ttft-p95": "ttft_p95_s",
+    "e2e-p95": "e2e_p95_s",
+    "hit-rate": "hit_rate",
+    "engine-seconds": "engine_s",
+    "failed": "failed_share",
+    "endpoints": "endpoints",
+}
+
+
 def run_day(scope: Scope) -> Report:
     """The day under each rule, and the endpoints that each needs."""
     traffic = _Traffic(_QUICK_HOUR_S if scope.quick else Day().hour_s, scope.data)
@@ -257,28 +268,20 @@ Runs = dict[str, list[Numbers]]
 
 
 def _table(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [(policy, *means(of, _SHOWN)) for policy, of in runs.items()]
-    count = sum(run["requests"] for run in next(iter(runs.values()))) / len(
-        next(iter(runs.values()))
-    )
-    return Table(
-        title=f"a day of operation, about {count:.0f} requests; mean over the seeds",
-        columns=("policy", *_SHOWN.values()),
-        rows=rows,
-        digits=3,
-    )
+    count = mean(next(iter(runs.values())), "requests").mean
+    title = f"a day of operation, about {count:.0f} requests; mean over the seeds"
+    return means_table(title, "policy", runs, _SHOWN, digits=3)
 
 
 def _by_kind(runs: Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
-        for kind in KINDS
-        for policy, of in runs.items()
-    ]
     return Table(
         title="by kind of traffic",
         columns=("kind", "policy", "TTFT p95 s", "E2E p95 s", "hit rate", "requests"),
-        rows=rows,
+        rows=[
+            (kind, policy, *means(of, [f"k {kind} {metric}" for metric in _BY_PART]))
+            for kind in KINDS
+            for policy, of in runs.items()
+        ],
         digits=3,
     )
 
@@ -297,91 +300,10 @@ def _by_hour(runs: Runs, metric: str, title: str, unit: str) -> Chart:
 
 
 def _evidence(runs: Runs, ours: str, others: Sequence[str]) -> dict[str, dict[str, Seen]]:
-    def against(metric: str) -> dict[str, Seen]:
-        return {rival: paired(runs[ours], runs[rival], metric) for rival in others}
-
     return {
-        "ttft-p50": against("ttft_p50_s"),
-        "ttft-p95": against("ttft_p95_s"),
-        "e2e-p95": against("e2e_p95_s"),
-        "hit-rate": against("hit_rate"),
-        "engine-seconds": against("engine_s"),
-        "failed": against("failed_share"),
-        "endpoints": against("endpoints"),
+        claim: {rival: paired(runs[ours], runs[rival], metric) for rival in others}
+        for claim, metric in _CLAIMED.items()
     }
 
 
-_SEEDS = 10
-
-
-def _claim(name: str, says: str, metric: str, bound: float, **other: Any) -> Claim:
-    given: dict[str, Any] = {"effect": "ratio", "direction": "below"} | other
-    return Claim(name=name, says=says, metric=metric, bound=bound, seeds=_SEEDS, **given)
-
-
-CLAIMS = (
-    _claim(
-        "ttft-p95",
-        "A day of operation: p95 TTFT is below every rival's",
-        "p95 TTFT, laar / the rival's",
-        1.0,
-    ),
-    _claim(
-        "e2e-p95",
-        "p95 end to end is at most 3 % above any rival's",
-        "p95 end to end, laar / the rival's",
-        1.03,
-    ),
-    _claim(
-        "ttft-p50",
-        "p50 TTFT is at most 10 % above any rival's",
-        "p50 TTFT, laar / the rival's",
-        1.1,
-    ),
-    _claim(
-        "hit-rate",
-        "The hit rate is at most 2 % below any rival's",
-        "hit rate, laar / the rival's",
-        0.98,
-        direction="above",
-    ),
-    _claim(
-        "failed",
-        "At most one request in a thousand more fails than under any rival",
-        "share that fails, laar's minus the rival's",
-        0.001,
-        effect="difference",
-    ),
-    _claim(
-        "engine-seconds",
-        "Engines are busy for at most 3 % longer than under any rival",
-        "seconds in which engines run something, laar / the rival's",
-        1.03,
-        why="laar spreads requests while engines have room: answers are quicker in smaller "
-        "batches, and more engines run something at a time. Policies that fill fewer engines have "
-        "longer answers.",
-    ),
-    _claim(
-        "endpoints",
-        "The busiest hour needs no more endpoints than under any rival, half of one at most",
-        f"endpoints that keep p95 TTFT at {OBJECTIVE_S} s, laar's minus the rival's",
-        0.5,
-        effect="difference",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="day",
-        has_figure=True,
-        minutes=3,
-        about="A day of operation: mixed traffic, crashes, a deployment and scaling",
-        source="no paper",
-        run=run_day,
-        claims=CLAIMS,
-        seeds=_SEEDS,
-        quick_seeds=1,
-        first_seed=32_000,
-        takes=frozenset({"data", "policies"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"day": run_day})

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table
-from laar_lab.sim.engine.validation import TOLERANCE, published_figures
+from laar_lab.sim.engine.validation import published_figures
 
 
 def run(scope: Scope) -> Report:
@@ -29,41 +30,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-CLAIMS = (
-    Claim(
-        name="about",
-        says="The engine model is within a tenth of each published figure",
-        metric="relative distance from the published figure",
-        effect="every",
-        direction="below",
-        bound=TOLERANCE,
-        seeds=1,
-        paper="Medha, sections 3.1 and 6, appendix B",
-        published="the table of `laar lab run engine-validation`; it names the figures to which a "
-        "constant was fitted",
-    ),
-    Claim(
-        name="at-least",
-        says="The engine model reaches each published bound",
-        metric="ours by the published bound",
-        effect="every",
-        direction="above",
-        bound=1.0,
-        seeds=1,
-        paper="Medha, sections 3.3 and 6",
-        published="the same table",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="engine-validation",
-        minutes=0.1,
-        about="The engine model agrees with the figures that Medha publishes",
-        source="Medha, sections 3.1 and 6, appendix B",
-        run=run,
-        claims=CLAIMS,
-        seeds=1,
-        quick_seeds=1,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"engine-validation": run})

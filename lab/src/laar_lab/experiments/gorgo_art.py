@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BASELINES,
-    PAPER_BOX,
-    PAPER_INITIAL,
     PAPER_INTERVAL_S,
     Run,
-    Runs,
+    by_policy,
+    on_seeds,
     results_table,
     run_all,
-    tuned,
+    tuned_elsewhere,
 )
 from laar_lab.report import Report
-from laar_lab.sweep import sweep
 from laar_lab.workloads.sessions import GORGO_CHATS
 
 _ART = replace(
@@ -37,113 +35,43 @@ _ART = replace(
 )
 """The shape of the suite's `art-x1`, for half as many endpoints."""
 
-_SEEDS = 5
 _LOADS = (1.0, 2.0, 3.0)
-_AFFINITY = "simple-session-affinity"
 _PUBLISHED, _TUNED = "gorgo, published", "gorgo, tuned"
 
 
 def run(scope: Scope) -> Report:
     """Every contestant at every load."""
-    base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=1.0,
-        minutes=2.0 if scope.quick else 6.0,
-        shape=_ART,
-        interval_s=PAPER_INTERVAL_S,
-    )
-    windows = 4 if scope.quick else 20
-    climbs = [
-        (replace(base, seed=seed + TRAINING_SEEDS, time_scale=load), PAPER_BOX, PAPER_INITIAL)
-        for load in _LOADS
-        for seed in scope.seeds
-    ]
-    weights = iter(sweep(tuned, [(*climb, windows) for climb in climbs], label="gorgo-art: tuning"))
-    runs: dict[str, list[Run]] = {}
+    minutes, windows = (2.0, 4) if scope.quick else (6.0, 20)
+    results = {}
     for load in _LOADS:
-        at = [replace(base, seed=seed, time_scale=load) for seed in scope.seeds]
-        runs[_row(_TUNED, load)] = [
-            replace(one, gorgo=tuple(found.items()))
-            for one, found in zip(at, weights, strict=False)  # takes no more than it needs
-        ]
-        runs[_row(_PUBLISHED, load)] = at
-        runs[_row("laar", load)] = [replace(one, policy="laar", interval_s=None) for one in at]
-        for policy in PAPER_BASELINES:
-            runs[_row(policy, load)] = [replace(one, policy=policy) for one in at]
-    results = run_all(runs, "gorgo-art")
+        ours = Run(policy="laar", time_scale=load, minutes=minutes, shape=_ART)
+        gorgo = replace(ours, policy="gorgo", interval_s=PAPER_INTERVAL_S)
+        runs = {
+            _TUNED: tuned_elsewhere(gorgo, scope.seeds, windows, "gorgo-art"),
+            _PUBLISHED: on_seeds(gorgo, scope.seeds),
+            "laar": on_seeds(ours, scope.seeds),
+            **by_policy(gorgo, PAPER_BASELINES, scope.seeds),
+        }
+        results[f"x {load:g}"] = run_all(runs, f"gorgo-art x {load:g}")
 
     def against(ours: str, theirs: str) -> dict[str, Seen]:
-        return {
-            f"x {load:g}": paired(
-                results[_row(ours, load)], results[_row(theirs, load)], "ttft_p95_s"
-            )
-            for load in _LOADS
-        }
+        return {x: paired(of[ours], of[theirs], "ttft_p95_s") for x, of in results.items()}
 
     return Report(
-        tables=[results_table(_of_load(results, load), f"time x {load:g}") for load in _LOADS],
+        tables=[
+            results_table({f"{who}, {x}": runs for who, runs in of.items()}, f"time {x}")
+            for x, of in results.items()
+        ],
         evidence={
-            "affinity": against(_PUBLISHED, _AFFINITY),
+            "affinity": against(_PUBLISHED, "simple-session-affinity"),
             "tuned": against(_TUNED, _PUBLISHED),
             "laar": {
-                f"{policy}, {part}": seen
+                f"{policy}, {x}": seen
                 for policy in (*PAPER_BASELINES, _PUBLISHED, _TUNED)
-                for part, seen in against("laar", policy).items()
+                for x, seen in against("laar", policy).items()
             },
         },
     )
 
 
-def _row(policy: str, load: float) -> str:
-    return f"{policy}, x {load:g}"
-
-
-def _of_load(results: Runs, load: float) -> Runs:
-    end = f", x {load:g}"
-    return {name: of for name, of in results.items() if name.endswith(end)}
-
-
-CLAIMS = (
-    Claim(
-        name="affinity",
-        says="ART-like prompts: GORGO's p95 TTFT is below simple affinity's at every load",
-        metric="p95 TTFT, published weights / simple-session-affinity",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=_SEEDS,
-        paper="GORGO, section 5, table 1",
-        published="1,584 against 1,875 ms at half load, 1,377 against 1,495 at a third",
-    ),
-    Claim(
-        name="tuned",
-        says="Weights tuned at a load are at most 3 % behind the published ones at it",
-        metric="p95 TTFT, tuned / published",
-        effect="ratio",
-        direction="below",
-        bound=1.03,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="laar",
-        says="laar's p95 TTFT is at most 3 % above that of GORGO and of any of its baselines",
-        metric="p95 TTFT, laar / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.03,
-        seeds=_SEEDS,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-art",
-        seeds=_SEEDS,
-        minutes=1,
-        about="On prompts as long as ART-Chat's GORGO is ahead at every load",
-        source="GORGO, sections 3 and 5",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-art": run})

@@ -8,11 +8,10 @@ traces a 95th percentile says little about differences of some percent. Shown wi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_runs import Run, Runs, below, results_table, run_all
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.gorgo_runs import Run, Runs, below, by_policy, results_table, run_all
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -37,7 +36,6 @@ _BASELINES = (
 """no-regret has llm-d's guide, SMG, vLLM's router and p2c as well."""
 _QUICK = ("lmetric", "session-affinity", "sglang-cache-aware")
 _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 E2E"}
-_LOSS = 0.03
 
 
 def run(scope: Scope) -> Report:
@@ -45,48 +43,24 @@ def run(scope: Scope) -> Report:
     baselines = _QUICK if scope.quick else _BASELINES
     tables: list[Table] = []
     evidence: dict[str, dict[str, Seen]] = {}
-    for time_scale in (1.5,) if scope.quick else _LOADS:
-        base = Run(
-            policy=_OURS, seed=0, time_scale=time_scale, minutes=6.0 if scope.quick else 30.0
-        )
-        results = _results(base, baselines, scope, f"gorgo-baselines x{time_scale:g}")
-        tables.append(results_table(results, f"conversations, time x {time_scale:g}"))
-        tables.append(_wins(results, baselines, f"time x {time_scale:g}"))
-        for name, called in _NAMES.items():
-            evidence[_claim_name(f"x{time_scale:g}", called)] = {
-                other: paired(results[_OURS], results[other], name) for other in baselines
+
+    def compare(base: Run, name: str, title: str, *, wins: bool) -> None:
+        runs = by_policy(base, (_OURS, *baselines), scope.seeds)
+        results = run_all(runs, f"gorgo-baselines {name}")
+        tables.append(results_table(results, title))
+        if wins:
+            tables.append(_wins(results, baselines, f"time x {base.time_scale:g}"))
+        for metric, called in _NAMES.items():
+            evidence[f"{name}-{called.replace(' ', '-').lower()}"] = {
+                other: paired(results[_OURS], results[other], metric) for other in baselines
             }
-    base = Run(
-        policy=_OURS,
-        seed=0,
-        time_scale=2.0,
-        minutes=3.0 if scope.quick else 6.0,
-        shape=WILDCHAT,
-    )
-    results = _results(base, baselines, scope, "gorgo-baselines low reuse")
-    tables.append(results_table(results, "single questions, time x 2"))
-    for name, called in _NAMES.items():
-        evidence[_claim_name("low-reuse", called)] = {
-            other: paired(results[_OURS], results[other], name) for other in baselines
-        }
+
+    for scale in (1.5,) if scope.quick else _LOADS:
+        base = Run(time_scale=scale, minutes=6.0 if scope.quick else 30.0)
+        compare(base, f"x{scale:g}", f"conversations, time x {scale:g}", wins=True)
+    base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 6.0, shape=WILDCHAT)
+    compare(base, "low-reuse", "single questions, time x 2", wins=False)
     return Report(tables=tables, evidence=evidence)
-
-
-def _claim_name(where: str, called: str) -> str:
-    return f"{where}-{called.replace(' ', '-').lower()}"
-
-
-def _results(base: Run, baselines: tuple[str, ...], scope: Scope, label: str) -> Runs:
-    runs = {
-        policy: [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
-        for policy in (_OURS, *baselines)
-    }
-    return run_all(runs, label)
-
-
-def _won(results: Runs, other: str, name: str) -> int:
-    pairs = zip(results[_OURS], results[other], strict=True)
-    return sum(ours[name] < theirs[name] for ours, theirs in pairs)
 
 
 def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
@@ -95,8 +69,9 @@ def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
     for other in baselines:
         row: list[Value] = [other]
         for name in _NAMES:
-            theirs = [run[name] for run in results[other]]
-            row += [_won(results, other, name), 100 * below(results[_OURS], theirs, name).mean]
+            seen = paired(results[_OURS], results[other], name)
+            won = sum(a < b for a, b in zip(seen.ours, seen.theirs, strict=True))
+            row += [won, 100 * below(results[_OURS], results[other], name).mean]
         rows.append(tuple(row))
     columns = tuple(f"{called}, {what}" for called in _NAMES.values() for what in ("won", "% less"))
     return Table(
@@ -104,41 +79,4 @@ def _wins(results: Runs, baselines: tuple[str, ...], where: str) -> Table:
     )
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=_claim_name(f"x{time_scale:g}", called),
-            says=f"Conversations, time x {time_scale:g}: {called} is below every baseline's",
-            metric=f"{called}, laar / the baseline",
-            effect="ratio",
-            direction="below",
-            bound=1.0,
-            seeds=10,
-        )
-        for time_scale in _LOADS
-        for called in _NAMES.values()
-    ),
-    *(
-        Claim(
-            name=_claim_name("low-reuse", called),
-            says=f"Single questions: {called} is at most {_LOSS:.0%} above any baseline's",
-            metric=f"{called}, laar / the baseline",
-            effect="ratio",
-            direction="below",
-            bound=1.0 + _LOSS,
-            seeds=10,
-        )
-        for called in _NAMES.values()
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-baselines",
-        minutes=5,
-        about="The default policy beats every baseline on conversations, and loses none elsewhere",
-        source="baselines of GORGO, llm-router, SGLang, AIBrix and llm-d",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-baselines": run})

@@ -12,43 +12,44 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_reward_hack import RATES
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BOX,
     PAPER_INITIAL,
+    Bounds,
     Run,
+    on_seeds,
     policies_of,
     results_table,
     run_all,
     run_policies,
     tuned,
+    with_weights,
 )
 from laar_lab.report import Report, Table
-from laar_lab.statistics import estimate
+from laar_lab.statistics import mean
 from laar_lab.sweep import sweep
 from laar_lab.workloads.sessions import GORGO_CHATS
 
+_LABEL = "gorgo-discovery"
 _FREE = {"rtt_weight": (1e-3, 100.0), "queue_weight": (1e-6, 0.5)}
 _GRID = (0.02, 0.05, 0.1, 0.2, 0.5)
 HELD_OUT_SEEDS = 5000
 """Added to a seed for the trace that is measured: no other climb was on it."""
 
-_SLOWER = 2.0
-_HELD_BELOW = 1.3
-_PUBLISHED, _OPEN = "published, TTFT, free", "ours, TTFT, free"
-_WHOLE, _BOXED = "ours, whole answer, free", "ours, TTFT, box"
 _CLIMBS = {
-    "published-free": _PUBLISHED,
-    "ours-free": _OPEN,
-    "whole-answer": _WHOLE,
-    "floor": _BOXED,
+    "published-free": "published, TTFT, free",
+    "ours-free": "ours, TTFT, free",
+    "whole-answer": "ours, whole answer, free",
+    "floor": "ours, TTFT, box",
 }
 
 
-def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[str, float]:
+def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
     """The published climb over one run's trace; its best weights."""
     climb = PublishedClimb(bounds, PAPER_INITIAL, seed=run.seed)
 
@@ -62,106 +63,51 @@ def published_climb(run: Run, bounds: dict[str, tuple[float, float]]) -> dict[st
 def run(scope: Scope) -> Report:
     """At the rate in the middle of those of `gorgo-reward-hack`."""
     base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=1.0,
         minutes=10.0 if scope.quick else 60.0,
         profile="gorgo-hack",
         shape=replace(GORGO_CHATS, requests_per_s=RATES[1]),
     )
-    traces = [replace(base, seed=seed) for seed in scope.seeds]
+    traces = on_seeds(base, scope.seeds)
     windows = 6 if scope.quick else 60
-    label = "gorgo-discovery"
-    ends = {
-        _PUBLISHED: sweep(published_climb, [(run, _FREE) for run in traces], label=label),
-        _OPEN: sweep(
-            tuned, [(run, _FREE, PAPER_INITIAL, windows, "ttft-p95") for run in traces], label=label
-        ),
-        _WHOLE: sweep(
-            tuned, [(run, _FREE, PAPER_INITIAL, windows, "e2e-p95") for run in traces], label=label
-        ),
-        _BOXED: sweep(
-            tuned,
-            [(run, PAPER_BOX, PAPER_INITIAL, windows, "ttft-p95") for run in traces],
-            label=label,
-        ),
-    }
-    held_out = [
-        replace(base, seed=seed + HELD_OUT_SEEDS, minutes=8.0 if scope.quick else 15.0)
-        for seed in scope.seeds
-    ]
-    runs = {
-        name: [
-            replace(run, gorgo=tuple(weights.items()))
-            for run, weights in zip(held_out, found, strict=True)
-        ]
-        for name, found in ends.items()
-    }
-    for weight in _GRID:
-        point = (("rtt_weight", 0.276), ("queue_weight", weight))
-        runs[f"grid, {weight:g}"] = [replace(run, gorgo=point) for run in held_out]
-    results = run_all(runs, label)
-    best = min((estimate([r["e2e_p95_s"] for r in results[f"grid, {w:g}"]]).mean, w) for w in _GRID)
 
-    grid = results[f"grid, {best[1]:g}"]
-    evidence = {name: {"": paired(results[_CLIMBS[name]], grid, "e2e_p95_s")} for name in _CLIMBS}
+    def climb(bounds: Bounds, objective: str) -> list[dict[str, float]]:
+        cases = [(run, bounds, PAPER_INITIAL, windows, objective) for run in traces]
+        return sweep(tuned, cases, label=_LABEL)
+
+    ends = {
+        "published-free": sweep(published_climb, [(run, _FREE) for run in traces], label=_LABEL),
+        "ours-free": climb(_FREE, "ttft-p95"),
+        "whole-answer": climb(_FREE, "e2e-p95"),
+        "floor": climb(PAPER_BOX, "ttft-p95"),
+    }
+    minutes = 8.0 if scope.quick else 15.0
+    held_out = on_seeds(base, [seed + HELD_OUT_SEEDS for seed in scope.seeds], minutes=minutes)
+    runs = {_CLIMBS[name]: with_weights(held_out, found) for name, found in ends.items()}
+    for weight in _GRID:
+        point = {"rtt_weight": 0.276, "queue_weight": weight}
+        runs[f"grid, {weight:g}"] = with_weights(held_out, [point] * len(held_out))
+    results = run_all(runs, _LABEL)
+    grid = min(
+        (results[f"grid, {weight:g}"] for weight in _GRID),
+        key=lambda point: mean(point, "e2e_p95_s").mean,
+    )
     weights = Table(
         title="Weights each climb ended with",
         columns=("climb", "seed", "rtt", "queue"),
         rows=[
-            (name, str(run.seed), *found.values())
-            for name, all_found in ends.items()
-            for run, found in zip(traces, all_found, strict=True)
+            (_CLIMBS[name], str(seed), *weights.values())
+            for name, found in ends.items()
+            for seed, weights in zip(scope.seeds, found, strict=True)
         ],
         digits=5,
     )
-    return Report(tables=[weights, results_table(results, "on another trace")], evidence=evidence)
+    return Report(
+        tables=[weights, results_table(results, "on another trace")],
+        evidence={
+            name: {"": paired(results[called], grid, "e2e_p95_s")}
+            for name, called in _CLIMBS.items()
+        },
+    )
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=name,
-            says=f"A climb on TTFT without bounds ({_CLIMBS[name]}) ends where whole answers take "
-            "twice as long",
-            metric="p95 end to end on another trace / the best of a grid",
-            effect="ratio",
-            direction="above",
-            bound=_SLOWER,
-            seeds=20,
-            paper="GORGO, section 6",
-            published="weights at the rail; p95 end to end 12.6 s for 2.5 s",
-            why="A climb of an hour does not always arrive; those that do are the slow ones.",
-        )
-        for name in ("published-free", "ours-free")
-    ),
-    *(
-        Claim(
-            name=name,
-            says=f"{says} keeps p95 end to end within {_HELD_BELOW} of the best of a grid",
-            metric="p95 end to end on another trace / the best of a grid",
-            effect="ratio",
-            direction="below",
-            bound=_HELD_BELOW,
-            seeds=20,
-            paper="GORGO, section 6",
-            published="a floor under the load weight keeps it from the hack",
-        )
-        for name, says in (
-            ("whole-answer", "Climbing on the whole answer"),
-            ("floor", "A floor under the load weight"),
-        )
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-discovery",
-        minutes=1.5,
-        about="Climbing on TTFT without bounds finds the hack; a floor or E2E does not",
-        source="GORGO, section 6",
-        run=run,
-        claims=CLAIMS,
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-discovery": run})

@@ -10,24 +10,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from laar.core.cost import CostWeights
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_runs import Run, below, results_table, run_all
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.gorgo_runs import Run, below, on_seeds, results_table, run_all
 from laar_lab.report import Report, Table, Value
 from laar_lab.workloads.sessions import WILDCHAT
 
+_CHATS = {4.6: 1.0, 3.1: 1.5, 2.3: 2.0, 0.8: 6.0}
+"""Conversations: requests a second, and how far the trace is stretched for that."""
 _TRAFFIC = {
-    "conversations, 4.6 a second": Run(policy="laar", seed=0, time_scale=1.0),
-    "conversations, 3.1 a second": Run(policy="laar", seed=0, time_scale=1.5),
-    "conversations, 2.3 a second": Run(policy="laar", seed=0, time_scale=2.0),
-    "conversations, 0.8 a second": Run(policy="laar", seed=0, time_scale=6.0),
+    **{
+        f"conversations, {rate} a second": Run(policy="laar", time_scale=scale)
+        for rate, scale in _CHATS.items()
+    },
     "single questions, 5.7 a second": Run(
-        policy="laar", seed=0, time_scale=2.0, minutes=4.0, shape=WILDCHAT
+        policy="laar", time_scale=2.0, minutes=4.0, shape=WILDCHAT
     ),
 }
 _DEFAULT = CostWeights()
 _TRIED = (0.05, 0.3)
-_MARGIN = 0.97
 _SHOWN = {"ttft_p50_s": "TTFT p50", "ttft_p95_s": "TTFT p95", "e2e_p95_s": "E2E p95"}
 
 
@@ -39,10 +41,9 @@ def run(scope: Scope) -> Report:
     for traffic, base in _TRAFFIC.items():
         minutes = 2.0 if scope.quick else base.minutes
         runs = {
-            f"k_rtt {k_rtt:g}": [
-                replace(base, seed=seed, minutes=minutes, weights=replace(_DEFAULT, k_rtt=k_rtt))
-                for seed in scope.seeds
-            ]
+            f"k_rtt {k_rtt:g}": on_seeds(
+                base, scope.seeds, minutes=minutes, weights=replace(_DEFAULT, k_rtt=k_rtt)
+            )
             for k_rtt in (_DEFAULT.k_rtt, *_TRIED)
         }
         results = run_all(runs, f"gorgo-distance, {traffic}")
@@ -52,7 +53,7 @@ def run(scope: Scope) -> Report:
             tried, part = results[f"k_rtt {k_rtt:g}"], f"{traffic}, k_rtt {k_rtt:g}"
             evidence["whole-answers"][part] = paired(tried, default, "e2e_p95_s")
             evidence["first-tokens"][part] = paired(tried, default, "ttft_p95_s")
-            changes = [-below(tried, [r[n] for r in default], n).mean for n in _SHOWN]
+            changes = [-below(tried, default, name).mean for name in _SHOWN]
             rows.append((f"{traffic}: {k_rtt:g}", *(100 * change for change in changes)))
     columns = ("k_rtt", *(f"{called} %" for called in _SHOWN.values()))
     title = f"Against the default, {_DEFAULT.k_rtt:g}"
@@ -60,35 +61,4 @@ def run(scope: Scope) -> Report:
     return Report(tables=tables, evidence=evidence)
 
 
-CLAIMS = (
-    Claim(
-        name="whole-answers",
-        says="No lower weight of the round trip makes p95 end to end 3 % shorter, on any traffic",
-        metric="p95 end to end at the lower weight / the default's",
-        effect="ratio",
-        direction="above",
-        bound=_MARGIN,
-        seeds=4,
-    ),
-    Claim(
-        name="first-tokens",
-        says="No lower weight of the round trip makes p95 TTFT 3 % shorter, on any traffic",
-        metric="p95 TTFT at the lower weight / the default's",
-        effect="ratio",
-        direction="above",
-        bound=_MARGIN,
-        seeds=4,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-distance",
-        minutes=0.9,
-        about="A second of round trip is worth a second: no lower weight is better",
-        source="GORGO, section 3, network term; decision 14",
-        run=run,
-        claims=CLAIMS,
-        seeds=4,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-distance": run})

@@ -8,24 +8,23 @@ Published, p99 TTFT: 7.2 s live against 2.1 s static.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_heldout import TRAINING_SEEDS
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.experiments.gorgo_runs import (
     PAPER_BOX,
     PAPER_INITIAL,
     Run,
-    below,
+    change,
+    on_seeds,
     policies_of,
     results_table,
     run_all,
     run_policies,
-    tuned,
+    tuned_elsewhere,
 )
 from laar_lab.report import Report
 from laar_lab.sim.fleet import VirtualFleet
@@ -61,57 +60,23 @@ def run_live(run: Run, name: str) -> dict[str, float]:
 
 def run(scope: Scope) -> Report:
     """Time stretched by 1.5."""
-    base = Run(policy="gorgo", seed=0, time_scale=1.5, minutes=6.0 if scope.quick else 20.0)
     label = "gorgo-live"
-    training = [
-        (replace(base, seed=s + TRAINING_SEEDS), PAPER_BOX, PAPER_INITIAL, 6 if scope.quick else 50)
-        for s in scope.seeds
-    ]
-    weights = sweep(tuned, training, label=f"{label}: tuning")
-    frozen_runs = [
-        replace(base, seed=s, gorgo=tuple(w.items()))
-        for s, w in zip(scope.seeds, weights, strict=True)
-    ]
-    traces = [replace(base, seed=s) for s in scope.seeds]
-    results = run_all({"frozen": frozen_runs}, label)
+    minutes, windows = (6.0, 6) if scope.quick else (20.0, 50)
+    base = Run(time_scale=1.5, minutes=minutes)
+    results = run_all({"frozen": tuned_elsewhere(base, scope.seeds, windows, label)}, label)
+    traces = on_seeds(base, scope.seeds)
     for name in _LIVE:
         results[name] = sweep(run_live, [(run, name) for run in traces], label=label)
     frozen = results["frozen"]
-    remarks = [
-        f"{name}: p99 TTFT "
-        f"{-below(results[name], [run['ttft_p99_s'] for run in frozen], 'ttft_p99_s').mean:+.1%} "
-        "against frozen, on average"
-        for name in _LIVE
-    ]
     return Report(
         tables=[results_table(results, f"time x 1.5, {len(traces)} seeds")],
         evidence={"live-tail": {"": paired(results[_AS_RUN], frozen, "ttft_p99_s")}},
-        remarks=remarks,
+        remarks=[
+            f"{name}: p99 TTFT {change(results[name], frozen, 'ttft_p99_s')} against frozen, "
+            "on average"
+            for name in _LIVE
+        ],
     )
 
 
-CLAIMS = (
-    Claim(
-        name="live-tail",
-        says="The published climb, live, has a longer p99 TTFT than frozen weights",
-        metric="p99 TTFT live / frozen",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper="GORGO, section 6, freezing",
-        published="7.2 s live against 2.1 s frozen",
-        why="Within the bounds every weight works, so trying them costs little.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-live",
-        minutes=0.35,
-        about="Frozen weights have a better tail than a climb on live traffic",
-        source="GORGO, section 5, freezing",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-live": run})

@@ -11,11 +11,17 @@ the unit alone; the authors name bursts as well.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.gorgo_runs import (
+    PAPER_WILDCHAT,
+    Run,
+    by_policy,
+    on_seeds,
+    results_table,
+    run_all,
+)
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -23,21 +29,23 @@ _IN_SECONDS = (("rtt_weight", 2.0 / 1000.0), ("queue_weight", 0.104))
 _RIGHT, _BUG = "gorgo", "gorgo, RTT in seconds"
 
 
+_OTHERS = ("random", "simple-session-affinity", "least-request", "least-load")
+_PAIRS = {
+    "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
+    "in-seconds": (_BUG, "random"),
+    "below-random": (_RIGHT, "random"),
+    "least-request": (_RIGHT, "least-request"),
+}
+
+
 def run(scope: Scope) -> Report:
     """5.7 requests a second, half of the trace's own pace."""
-    base = Run(
-        policy="gorgo",
-        seed=0,
-        time_scale=2.0,
-        minutes=3.0 if scope.quick else 8.0,
-        shape=WILDCHAT,
-    )
+    base = Run(time_scale=2.0, minutes=3.0 if scope.quick else 8.0, shape=WILDCHAT)
     runs = {
-        _RIGHT: [replace(base, seed=seed, gorgo=PAPER_WILDCHAT) for seed in scope.seeds],
-        _BUG: [replace(base, seed=seed, gorgo=_IN_SECONDS) for seed in scope.seeds],
+        _RIGHT: on_seeds(base, scope.seeds, gorgo=PAPER_WILDCHAT),
+        _BUG: on_seeds(base, scope.seeds, gorgo=_IN_SECONDS),
+        **by_policy(base, ("laar", *_OTHERS), scope.seeds),
     }
-    for policy in ("laar", "random", "simple-session-affinity", "least-request", "least-load"):
-        runs[policy] = [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
     results = run_all(runs, "gorgo-low-reuse")
     return Report(
         tables=[results_table(results, "single questions, 5.7 a second")],
@@ -48,68 +56,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-_PAIRS = {
-    "loses-to-affinity": (_RIGHT, "simple-session-affinity"),
-    "in-seconds": (_BUG, "random"),
-    "below-random": (_RIGHT, "random"),
-    "least-request": (_RIGHT, "least-request"),
-}
-_CAUSE = (
-    "What is left of the score balances queued tokens, which affinity and random do not; the "
-    "published loss must have had another cause, such as the bursts that the authors name."
-)
-CLAIMS = (
-    Claim(
-        name="loses-to-affinity",
-        says="Where little is reused GORGO's p95 TTFT is longer than simple affinity's",
-        metric="p95 TTFT, gorgo / simple-session-affinity",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper="GORGO, section 7, WildChat",
-        published="1.93 s against 1.03 s",
-        why=_CAUSE,
-    ),
-    Claim(
-        name="in-seconds",
-        says="With the round trip in seconds p95 TTFT is 15 % above random's",
-        metric="p95 TTFT, gorgo with the round trip in seconds / random",
-        effect="ratio",
-        direction="above",
-        bound=1.15,
-        seeds=10,
-        paper="GORGO, section 7, unit of the round trip",
-        published="the first version lost to random for its unit",
-        why=_CAUSE,
-    ),
-    Claim(
-        name="below-random",
-        says="With the right unit p95 TTFT is 10 % below random's",
-        metric="p95 TTFT, gorgo / random",
-        effect="ratio",
-        direction="below",
-        bound=0.9,
-        seeds=10,
-    ),
-    Claim(
-        name="least-request",
-        says="With the right unit p95 TTFT is at most 10 % above least-request's",
-        metric="p95 TTFT, gorgo / least-request",
-        effect="ratio",
-        direction="below",
-        bound=1.1,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-low-reuse",
-        minutes=0.35,
-        about="Without reuse GORGO is no worse than load balancing, if its units are right",
-        source="GORGO, section 5, WildChat",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-low-reuse": run})

@@ -23,8 +23,9 @@ from laar.core.request import Request
 from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_runs import NEAR, sites_of
 from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
 from laar_lab.report import Report, Table, Value
@@ -173,45 +174,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-CLAIMS = (
-    Claim(
-        name="cold-go-near",
-        says="With physical and with default weights, short uncached prompts go to the nearest",
-        metric="share that goes to the nearest",
-        effect="every",
-        direction="above",
-        bound=0.95,
-        seeds=10,
-    ),
-    Claim(
-        name="far-prefixes",
-        says="They choose a far endpoint with the prefix exactly if that saves time",
-        metric="share of the decisions that are right",
-        effect="every",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        why="After 100 prompts laar's estimate of prefill speed is a few per cent off, and "
-        "changes 2 of 90 decisions, at the boundary.",
-    ),
-    Claim(
-        name="published-weight",
-        says="The published weight chooses far prefixes that cost time",
-        metric="share of the decisions that are right",
-        effect="every",
-        direction="below",
-        bound=0.99,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-rtt",
-        minutes=0.02,
-        about="With physical weights the round trip is weighed rightly against a cached prefix",
-        source="GORGO, section 3, network term",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-rtt": run})

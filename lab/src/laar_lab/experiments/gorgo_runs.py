@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 from laar.core.cost import CostWeights
 from laar.core.policy import Policy
@@ -21,7 +21,7 @@ from laar.policies import build_policies
 from laar.policies.gorgo import Gorgo
 from laar.policies.pickers import ShuffledMaxScore
 from laar.tuning.settings import TunerSettings
-from laar_lab.report import Table, Value
+from laar_lab.report import Table, means_table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import (
     Arrival,
@@ -33,7 +33,7 @@ from laar_lab.sim.fleet import (
     generator,
     replay_open,
 )
-from laar_lab.statistics import Estimate, gain, means
+from laar_lab.statistics import Estimate, gain
 from laar_lab.sweep import sweep
 from laar_lab.tally import Tally
 from laar_lab.tuning import tune
@@ -63,6 +63,8 @@ PAPER_BOX = {"rtt_weight": (0.05, 2.0), "queue_weight": (0.05, 0.5)}
 PAPER_WILDCHAT = (("rtt_weight", 2.0), ("queue_weight", 0.104))
 """GORGO's published weights for WildChat, whose prompts share little."""
 PAPER_INITIAL = {"rtt_weight": 0.5, "queue_weight": 0.1}
+TRAINING_SEEDS = 5000
+"""Added to a seed for the trace that its weights are tuned on."""
 PAPER_INTERVAL_S = 30.0
 """Seconds between two probes, and between two scrapes, in GORGO's proxy."""
 
@@ -73,7 +75,7 @@ class Run:
 
     Args:
         policy: name of the policy.
-        seed: seed of the trace and of the network.
+        seed: seed of the trace and of the network; `on_seeds` sets it.
         time_scale: stretches the trace; 2 is half the load.
         minutes: minutes of the trace before stretching.
         profile: engine profile of the endpoints.
@@ -83,9 +85,9 @@ class Run:
         interval_s: seconds between two probes and two scrapes; None for the product's own.
     """
 
-    policy: str
-    seed: int
-    time_scale: float
+    policy: str = "gorgo"
+    seed: int = 0
+    time_scale: float = 1.0
     minutes: float = 15.0
     profile: str = "gorgo-main"
     shape: ChatShape = GORGO_CHATS
@@ -93,6 +95,9 @@ class Run:
     weights: CostWeights = field(default_factory=CostWeights)
     interval_s: float | None = None
 
+
+Bounds = dict[str, tuple[float, float]]
+"""Floor and cap of each weight."""
 
 Runs = dict[str, list[dict[str, float]]]
 """Numbers by contestant, one for each seed."""
@@ -156,6 +161,16 @@ def run_policies(
     return tally.numbers() | {"near_share": tally.by_endpoint[NEAR] / count}
 
 
+def on_seeds(base: Run, seeds: Sequence[int], **changed: Any) -> list[Run]:
+    """The run on each seed's trace, some of it changed."""
+    return [replace(base, seed=seed, **changed) for seed in seeds]
+
+
+def by_policy(base: Run, policies: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Run]]:
+    """The run on each seed's trace, by policy."""
+    return {policy: on_seeds(base, seeds, policy=policy) for policy in policies}
+
+
 def run_all(runs: Mapping[str, Sequence[Run]], label: str) -> Runs:
     """Every contestant's runs, on all cores."""
     cases = [(run,) for of_one in runs.values() for run in of_one]
@@ -177,18 +192,38 @@ _SHOWN = {
 
 def results_table(results: Runs, title: str) -> Table:
     """One row for each contestant, means over the seeds."""
-    rows: list[tuple[Value, ...]] = [(name, *means(runs, _SHOWN)) for name, runs in results.items()]
-    return Table(title=title, columns=("policy", *_SHOWN.values()), rows=rows, digits=3)
+    return means_table(title, "policy", results, _SHOWN, digits=3)
 
 
-def below(ours: Sequence[dict[str, float]], theirs: Sequence[float], name: str) -> Estimate:
+def below(
+    ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str
+) -> Estimate:
     """The share by which ours is below theirs, seed by seed."""
-    return gain([run[name] for run in ours], theirs)
+    return gain([run[name] for run in ours], [run[name] for run in theirs])
+
+
+def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
+    """How far ours is above theirs, as a percentage."""
+    return f"{-below(ours, theirs, name).mean:+.1%}"
+
+
+def tuned_elsewhere(base: Run, seeds: Sequence[int], windows: int, label: str) -> list[Run]:
+    """The run on each seed's trace, with weights that were tuned in the box on another trace."""
+    training = on_seeds(base, [seed + TRAINING_SEEDS for seed in seeds])
+    cases = [(run, PAPER_BOX, PAPER_INITIAL, windows) for run in training]
+    weights = sweep(tuned, cases, label=f"{label}: tuning")
+    return with_weights(on_seeds(base, seeds), weights)
+
+
+def with_weights(runs: Sequence[Run], weights: Sequence[Mapping[str, float]]) -> list[Run]:
+    """Each run with its own weights of the policy `gorgo`."""
+    pairs = zip(runs, weights, strict=True)
+    return [replace(run, gorgo=tuple(found.items())) for run, found in pairs]
 
 
 def tuned(
     run: Run,
-    bounds: dict[str, tuple[float, float]],
+    bounds: Bounds,
     initial: dict[str, float],
     windows: int,
     objective: str = "ttft-and-e2e-p95",

@@ -6,14 +6,14 @@ little above affinity's. Weights are tuned on a trace of their own, as in `gorgo
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_heldout import best_baseline, tune_and_run
-from laar_lab.experiments.gorgo_runs import below, results_table
+from laar_lab.experiments.gorgo_runs import change, results_table
 from laar_lab.report import Report
 
 _LOADS = (1.0, 0.85)
-_PUBLISHED, _AT_MOST = 8.9 / 13.7, 0.8
 
 
 def run(scope: Scope) -> Report:
@@ -32,53 +32,9 @@ def run(scope: Scope) -> Report:
             affinity = results["simple-session-affinity"]
             evidence["first-tokens"] = {"": paired(ours, affinity, "ttft_p95_s")}
         for other in ("simple-session-affinity", "session-affinity", "lmetric"):
-            slower = below(ours, [run["ttft_p95_s"] for run in results[other]], "ttft_p95_s")
-            remarks.append(f"time x {time_scale:g}: p95 TTFT {-slower.mean:+.1%} against {other}")
+            slower = change(ours, results[other], "ttft_p95_s")
+            remarks.append(f"time x {time_scale:g}: p95 TTFT {slower} against {other}")
     return Report(tables=tables, evidence=evidence, remarks=remarks)
 
 
-CLAIMS = (
-    Claim(
-        name="answers-x1",
-        says="On a saturated fleet p95 end to end is 35 % below the best baseline's",
-        metric="p95 end to end, GORGO / the best of its baselines",
-        effect="ratio",
-        direction="below",
-        bound=_PUBLISHED,
-        seeds=10,
-        paper="GORGO, section 5, 5 April",
-        published="8.9 s against 13.7 s",
-    ),
-    Claim(
-        name="first-tokens",
-        says="On a saturated fleet p95 TTFT is slightly above simple affinity's",
-        metric="p95 TTFT, GORGO / simple-session-affinity",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper="GORGO, section 5, 5 April",
-        published="3.5 % above",
-        why="Affinity overloads a replica here; its first tokens wait for that as well.",
-    ),
-    Claim(
-        name="answers-x0.85",
-        says=f"At 18 % more load p95 end to end is at most {_AT_MOST} of the best baseline's",
-        metric="p95 end to end, GORGO / the best of its baselines",
-        effect="ratio",
-        direction="below",
-        bound=_AT_MOST,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-saturation",
-        minutes=2,
-        about="On a saturated fleet GORGO's p95 end to end is at most 0.8 of the best baseline's",
-        source="GORGO, section 5, 5 April",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-saturation": run})

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, results_table, run_all
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.experiments.gorgo_runs import PAPER_WILDCHAT, Run, by_policy, results_table, run_all
 from laar_lab.report import Report
 from laar_lab.workloads.sessions import WILDCHAT
 
@@ -36,21 +37,9 @@ def run(scope: Scope) -> Report:
     """Both kinds of prompts."""
     tables, evidence = [], {}
     for name, shape in _SHAPES.items():
-        base = Run(
-            policy="gorgo",
-            seed=0,
-            time_scale=1.0,
-            minutes=1.0 if scope.quick else 3.0,
-            shape=shape,
-            gorgo=PAPER_WILDCHAT,
-        )
-        results = run_all(
-            {
-                policy: [replace(base, policy=policy, seed=seed) for seed in scope.seeds]
-                for policy in ("laar", *_RIVALS)
-            },
-            f"gorgo-short, {name}",
-        )
+        base = Run(minutes=1.0 if scope.quick else 3.0, shape=shape, gorgo=PAPER_WILDCHAT)
+        runs = by_policy(base, ("laar", *_RIVALS), scope.seeds)
+        results = run_all(runs, f"gorgo-short, {name}")
         tables.append(results_table(results, f"{name}, {shape.requests_per_s:g} a second"))
         evidence[f"{name}-affinity"] = {
             "": paired(results["gorgo"], results[_AFFINITY], "ttft_p95_s")
@@ -61,59 +50,4 @@ def run(scope: Scope) -> Report:
     return Report(tables=tables, evidence=evidence)
 
 
-_ABOUT = {
-    "templates": "2,925 tokens, a third of them shared templates",
-    "short": "467 tokens, next to nothing shared",
-}
-_PUBLISHED = {
-    "templates": "1.93 s against 1.03 s",
-    "short": "short prompts and low reuse: a loss is to be expected",
-}
-_LAAR = {
-    "short": "With GORGO's weights of this load few requests go to the farthest region. laar "
-    "weighs the whole answer and uses that region too: answers end sooner, the last first tokens "
-    "come later."
-}
-_CAUSE = (
-    "On engines that batch, queued tokens balance better than a hash of the session; as in "
-    "`gorgo-low-reuse`, the published loss must have had another cause."
-)
-CLAIMS = tuple(
-    claim
-    for name, about in _ABOUT.items()
-    for claim in (
-        Claim(
-            name=f"{name}-affinity",
-            says=f"{about}: GORGO's p95 TTFT is longer than simple affinity's",
-            metric="p95 TTFT, gorgo / simple-session-affinity",
-            effect="ratio",
-            direction="above",
-            bound=1.0,
-            seeds=10,
-            paper="GORGO, section 7",
-            published=_PUBLISHED[name],
-            why=_CAUSE,
-        ),
-        Claim(
-            name=f"{name}-laar",
-            says=f"{about}: laar's p95 TTFT is at most 3 % above any other's",
-            metric="p95 TTFT, laar / the other",
-            effect="ratio",
-            direction="below",
-            bound=1.03,
-            seeds=10,
-            why=_LAAR.get(name, ""),
-        ),
-    )
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-short",
-        minutes=0.5,
-        about="Where GORGO's paper loses: whether it does here, and whether laar does",
-        source="GORGO, sections 3 and 7",
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-short": run})

@@ -15,8 +15,9 @@ from laar.policies.gorgo import PUBLISHED_WEIGHTS
 from laar.tuning.settings import TunerSettings
 from laar.tuning.tuner import Tuner
 from laar.tuning.windows import Observed
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.gorgo_published import PublishedClimb
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
@@ -90,46 +91,4 @@ def run(scope: Scope) -> Report:
     )
 
 
-CLAIMS = (
-    Claim(
-        name="arrives",
-        says=f"Without noise 4 of 5 climbs are within 20 % of the optimum in {_FEW} windows",
-        metric="share of the climbs",
-        effect="level",
-        direction="above",
-        bound=0.8,
-        seeds=160,
-    ),
-    Claim(
-        name="through-noise",
-        says="With windows a tenth off, 4 of 5 climbs are within 15 % of the best of a grid",
-        metric="share of the climbs",
-        effect="level",
-        direction="above",
-        bound=0.8,
-        seeds=160,
-    ),
-    Claim(
-        name="published-misled",
-        says="With that noise the published climb ends worse than ours",
-        metric="true cost of the weights, published / ours",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=160,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="gorgo-tuner",
-        minutes=0.004,
-        about="The tuner finds good weights in noise that misleads GORGO's published climb",
-        source="GORGO, section 3, hill-climb",
-        run=run,
-        claims=CLAIMS,
-        seeds=160,
-        quick_seeds=20,
-        first_seed=3000,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"gorgo-tuner": run})

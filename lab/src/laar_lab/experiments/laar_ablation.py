@@ -30,8 +30,9 @@ from laar.core.interfaces import Scorer
 from laar.core.policy import Policy
 from laar.errors import SettingError
 from laar.policies.laar.outlook import Outlook
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     USERS,
     AllRight,
@@ -51,7 +52,7 @@ from laar_lab.kv_lookup import queries
 from laar_lab.policies.published_cost import ExpectedTime, PublishedWeights
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import Exchange, FleetSettings, VirtualFleet, ask_until_correct
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
@@ -78,9 +79,7 @@ VARIANTS = (
 SHARED = 4
 """Questions about each document in the table about caches."""
 
-WARM_UP_REQUESTS = 2000
 _WARM_UP_QUERIES = 900  # of 1,650: fewer than 2,000 requests with a wrong artifact
-RECOVERED = 0.5
 _FEW_USERS = 2
 
 _RIGHT, _WRONG = "right artifact", "wrong artifact"
@@ -96,14 +95,14 @@ def run(scope: Scope) -> Report:
     if len(world_of(scope).surface.models) < 2:
         raise SettingError(f"{scope.fleet}: one model leaves nothing to choose; give two or more")
     cells = cells_of(scope)
-    parts, means, without = _table_of_parts(scope, cells)
-    cache, without_cache = _table_of_cache(scope, cells)
+    parts, ratios = _table_of_parts(scope, cells)
+    cache, ratios["without cache"] = _table_of_cache(scope, cells)
     wrong, learned, remark = _table_of_wrong(scope)
-    without["without cache"] = without_cache
+    alike = [1.0] * len(scope.seeds)
     return Report(
         tables=[parts, cache, wrong],
         evidence={
-            **{_slug(name): {"": without[name]} for name in _WITHOUT},
+            **{_slug(name): {"": Seen(_of_all(ratios[name]), alike)} for name in _WITHOUT},
             **learned,
         },
         charts=[
@@ -112,7 +111,7 @@ def run(scope: Scope) -> Report:
                 x_label="",
                 y_label="by that of laar",
                 x=list(VARIANTS),
-                series={"": means},
+                series={"": [estimate(_of_all(ratios[v])) for v in VARIANTS]},
                 kind="bars",
             )
         ],
@@ -120,63 +119,57 @@ def run(scope: Scope) -> Report:
     )
 
 
+def _slug(name: str) -> str:
+    return name.replace(" ", "-").lower()
+
+
 # -- one part at a time ------------------------------------------------------------------------
 
+_Ratios = list[Floats]
+"""A variant's time by that of laar, by cell and seed."""
 
-def _table_of_parts(
-    scope: Scope, cells: list[Cell]
-) -> tuple[Table, list[Estimate], dict[str, Seen]]:
+
+def _table_of_parts(scope: Scope, cells: list[Cell]) -> tuple[Table, dict[str, _Ratios]]:
     seconds = _seconds(scope, VARIANTS, cells, shared=1, label="parts")
-    rows: list[tuple[Value, ...]] = []
     ratios = {v: [seconds[v, cell] / seconds["laar", cell] for cell in cells] for v in VARIANTS}
-    for index, cell in enumerate(cells):
-        rows.append(
-            (
-                name_of(cell),
-                estimate([*seconds["laar", cell]]),
-                *(estimate([*ratios[v][index]]) for v in VARIANTS[1:]),
-            )
+    rows: list[tuple[Value, ...]] = [
+        (
+            name_of(cell),
+            estimate([*seconds["laar", cell]]),
+            *(estimate([*ratios[v][at]]) for v in VARIANTS[1:]),
         )
-    means = [estimate([*np.mean(ratios[v], axis=0)]) for v in VARIANTS]
-    rows.append(("mean", "", *means[1:]))
+        for at, cell in enumerate(cells)
+    ]
+    rows.append(("mean", "", *(estimate(_of_all(ratios[v])) for v in VARIANTS[1:])))
     table = Table(
         title="Time to correct answer: laar in seconds, variants by that of laar",
         columns=("cell", *VARIANTS),
         rows=rows,
         digits=3,
     )
-    return table, means, {v: _overall(ratios[v]) for v in VARIANTS}
+    return table, ratios
 
 
-def _overall(ratios: list[Floats]) -> Seen:
-    """Ratio to laar's own figure, mean over the cells, by seed."""
-    return Seen([float(value) for value in np.mean(ratios, axis=0)], [1.0] * len(ratios[0]))
+def _of_all(ratios: _Ratios) -> list[float]:
+    """The mean over the cells, by seed."""
+    return [float(value) for value in np.mean(ratios, axis=0)]
 
 
-def _slug(name: str) -> str:
-    return name.replace(" ", "-").lower()
-
-
-def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, Seen]:
+def _table_of_cache(scope: Scope, cells: list[Cell]) -> tuple[Table, _Ratios]:
     variants = ("laar", "without cache")
     seconds = _seconds(scope, variants, cells, shared=SHARED, label="cache")
     ratios = [seconds["without cache", cell] / seconds["laar", cell] for cell in cells]
-    mean = estimate([*np.mean(ratios, axis=0)])
     rows: list[tuple[Value, ...]] = [
-        (
-            name_of(cell),
-            *(estimate([*seconds[v, cell]]) for v in variants),
-            estimate([*ratio]),
-        )
+        (name_of(cell), *(estimate([*seconds[v, cell]]) for v in variants), estimate([*ratio]))
         for cell, ratio in zip(cells, ratios, strict=True)
     ]
-    rows.append(("mean", "", "", mean))
+    rows.append(("mean", "", "", estimate(_of_all(ratios))))
     table = Table(
         title=f"{SHARED} questions about each document, engines keep prompts: seconds, and ratio",
         columns=("cell", *variants, "ratio"),
         rows=rows,
     )
-    return table, _overall(ratios)
+    return table, ratios
 
 
 def _seconds(
@@ -261,48 +254,40 @@ def _table_of_wrong(scope: Scope) -> tuple[Table, Evidence, str]:
     by_run = grid(run_arm, cases, scope.seeds, label="laar-ablation, wrong artifact")
     slow = {each: np.array([one for one, _ in found]) for each, found in by_run.items()}
 
-    right = slow[_RIGHT, "", _FEW_USERS]
-    loss = {way: slow[_WRONG, way, _FEW_USERS] - right for way in ways}
-    gained = {
-        (arm, way): slow[_WRONG, way, _FEW_USERS] - slow[arm, way, _FEW_USERS]
-        for arm in (_ONLINE, _FIXED)
-        for way in ways
-    }
+    def gained(arm: str, way: str) -> Floats:
+        ours = slow[arm, "" if arm == _RIGHT else way, _FEW_USERS]
+        return np.asarray(slow[_WRONG, way, _FEW_USERS] - ours)
+
+    def of_all(arm: str) -> Floats:
+        return np.asarray(np.sum([gained(arm, way) for way in ways], axis=0))
+
     # Of the mean loss: a single seed's may be near zero. Where nothing was lost, no share is known.
-    lost = {way: float(loss[way].mean()) or float("nan") for way in ways}
-    recovered = {key: estimate([*(g / lost[key[1]])]) for key, g in gained.items()}
-    rows: list[tuple[Value, ...]] = [(_RIGHT, estimate([*right]), "", "", "", "")]
+    lost = {way: float(gained(_RIGHT, way).mean()) or float("nan") for way in ways}
+    total = of_all(_RIGHT).mean() or float("nan")
+    rows: list[tuple[Value, ...]] = [
+        (_RIGHT, estimate([*slow[_RIGHT, "", _FEW_USERS]]), "", "", "", "")
+    ]
     rows += [
         (
             way,
             *(estimate([*slow[arm, way, _FEW_USERS]]) for arm in (_WRONG, _ONLINE, _FIXED)),
-            *(recovered[arm, way] for arm in (_ONLINE, _FIXED)),
+            *(estimate([*(gained(arm, way) / lost[way])]) for arm in (_ONLINE, _FIXED)),
         )
         for way in ways
     ]
-    total = np.sum([loss[way] for way in ways], axis=0).mean() or float("nan")
-    of_all = {
-        arm: estimate([*(np.sum([gained[arm, way] for way in ways], axis=0) / total)])
-        for arm in (_ONLINE, _FIXED)
-    }
-    rows.append(("all", "", "", "", *of_all.values()))
+    shares = (estimate([*(of_all(arm) / total)]) for arm in (_ONLINE, _FIXED))
+    rows.append(("all", "", "", "", *shares))
+    heads = ("whose accuracies", _WRONG, _ONLINE, _FIXED, "share recovered")
     table = Table(
         title="Time to correct answer by an idle fleet's mean attempt, after the warm-up",
-        columns=(
-            "whose accuracies",
-            *(_WRONG, _ONLINE, _FIXED),
-            *("share recovered", "prior of fixed weight"),
-        ),
+        columns=(*heads, "prior of fixed weight"),
         rows=rows,
     )
-    by_seed = [
-        float(max(by_run[_ONLINE, way, _FEW_USERS][at][1] for way in ways))
-        for at in range(len(scope.seeds))
-    ]
+    warm_ups = zip(*(by_run[_ONLINE, way, _FEW_USERS] for way in ways), strict=True)
     evidence: Evidence = {
-        "recovered": {"": Seen([*(np.sum([gained[_ONLINE, w] for w in ways], axis=0) / total)])},
-        "recovered-least": {way: Seen([*(gained[_ONLINE, way] / lost[way])]) for way in ways},
-        "warm-up": {"": Seen(by_seed)},
+        "recovered": {"": Seen([*(of_all(_ONLINE) / total)])},
+        "recovered-least": {way: Seen([*(gained(_ONLINE, way) / lost[way])]) for way in ways},
+        "warm-up": {"": Seen([float(max(took for _, took in arms)) for arms in warm_ups])},
     }
     few, many = (
         slow[_WRONG, ways[0], users].mean() / slow[_RIGHT, "", users].mean() - 1
@@ -371,59 +356,6 @@ _WITHOUT = (
     "without queue",
     "without cache",
 )
-CLAIMS = (
-    *(
-        Claim(
-            name=_slug(name),
-            says=f"W{name[1:]} the time falls by at most 2 % (mean over cells)",
-            metric="time to correct answer / that of laar",
-            effect="ratio",
-            direction="above",
-            bound=0.98,
-            seeds=20,
-            why="Eight users keep every endpoint busy: the picker's estimates matter little.",
-        )
-        for name in _WITHOUT
-    ),
-    Claim(
-        name="recovered",
-        says="Online outcomes recover half of what a wrong artifact loses",
-        metric="share recovered, over the ways to be wrong",
-        effect="level",
-        direction="above",
-        bound=RECOVERED,
-        seeds=20,
-    ),
-    Claim(
-        name="recovered-least",
-        says="Online outcomes recover half of what each wrong artifact loses",
-        metric="share recovered",
-        effect="level",
-        direction="above",
-        bound=RECOVERED,
-        seeds=20,
-    ),
-    Claim(
-        name="warm-up",
-        says=f"The warm-up takes at most {WARM_UP_REQUESTS:,} requests",
-        metric="requests of the warm-up",
-        effect="every",
-        direction="below",
-        bound=WARM_UP_REQUESTS,
-        seeds=20,
-    ),
-)
 
-EXPERIMENTS = (
-    Experiment(
-        name="laar-ablation",
-        has_figure=True,
-        minutes=1.2,
-        about="No part of the cost does harm, and a wrong artifact is corrected online",
-        source="LAAR, section 5",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+
+EXPERIMENTS = declared(__name__, {"laar-ablation": run})

@@ -2,69 +2,56 @@
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
     CONTESTANTS,
     Cell,
-    CellResult,
+    Results,
+    by_cell,
     cells_of,
     length_name,
     name_of,
     run_cells,
     world_of,
 )
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Chart, Report
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
 from laar_lab.statistics import Estimate, estimate
 
 _MODELS = 5
-_MARGIN = 0.01
-"""Margin as a share of the questions: a point less is as good."""
-_Results = dict[tuple[str, Cell], list[CellResult]]
 
 
 def run(scope: Scope) -> Report:
     """Runs every contestant on every cell."""
     results = run_cells(scope, CONTESTANTS, cached=False, label="laar-success")
     cells = cells_of(scope)
-    rows: list[tuple[Value, ...]] = [
-        (name_of(cell), *(_success(results, c, cell) for c in CONTESTANTS)) for cell in cells
-    ]
+    title = "Share of queries with a correct answer in the end"
     hardest = [cell for cell in cells if cell[1] == max(length for _, length in cells)]
+    attempts = range(1, MAX_ATTEMPTS + 1)
+
+    def curve(contestant: str) -> list[Estimate]:
+        runs = [one for cell in hardest for one in results[contestant, cell]]
+        return [estimate([one.success_by(k) for one in runs]) for k in attempts]
+
     chart = Chart(
         title=f"Success by attempt, {length_name(hardest[0][1])} tokens",
         x_label="attempts",
         y_label="share of queries answered correctly",
-        x=list(range(1, MAX_ATTEMPTS + 1)),
-        series={
-            c: [
-                estimate([r.success_by(k) for cell in hardest for r in results[c, cell]])
-                for k in range(1, MAX_ATTEMPTS + 1)
-            ]
-            for c in CONTESTANTS
-            if c != "oracle"
-        },
-    )
-    table = Table(
-        title="Share of queries with a correct answer in the end",
-        columns=("cell", *CONTESTANTS),
-        rows=rows,
+        x=list(attempts),
+        series={c: curve(c) for c in CONTESTANTS if c != "oracle"},
     )
     return Report(
-        tables=[table],
+        tables=[by_cell(title, results, CONTESTANTS, lambda one: one.success)],
         evidence=_evidence(results, cells, len(world_of(scope).surface.models)),
         charts=[chart],
     )
 
 
-def _success(results: _Results, contestant: str, cell: Cell) -> Estimate:
-    return estimate([r.success for r in results[contestant, cell]])
-
-
 def _most(
-    results: _Results, contestant: str, cells: list[Cell], models: int = _MODELS
+    results: Results, contestant: str, cells: list[Cell], models: int = _MODELS
 ) -> list[float]:
     """Attempts of the question that needed most, by seed, less the models beyond five."""
     by_seed = zip(*(results[contestant, cell] for cell in cells), strict=True)
@@ -72,7 +59,7 @@ def _most(
     return [float(max(int(run.attempts.max()) for run in runs) - beyond) for runs in by_seed]
 
 
-def _evidence(results: _Results, cells: list[Cell], models: int) -> Evidence:
+def _evidence(results: Results, cells: list[Cell], models: int) -> Evidence:
     def lead(ours: str) -> dict[str, Seen]:
         return {
             f"{name_of(cell)}, {other}": Seen(
@@ -93,70 +80,4 @@ def _evidence(results: _Results, cells: list[Cell], models: int) -> Evidence:
     }
 
 
-_PAPER = "LAAR, section 6.2, figure 3"
-CLAIMS = (
-    Claim(
-        name="attempts",
-        says=f"laar-paper needs at most {_MODELS} attempts, one for each model",
-        metric="most attempts at a question",
-        effect="every",
-        direction="below",
-        bound=_MODELS,
-        seeds=20,
-        paper=_PAPER,
-        published="5",
-        why="A penalty of 100 can be outbid by a cost: nothing in the paper's score forbids to ask "
-        "a model again.",
-    ),
-    Claim(
-        name="attempts-laar",
-        says=f"laar needs at most {_MODELS} attempts, one for each model",
-        metric="most attempts at a question",
-        effect="every",
-        direction="below",
-        bound=_MODELS,
-        seeds=20,
-    ),
-    Claim(
-        name="baselines-run-on",
-        says=f"A baseline uses all {MAX_ATTEMPTS} attempts",
-        metric="most attempts at a question",
-        effect="every",
-        direction="above",
-        bound=MAX_ATTEMPTS,
-        seeds=20,
-        paper=_PAPER,
-        published="10",
-    ),
-    *(
-        Claim(
-            name=name,
-            says=f"{ours} has the highest final success in every cell, or one point less",
-            metric="share answered correctly in the end minus the baseline's",
-            effect="difference",
-            direction="above",
-            bound=-_MARGIN,
-            seeds=20,
-            paper=paper,
-            published=published,
-        )
-        for name, ours, paper, published in (
-            ("success", "laar-paper", _PAPER, "the highest of all"),
-            ("success-laar", "laar", "", ""),
-        )
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="laar-success",
-        has_figure=True,
-        minutes=0.25,
-        about="LAAR reaches the highest success rate in at most five attempts",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"laar-success": run})

@@ -13,15 +13,17 @@ import numpy as np
 
 from laar.accuracy.assessor import CapabilityAssessor
 from laar.accuracy.capability import CapabilityModel
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar.core.endpoints import Floats
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import (
     BASELINES,
     BOUNDS,
     CONTESTANTS,
-    USERS,
     Cell,
-    CellResult,
+    Results,
+    by_cell,
     cells_of,
     length_name,
     name_of,
@@ -34,15 +36,6 @@ from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.fleet import FleetSettings, VirtualFleet
 from laar_lab.statistics import Estimate, estimate, gain
 
-_Results = dict[tuple[str, Cell], list[CellResult]]
-
-PAPER_LOAD_AWARE, PAPER_AFFINITY = 0.31, 0.49
-"""The paper's best cells."""
-MEAN_LOAD_AWARE, MEAN_AFFINITY = 0.31, 0.70
-"""Gains that the full cost must reach on the mean of all cells."""
-CLOSED = 0.5
-"""Share of the way from load-aware to the oracle to be covered."""
-
 
 def run(scope: Scope) -> Report:
     """Runs every contestant on every cell, without and with prompts kept by the engines."""
@@ -52,12 +45,27 @@ def run(scope: Scope) -> Report:
     cached = run_cells(scope, CONTESTANTS, cached=True, label="laar-ttca, prompts kept")
     return Report(
         tables=[
-            _seconds(repeat, cells, "Mean time to correct answer, s; a retry pays for its prompt"),
+            by_cell(
+                "Mean time to correct answer, s; a retry pays for its prompt",
+                repeat,
+                CONTESTANTS,
+                lambda one: one.ttca_s,
+            ),
             _gains(repeat, cells, "laar"),
             _gains(repeat, cells, "laar-paper"),
             *(_bounds(repeat, cells, other) for other in ("load-aware", "session-affinity")),
-            _seconds(cached, cells, "The same, engines keep prompts (a wrong model asked again)"),
-            _spent(cached, cells),
+            by_cell(
+                "The same, engines keep prompts (a wrong model asked again)",
+                cached,
+                CONTESTANTS,
+                lambda one: one.ttca_s,
+            ),
+            by_cell(
+                "Time spent for each correct answer, s; engines keep prompts",
+                cached,
+                CONTESTANTS,
+                lambda one: one.seconds_per_correct,
+            ),
         ],
         evidence=_evidence(repeat, cached, cells),
         charts=[_chart(repeat, cells, other) for other in ("load-aware", "session-affinity")],
@@ -65,58 +73,38 @@ def run(scope: Scope) -> Report:
     )
 
 
-def _ttca(results: _Results, contestant: str, cell: Cell) -> list[float]:
+def _ttca(results: Results, contestant: str, cell: Cell) -> list[float]:
     return [r.ttca_s for r in results[contestant, cell]]
 
 
-def _gain(results: _Results, ours: str, other: str, cell: Cell) -> Estimate:
+def _gain(results: Results, ours: str, other: str, cell: Cell) -> Estimate:
     return gain(_ttca(results, ours, cell), _ttca(results, other, cell))
 
 
-def _mean_gain(results: _Results, ours: str, other: str, cells: list[Cell]) -> Estimate:
-    return estimate(_mean_gains(results, ours, other, cells))
-
-
-def _mean_gains(results: _Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
+def _mean_gains(results: Results, ours: str, other: str, cells: list[Cell]) -> list[float]:
     """The mean over the cells, seed by seed."""
-    ratios = [
+    return [float(value) for value in np.mean(_shorter(results, ours, other, cells), axis=0)]
+
+
+def _shorter(results: Results, ours: str, other: str, cells: list[Cell]) -> list[Floats]:
+    """The share by which ours is shorter, by cell and seed."""
+    return [
         1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
         for cell in cells
     ]
-    return [float(value) for value in np.mean(ratios, axis=0)]
 
 
 # -- tables ------------------------------------------------------------------------------------
 
 
-def _seconds(results: _Results, cells: list[Cell], title: str) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (name_of(cell), *(estimate(_ttca(results, c, cell)) for c in CONTESTANTS)) for cell in cells
-    ]
-    return Table(title=title, columns=("cell", *CONTESTANTS), rows=rows)
-
-
-def _spent(results: _Results, cells: list[Cell]) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (
-            name_of(cell),
-            *(estimate([r.seconds_per_correct for r in results[c, cell]]) for c in CONTESTANTS),
-        )
-        for cell in cells
-    ]
-    return Table(
-        title="Time spent for each correct answer, s; engines keep prompts",
-        columns=("cell", *CONTESTANTS),
-        rows=rows,
-    )
-
-
-def _gains(results: _Results, cells: list[Cell], ours: str) -> Table:
+def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
     rows: list[tuple[Value, ...]] = [
         (name_of(cell), *(_gain(results, ours, other, cell) for other in BASELINES))
         for cell in cells
     ]
-    rows.append(("mean", *(_mean_gain(results, ours, other, cells) for other in BASELINES)))
+    rows.append(
+        ("mean", *(estimate(_mean_gains(results, ours, other, cells)) for other in BASELINES))
+    )
     return Table(
         title=f"How much shorter it is with {ours}, share; paired by seed",
         columns=("cell", *(f"than {other}" for other in BASELINES)),
@@ -124,7 +112,7 @@ def _gains(results: _Results, cells: list[Cell], ours: str) -> Table:
     )
 
 
-def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
+def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
     """Largest possible gain by length: that of knowing the answers."""
     known = ("laar", *BOUNDS)
     groups = {
@@ -132,7 +120,7 @@ def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
         for length in dict.fromkeys(length for _, length in cells)
     }
     rows: list[tuple[Value, ...]] = [
-        (name, *(_mean_gain(results, ours, other, group) for ours in known))
+        (name, *(estimate(_mean_gains(results, ours, other, group)) for ours in known))
         for name, group in {**groups, "mean": cells}.items()
     ]
     return Table(
@@ -142,7 +130,7 @@ def _bounds(results: _Results, cells: list[Cell], other: str) -> Table:
     )
 
 
-def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
+def _chart(results: Results, cells: list[Cell], other: str) -> Chart:
     return Chart(
         title=f"Time to correct answer, gain over {other}",
         x_label="cell",
@@ -159,14 +147,14 @@ def _chart(results: _Results, cells: list[Cell], other: str) -> Chart:
 # -- evidence ------------------------------------------------------------------------------------
 
 
-def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence:
-    def by_cell(results: _Results, ours: str, other: str, some: list[Cell]) -> dict[str, Seen]:
+def _evidence(repeat: Results, cached: Results, cells: list[Cell]) -> Evidence:
+    def against(results: Results, other: str, some: list[Cell]) -> dict[str, Seen]:
         return {
-            name_of(cell): Seen(_ttca(results, ours, cell), _ttca(results, other, cell))
+            name_of(cell): Seen(_ttca(results, "laar-paper", cell), _ttca(results, other, cell))
             for cell in some
         }
 
-    longest = max(length for _, length in cells)
+    longest = [cell for cell in cells if cell[1] == max(length for _, length in cells)]
     best = {
         name_of(cell): Seen(
             _ttca(repeat, "laar", cell),
@@ -175,15 +163,13 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
         for cell in cells
     }
     return {
-        "load-aware": by_cell(repeat, "laar-paper", "load-aware", cells),
-        "affinity": by_cell(repeat, "laar-paper", "session-affinity", cells),
-        "load-aware-kept": by_cell(cached, "laar-paper", "load-aware", cells),
-        "affinity-kept": by_cell(cached, "laar-paper", "session-affinity", cells),
+        "load-aware": against(repeat, "load-aware", cells),
+        "affinity": against(repeat, "session-affinity", cells),
+        "load-aware-kept": against(cached, "load-aware", cells),
+        "affinity-kept": against(cached, "session-affinity", cells),
         "affinity-grows": {"": Seen(_slopes(repeat, cells, "laar-paper", "session-affinity"))},
         "load-aware-shrinks": {"": Seen(_slopes(repeat, cells, "laar-paper", "load-aware"))},
-        "longest": by_cell(
-            repeat, "laar-paper", "load-aware", [cell for cell in cells if cell[1] == longest]
-        ),
+        "longest": against(repeat, "load-aware", longest),
         "mean-load-aware": {"": Seen(_mean_gains(repeat, "laar", "load-aware", cells))},
         "mean-affinity": {"": Seen(_mean_gains(repeat, "laar", "session-affinity", cells))},
         "no-cell-worse": best,
@@ -191,21 +177,17 @@ def _evidence(repeat: _Results, cached: _Results, cells: list[Cell]) -> Evidence
     }
 
 
-def _slopes(results: _Results, cells: list[Cell], ours: str, other: str) -> list[float]:
+def _slopes(results: Results, cells: list[Cell], ours: str, other: str) -> list[float]:
     """The growth of the gain for each doubling of the prompt, by seed; NaN from one length."""
     lengths = [np.log2(cell[1]) for cell in cells]
     several = len(set(lengths)) > 1
-    gains = [
-        1.0 - np.array(_ttca(results, ours, cell)) / np.array(_ttca(results, other, cell))
-        for cell in cells
-    ]
     return [
         float(np.polyfit(lengths, by_seed, 1)[0]) if several else math.nan
-        for by_seed in zip(*gains, strict=True)
+        for by_seed in zip(*_shorter(results, ours, other, cells), strict=True)
     ]
 
 
-def _covered(results: _Results, cells: list[Cell]) -> list[float]:
+def _covered(results: Results, cells: list[Cell]) -> list[float]:
     """Share of the way from load-aware to the oracle, mean of the cells, by seed."""
     shares = []
     for cell in cells:
@@ -216,120 +198,10 @@ def _covered(results: _Results, cells: list[Cell]) -> list[float]:
     return [float(value) for value in np.mean(shares, axis=0)]
 
 
-_PAPER = "LAAR, section 6.2, figure 4"
-_KEPT = (
-    "A retry at the model that was just wrong finds its prompt cached, and ten failures cost "
-    "little: mean time to correct answer counts that in its favour, since it ends early. "
-    "`laar-ladder` has the measure that does not."
-)
-_SEEDS = 20
-CLAIMS = (
-    *(
-        Claim(
-            name=f"{name}{suffix}",
-            says=f"In some cell laar-paper is {share:.0%} shorter than {other}; {regime}",
-            metric="mean time to correct answer, laar-paper / the other",
-            effect="ratio",
-            direction="below",
-            bound=1.0 - share,
-            seeds=_SEEDS,
-            parts="any",
-            paper=_PAPER,
-            published=f"up to {share:.0%} shorter",
-            why=why,
-        )
-        for suffix, regime, why in (
-            ("", "a retry pays for its prompt", ""),
-            ("-kept", "engines keep prompts, as the paper's do", _KEPT),
-        )
-        for name, other, share in (
-            ("load-aware", "load-aware", PAPER_LOAD_AWARE),
-            ("affinity", "session-affinity", PAPER_AFFINITY),
-        )
-    ),
-    Claim(
-        name="affinity-grows",
-        says="The gain over session-affinity grows with length",
-        metric="gain for each doubling of the prompt",
-        effect="level",
-        direction="above",
-        bound=0.0,
-        kind=0.0,
-        seeds=_SEEDS,
-        paper=_PAPER,
-        published="it grows",
-    ),
-    Claim(
-        name="load-aware-shrinks",
-        says="The gain over load-aware shrinks with length",
-        metric="gain for each doubling of the prompt",
-        effect="level",
-        direction="below",
-        bound=0.0,
-        kind=0.0,
-        seeds=_SEEDS,
-        paper=_PAPER,
-        published="it shrinks",
-        why="Speeds and accuracies here are invented within the text's bounds; load-aware reads "
-        "scraped queues, which eight users rarely fill, so it is little better than chance at any "
-        "length.",
-    ),
-    Claim(
-        name="longest",
-        says="At 64K tokens load-aware has the shorter time, in some language",
-        metric="mean time to correct answer, laar-paper / load-aware",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=_SEEDS,
-        parts="any",
-        paper=_PAPER,
-        published="load-aware is ahead at 64K",
-        why="As for the gain over load-aware by length.",
-    ),
-    Claim(
-        name="mean-load-aware",
-        says=f"laar: {MEAN_LOAD_AWARE:.0%} shorter than load-aware on the mean of the cells",
-        metric="mean gain",
-        effect="level",
-        direction="above",
-        bound=MEAN_LOAD_AWARE,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="mean-affinity",
-        says=f"laar: {MEAN_AFFINITY:.0%} shorter than session-affinity on the mean of the cells",
-        metric="mean gain",
-        effect="level",
-        direction="above",
-        bound=MEAN_AFFINITY,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="no-cell-worse",
-        says="laar: no cell 5 % longer than the best baseline of that cell",
-        metric="mean time to correct answer, laar / the cell's best baseline",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=_SEEDS,
-    ),
-    Claim(
-        name="covered",
-        says=f"laar: covers {CLOSED:.0%} of the way from load-aware to the oracle",
-        metric="share of the way, mean of the cells",
-        effect="level",
-        direction="above",
-        bound=CLOSED,
-        seeds=_SEEDS,
-    ),
-)
-
-
 # -- remarks -----------------------------------------------------------------------------------
 
 
-def _at_64k(results: _Results, cells: list[Cell]) -> str:
+def _at_64k(results: Results, cells: list[Cell]) -> str:
     longest = max(length for _, length in cells)
     told = []
     for cell in cells:
@@ -367,16 +239,4 @@ def _overhead(scope: Scope) -> str:
     )
 
 
-EXPERIMENTS = (
-    Experiment(
-        name="laar-ttca",
-        has_figure=True,
-        minutes=0.6,
-        about="The expected time to a correct answer beats load and session policies in every cell",
-        source=f"{_PAPER}; {USERS} users",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=20,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"laar-ttca": run})

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from itertools import product
 
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import PROFILES, SESSIONS, run_sessions
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Chart, Report, Table
 from laar_lab.statistics import Estimate, estimate
 from laar_lab.sweep import grid
 
@@ -45,6 +46,13 @@ PUBLISHED = {
     },
 }
 """Slope in ms, and the percentage of prompt tokens cached at 4 and at 24 sessions."""
+_BUSIEST = {
+    "e2e_p95_s": ("p95 ms", 1e3),
+    "e2e_p99_s": ("p99 ms", 1e3),
+    "requests_per_s": ("req/s", 1.0),
+    "routing_hits": ("routed by a prefix, %", 100.0),
+}
+"""Heading and scale of what is shown of most sessions."""
 _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
@@ -85,65 +93,55 @@ def _slopes(runs: _Runs, size: str, policy: str, counts: tuple[int, ...]) -> lis
 
 
 def _tables(runs: _Runs, size: str, counts: tuple[int, ...]) -> list[Table]:
-    def medians(metric: str) -> list[tuple[Value, ...]]:
-        return [
-            (policy, *(_of(runs[size, policy, n], metric, 1e3) for n in counts))
-            for policy in POLICIES
-        ]
+    fewest, most = counts[0], counts[-1]
+
+    def by_sessions(title: str, metric: str, scale: float) -> Table:
+        return Table(
+            title=f"{size}: {title}",
+            columns=("policy", *(f"{n} sessions" for n in counts)),
+            rows=[
+                (policy, *(_of(runs[size, policy, n], metric, scale) for n in counts))
+                for policy in POLICIES
+            ],
+            digits=1,
+        )
 
     def cached(policy: str, n: int) -> Estimate:
         return _of(runs[size, policy, n], "hit_rate", 100)
 
-    most = counts[-1]
-    ends: list[tuple[Value, ...]] = [
-        (
-            policy,
-            _of(runs[size, policy, most], "e2e_p95_s", 1e3),
-            _of(runs[size, policy, most], "e2e_p99_s", 1e3),
-            _of(runs[size, policy, most], "requests_per_s"),
-            _of(runs[size, policy, most], "routing_hits", 100),
-        )
-        for policy in POLICIES
-    ]
-    beside: list[tuple[Value, ...]] = [
-        (
-            policy,
-            *(estimate(_slopes(runs, size, policy, counts)), slope),
-            *(cached(policy, counts[0]), first, cached(policy, most), last),
-        )
-        for policy, (slope, first, last) in PUBLISHED[size].items()
-    ]
-    headings = tuple(f"{n} sessions" for n in counts)
-    ours_and_theirs = ("published", f"cached at {counts[0]}", "published", f"at {most}")
     return [
-        Table(
-            title=f"{size}: median latency of whole answers, ms",
-            columns=("policy", *headings),
-            rows=medians(_LATENCY),
-            digits=1,
-        ),
-        Table(
-            title=f"{size}: median time to the first token, ms",
-            columns=("policy", *headings),
-            rows=medians("ttft_p50_s"),
-            digits=1,
-        ),
-        Table(
-            title=f"{size}: prompt tokens found in the engines' caches, %",
-            columns=("policy", *headings),
-            rows=[(policy, *(cached(policy, n) for n in counts)) for policy in POLICIES],
-            digits=1,
-        ),
+        by_sessions("median latency of whole answers, ms", _LATENCY, 1e3),
+        by_sessions("median time to the first token, ms", "ttft_p50_s", 1e3),
+        by_sessions("prompt tokens found in the engines' caches, %", "hit_rate", 100),
         Table(
             title=f"{size}: {most} sessions",
-            columns=("policy", "p95 ms", "p99 ms", "req/s", "routed by a prefix, %"),
-            rows=ends,
+            columns=("policy", *(called for called, _ in _BUSIEST.values())),
+            rows=[
+                (
+                    policy,
+                    *(
+                        _of(runs[size, policy, most], name, scale)
+                        for name, (_, scale) in _BUSIEST.items()
+                    ),
+                )
+                for policy in POLICIES
+            ],
             digits=1,
         ),
         Table(
             title=f"{size}: slope in ms and cached tokens in %, beside what was published",
-            columns=("policy", "slope", *ours_and_theirs, "published"),
-            rows=beside,
+            columns=(
+                *("policy", "slope", "published"),
+                *(f"cached at {fewest}", "published", f"at {most}", "published"),
+            ),
+            rows=[
+                (
+                    policy,
+                    *(estimate(_slopes(runs, size, policy, counts)), slope),
+                    *(cached(policy, fewest), first, cached(policy, most), last),
+                )
+                for policy, (slope, first, last) in PUBLISHED[size].items()
+            ],
             digits=1,
         ),
     ]
@@ -155,138 +153,29 @@ def _evidence(runs: _Runs, sizes: tuple[str, ...], counts: tuple[int, ...]) -> E
     def slopes(policy: str, size: str, times: float = 1.0) -> list[float]:
         return [times * slope for slope in _slopes(runs, size, policy, counts)]
 
-    def at_most(size: str, other: str, name: str, ours: str = _OURS) -> Seen:
+    def busiest(size: str, other: str, name: str, ours: str = _OURS) -> Seen:
         return paired(runs[size, ours, most], runs[size, other, most], name)
 
-    pairs = [(size, other) for size in sizes for other in _OTHERS]
-    hits = {
-        (size, policy, n): [100.0 * run["hit_rate"] for run in runs[size, policy, n]]
-        for size in sizes
-        for policy in (_OURS, "round-robin")
-        for n in counts
-    }
-    busiest = {other: ("14B", other) for other in _OTHERS}
+    def hits(size: str, policy: str, n: int) -> list[float]:
+        return [100.0 * run["hit_rate"] for run in runs[size, policy, n]]
+
+    places = {f"{size}, {n}": (size, n) for size, n in product(sizes, counts)}
     return {
-        "flatter": {f"{s}, {o}": Seen(slopes(_OURS, s, FLATTER), slopes(o, s)) for s, o in pairs},
-        "cached": {f"{s}, {n}": Seen(hits[s, _OURS, n]) for s in sizes for n in counts},
-        "cached-ahead": {
-            f"{s}, {n}": Seen(hits[s, _OURS, n], hits[s, "round-robin", n])
-            for s in sizes
-            for n in counts
+        "flatter": {
+            f"{size}, {other}": Seen(slopes(_OURS, size, FLATTER), slopes(other, size))
+            for size, other in product(sizes, _OTHERS)
         },
-        "median": {o: at_most(*place, _LATENCY) for o, place in busiest.items()},
-        "p99": {o: at_most(*place, "e2e_p99_s") for o, place in busiest.items()},
-        "requests": {o: at_most(*place, "requests_per_s") for o, place in busiest.items()},
-        "p95": {size: at_most(size, "least-loaded", "e2e_p95_s") for size in sizes},
-        "laar": {size: at_most(size, "least-loaded", _LATENCY, "laar") for size in sizes},
+        "cached": {part: Seen(hits(size, _OURS, n)) for part, (size, n) in places.items()},
+        "cached-ahead": {
+            part: Seen(hits(size, _OURS, n), hits(size, "round-robin", n))
+            for part, (size, n) in places.items()
+        },
+        "median": {other: busiest("14B", other, _LATENCY) for other in _OTHERS},
+        "p99": {other: busiest("14B", other, "e2e_p99_s") for other in _OTHERS},
+        "requests": {other: busiest("14B", other, "requests_per_s") for other in _OTHERS},
+        "p95": {size: busiest(size, "least-loaded", "e2e_p95_s") for size in sizes},
+        "laar": {size: busiest(size, "least-loaded", _LATENCY, "laar") for size in sizes},
     }
 
 
-_PAPER = "llm-router, cloud validation"
-_SHORT_ANSWERS = (
-    "First turns wait for up to four prompts on one worker before the valve opens; least-loaded "
-    "spreads them. The engines' caches end nearly as warm either way."
-)
-CLAIMS = (
-    Claim(
-        name="flatter",
-        says=f"Prefix-aware is {FLATTER} times flatter than each other rule, for both models",
-        metric=f"median latency from fewest to most sessions, ms: {FLATTER} times prefix-aware's "
-        "less the other's",
-        effect="difference",
-        direction="below",
-        bound=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="16 ms against 31 to 49 (7B), 25 against 36 to 98 (14B)",
-    ),
-    Claim(
-        name="cached",
-        says="Prefix-aware finds 93 % cached at every number of sessions",
-        metric="prompt tokens found cached, %",
-        effect="level",
-        direction="above",
-        bound=93.0,
-        seeds=10,
-        paper=_PAPER,
-        published="94.2 to 95.0 %",
-    ),
-    Claim(
-        name="cached-ahead",
-        says="It finds 2 points more than round-robin at every number of sessions",
-        metric="prompt tokens found cached, points more",
-        effect="difference",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="3.8 to 14.2 points",
-    ),
-    Claim(
-        name="median",
-        says="14B, 24 sessions: its median answer is 3 % quicker than every other's",
-        metric="median latency, prefix-aware / the other",
-        effect="ratio",
-        direction="below",
-        bound=0.97,
-        seeds=10,
-        paper=_PAPER,
-        published="166 ms: 3, 14 and 37 % less",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="p99",
-        says="14B, 24 sessions: its p99 is the least",
-        metric="p99 latency, prefix-aware / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="the best p99",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="requests",
-        says="14B, 24 sessions: it serves the most requests a second",
-        metric="requests a second, prefix-aware / the other",
-        effect="ratio",
-        direction="above",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="the most",
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="p95",
-        says="24 sessions: its p95 is within 5 % of least-loaded's",
-        metric="p95 latency, prefix-aware / least-loaded",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-        why=_SHORT_ANSWERS,
-    ),
-    Claim(
-        name="laar",
-        says="24 sessions: laar's median answer is within 5 % of least-loaded's",
-        metric="median latency, laar / least-loaded",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="llm-router-slope",
-        has_figure=True,
-        minutes=0.08,
-        about="Prefix-aware routing keeps the median latency flattest as sessions grow",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"llm-router-slope": run})

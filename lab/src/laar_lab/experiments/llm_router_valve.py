@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.router_sessions import run_on
-from laar_lab.report import Chart, Report, Table, Value
+from laar_lab.report import Chart, Report, means_table
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import RouterShape
 
@@ -37,59 +38,39 @@ LAPTOP = EngineProfile(
 )
 
 
+_SHOWN = {
+    "routing_hits": "routed by a prefix",
+    "hit_rate": "cached",
+    "e2e_p50_s": "latency p50 s",
+    "e2e_p95_s": "p95 s",
+    "requests_per_s": "req/s",
+    "concentration": "most to one",
+}
+
+
 def run(scope: Scope) -> Report:
     """Sweeps the threshold."""
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
-
-    def of(valve: str, metric: str) -> Estimate:
-        return estimate([run[metric] for run in runs[valve]])
-
-    rows: list[tuple[Value, ...]] = [
-        (
-            name,
-            of(name, "routing_hits"),
-            of(name, "hit_rate"),
-            of(name, "e2e_p50_s"),
-            of(name, "e2e_p95_s"),
-            of(name, "requests_per_s"),
-            of(name, "concentration"),
-        )
-        for name in VALVES
-    ]
+    title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"
+    chart = Chart(
+        title="The valve",
+        x_label="threshold",
+        y_label="",
+        x=list(VALVES),
+        series={
+            "requests a second": [mean(of, "requests_per_s") for of in runs.values()],
+            "share routed by a prefix": [mean(of, "routing_hits") for of in runs.values()],
+        },
+    )
     return Report(
-        tables=[
-            Table(
-                title="12 sessions of 3 turns on 3 small workers, by the valve's threshold",
-                columns=(
-                    "threshold",
-                    "routed by a prefix",
-                    "cached",
-                    "latency p50 s",
-                    "p95 s",
-                    "req/s",
-                    "most to one",
-                ),
-                rows=rows,
-            ),
-        ],
+        tables=[means_table(title, "threshold", runs, _SHOWN)],
         evidence={
             "requests-fall": {"": Seen(_trend(runs, "requests_per_s"))},
             "hits-rise": {"": Seen(_trend(runs, "routing_hits"))},
             "off-costs": {"": paired(runs["off"], runs["1"], "requests_per_s")},
         },
-        charts=[
-            Chart(
-                title="The valve",
-                x_label="threshold",
-                y_label="",
-                x=list(VALVES),
-                series={
-                    "requests a second": [of(name, "requests_per_s") for name in VALVES],
-                    "share routed by a prefix": [of(name, "routing_hits") for name in VALVES],
-                },
-            )
-        ],
+        charts=[chart],
     )
 
 
@@ -104,53 +85,4 @@ def _trend(runs: dict[str, list[dict[str, float]]], name: str) -> list[float]:
     return [float(np.polyfit(range(len(VALVES)), values, 1)[0]) for values in by_seed]
 
 
-_PAPER = "llm-router, valve ablation"
-CLAIMS = (
-    Claim(
-        name="requests-fall",
-        says="Requests a second fall as the threshold rises",
-        metric="requests a second, slope over 1, 4, 8, off",
-        effect="level",
-        direction="below",
-        bound=0.0,
-        kind=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="1.59, 1.30, 1.22, 0.94 a second",
-    ),
-    Claim(
-        name="hits-rise",
-        says="The share routed by a prefix rises with it",
-        metric="share routed by a prefix, slope over 1, 4, 8, off",
-        effect="level",
-        direction="above",
-        bound=0.0,
-        kind=0.0,
-        seeds=10,
-        paper=_PAPER,
-        published="11, 92, 94, 97 %",
-    ),
-    Claim(
-        name="off-costs",
-        says="Without the valve 41 % fewer requests are served than at 1",
-        metric="requests a second, off / threshold 1",
-        effect="ratio",
-        direction="below",
-        bound=0.94 / 1.59,
-        seeds=10,
-        paper=_PAPER,
-        published="0.94 against 1.59 a second",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="llm-router-valve",
-        has_figure=True,
-        minutes=0.02,
-        about="The valve's threshold trades throughput for cache hits",
-        source=_PAPER,
-        run=run,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"llm-router-valve": run})

@@ -13,7 +13,7 @@ its censored times, counts in their favour. Both are shown; see `laar_ttca`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -32,6 +32,7 @@ from laar.policies.laar.outlook import Outlook
 from laar_lab.experiment import Scope
 from laar_lab.kv_lookup import queries
 from laar_lab.measure_fleet import default_artifact, measure_fleet
+from laar_lab.report import Table
 from laar_lab.sim.answers import AccuracySurface
 from laar_lab.sim.engine import EngineProfile, EngineSettings, LinearCost, load_profile
 from laar_lab.sim.fleet import (
@@ -44,6 +45,7 @@ from laar_lab.sim.fleet import (
     ask_until_correct,
 )
 from laar_lab.sim.fleet.clients import MAX_ATTEMPTS
+from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
@@ -102,6 +104,10 @@ class CellResult:
     def success_by(self, attempts: int) -> float:
         """Share of the queries answered correctly within that number of attempts."""
         return float((self.correct & (self.attempts <= attempts)).mean())
+
+
+Results = dict[tuple[str, Cell], list[CellResult]]
+"""By contestant and cell, one for each seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,12 +192,30 @@ def sites_of(surface: AccuracySurface) -> list[Site]:
     ]
 
 
-def run_cells(
-    scope: Scope, contestants: Sequence[str], *, cached: bool, label: str
-) -> dict[tuple[str, Cell], list[CellResult]]:
+def run_cells(scope: Scope, contestants: Sequence[str], *, cached: bool, label: str) -> Results:
     """Every contestant on every cell and seed; results by contestant and cell, in seed order."""
     cases = {key: (*key, cached, scope.fleet) for key in product(contestants, cells_of(scope))}
     return grid(run_cell, cases, scope.seeds, label=label)
+
+
+def by_cell(
+    title: str,
+    results: Results,
+    contestants: Sequence[str],
+    number: Callable[[CellResult], float],
+) -> Table:
+    """A row for each cell: a number of each contestant, mean over the seeds."""
+    return Table(
+        title=title,
+        columns=("cell", *contestants),
+        rows=[
+            (
+                name_of(cell),
+                *(estimate([number(one) for one in results[c, cell]]) for c in contestants),
+            )
+            for cell in dict.fromkeys(cell for _, cell in results)
+        ],
+    )
 
 
 def run_cell(

@@ -15,11 +15,11 @@ needs few.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import means
 from laar_lab.suite import fleets
@@ -28,7 +28,6 @@ from laar_lab.suite.table import SUITE
 from laar_lab.sweep import grid
 from laar_lab.workloads.shared_prompts import AgentShape, agents
 
-_MARGIN = 1.03
 _QUICK_SHARE = 0.1
 _LARGE, _LARGE_ENDPOINTS, _QUICK_ENDPOINTS = "agents-1000", 1000, 24
 _SESSIONS_EACH = 7  # at an endpoint, as in `agents-8k`
@@ -95,69 +94,13 @@ def _large(endpoints: int) -> Case:
 
 
 def _table(name: str, found: Results) -> Table:
+    one = sum(run["ttft_p95_s"] for run in found["one"])
     rows: list[tuple[Value, ...]] = [
-        (way, *means(runs, _SHOWN), _ratio(runs, found["one"])) for way, runs in found.items()
+        (way, *means(runs, _SHOWN), sum(run["ttft_p95_s"] for run in runs) / one)
+        for way, runs in found.items()
     ]
     columns = ("pickers", *_SHOWN.values(), "p95 beside one")
     return Table(title=f"{name}: pickers and their delay", columns=columns, rows=rows, digits=3)
 
 
-def _ratio(runs: Sequence[Numbers], one: Sequence[Numbers]) -> float:
-    return sum(run["ttft_p95_s"] for run in runs) / sum(run["ttft_p95_s"] for run in one)
-
-
-def _claims(part: str, seeds: int) -> tuple[Claim, Claim]:
-    return (
-        Claim(
-            name=f"{part}-ttft",
-            says=f"Four pickers that hear of each other after 20 ms: p95 TTFT of {part} is at most "
-            "3 % above that of one",
-            metric="p95 TTFT, four pickers / one",
-            effect="ratio",
-            direction="below",
-            bound=_MARGIN,
-            seeds=seeds,
-        ),
-        Claim(
-            name=f"{part}-hits",
-            says=f"The hit rate of {part} is at most 3 % below that of one",
-            metric="hit rate, four pickers / one",
-            effect="ratio",
-            direction="above",
-            bound=1.0 / _MARGIN,
-            seeds=seeds,
-        ),
-    )
-
-
-EXPERIMENTS = (
-    Experiment(
-        name="many-pickers",
-        about="Four pickers that share decide as well as one that knows all",
-        source="decision 16",
-        run=run_four,
-        claims=(*_claims("agents", 24), *_claims("conversations", 24)),
-        seeds=24,
-        minutes=2.0,
-    ),
-    Experiment(
-        name="many-pickers-large",
-        about="On a thousand endpoints eight pickers decide as well as one that knows all",
-        source="decision 16",
-        run=run_large,
-        claims=(
-            Claim(
-                name="large-ttft",
-                says="Eight pickers that hear of each other after 20 ms: p95 TTFT on 1,000 "
-                "endpoints is at most 3 % above that of one",
-                metric="p95 TTFT, eight pickers / one",
-                effect="ratio",
-                direction="below",
-                bound=_MARGIN,
-                seeds=4,
-            ),
-        ),
-        seeds=4,
-        minutes=5.0,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"many-pickers": run_four, "many-pickers-large": run_large})

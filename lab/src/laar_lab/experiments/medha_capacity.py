@@ -6,8 +6,9 @@ the first token stays within 10 s. The prompts are the same at every rate, only 
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import (
     MEDHA,
     NON_PREEMPTIVE,
@@ -16,7 +17,7 @@ from laar_lab.experiments.medha_runs import (
     percentile,
     run,
 )
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
@@ -50,47 +51,16 @@ def run_capacity(scope: Scope) -> Report:
     requests = _REQUESTS // 4 if scope.quick else _REQUESTS
     cases = {name: (system, requests) for name, system in _SYSTEMS.items()}
     rates = grid(capacity, cases, scope.seeds, label="medha-capacity")
-    rows: list[tuple[Value, ...]] = [
-        (name, estimate(values), str(over(values, rates["medha"])))
-        for name, values in rates.items()
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"Requests a second with p90 of the first token within {_LIMIT_S:.0f} s, "
-                "5 % long",
-                columns=("system", "capacity", "Medha's is so many times"),
-                rows=rows,
-            )
+    table = Table(
+        title=f"Requests a second with p90 of the first token within {_LIMIT_S:.0f} s, 5 % long",
+        columns=("system", "capacity", "Medha's is so many times"),
+        rows=[
+            (name, estimate(values), str(over(values, rates["medha"])))
+            for name, values in rates.items()
         ],
-        evidence={
-            "non-preemptive": {"": Seen(rates["medha"], rates["non-preemptive"])},
-        },
     )
+    seen = Seen(rates["medha"], rates["non-preemptive"])
+    return Report(tables=[table], evidence={"non-preemptive": {"": seen}})
 
 
-CLAIMS = (
-    Claim(
-        name="non-preemptive",
-        says="Medha carries five times the load of a non-preemptive system",
-        metric="requests a second carried, Medha / non-preemptive",
-        effect="ratio",
-        direction="above",
-        bound=5.0,
-        seeds=10,
-        paper="Medha, section 6.2, figure 9",
-        published="5 to 5.7 times LoongServe",
-        why="The rival stands for LoongServe without its elastic groups.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-capacity",
-        minutes=3,
-        about="Medha carries at least five times the load of a non-preemptive system",
-        source="Medha, section 6.2, figure 9",
-        run=run_capacity,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-capacity": run_capacity})

@@ -11,161 +11,91 @@ with the length of the run; Medha's do not.
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from itertools import product
+
+from laar_lab.claims import Seen, level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import (
     MEDHA,
     NON_PREEMPTIVE,
     SARATHI,
-    Latencies,
-    Ratio,
     over,
     percentile,
     run,
 )
-from laar_lab.report import Chart, Report, Table, Value
-from laar_lab.statistics import Estimate, estimate
+from laar_lab.report import Chart, Report, Table, Value, means_table
+from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
 _RATE = 0.75
 _SHARES = (0.0, 0.01, 0.03, 0.05)
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI, "non-preemptive": NON_PREEMPTIVE}
-_PERCENTS = (50.0, 90.0, 99.0)
-_Runs = dict[tuple[str, float], list[Latencies]]
+_PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+
+
+def first_tokens(profile: str, mix: Mix, seed: int) -> dict[str, float]:
+    """Percentiles of the seconds to the first token, of all requests and of the short ones."""
+    seen = run(profile, mix, seed)
+    return {p: percentile(seen.ttft_s, percent) for p, percent in _PERCENTS.items()} | {
+        f"short {p}": percentile(seen.short_ttft_s, percent) for p, percent in _PERCENTS.items()
+    }
 
 
 def run_convoy(scope: Scope) -> Report:
     """Every system at every share of long requests."""
     duration_s = 300.0 if scope.quick else 1200.0
     cases = {
-        (system, share): (profile, Mix(rate=_RATE, duration_s=duration_s, long_share=share))
-        for system, profile in _SYSTEMS.items()
-        for share in _SHARES
+        (system, share): (
+            _SYSTEMS[system],
+            Mix(rate=_RATE, duration_s=duration_s, long_share=share),
+        )
+        for system, share in product(_SYSTEMS, _SHARES)
     }
-    runs = grid(run, cases, scope.seeds, label="medha-convoy")
-    rows: list[tuple[Value, ...]] = [
-        (f"{system}, {share:.0%} long", *(_all(runs[system, share], p) for p in _PERCENTS))
-        for system, share in cases
-    ]
+    runs = grid(first_tokens, cases, scope.seeds, label="medha-convoy")
+
+    def longer(system: str, name: str) -> Seen:
+        """Beside Medha's, at the largest share of long requests."""
+        return paired(runs[system, _SHARES[-1]], runs["medha", _SHARES[-1]], name)
+
+    ratios: list[tuple[Value, ...]] = []
+    for system, (called, of) in product(
+        ("sarathi", "non-preemptive"), (("short requests", "short "), ("all requests", ""))
+    ):
+        seen = [longer(system, f"{of}{p}") for p in _PERCENTS]
+        ratios.append((f"{system}, {called}", *(str(over(s.theirs, s.ours)) for s in seen)))
     return Report(
         tables=[
-            Table(
-                title=f"Seconds to the first token, all requests, {_RATE} requests/s",
-                columns=("system", "p50", "p90", "p99"),
-                rows=rows,
+            means_table(
+                f"Seconds to the first token, all requests, {_RATE} requests/s",
+                "system",
+                {f"{system}, {share:.0%} long": of for (system, share), of in runs.items()},
+                {p: p for p in _PERCENTS},
             ),
-            _ratios(runs),
+            Table(
+                title=f"Times Medha's, {_SHARES[-1]:.0%} long",
+                columns=("system", *_PERCENTS),
+                rows=ratios,
+            ),
         ],
-        evidence=_evidence(runs),
+        evidence={
+            "median": {"": longer("non-preemptive", "short p50")},
+            "tail": {"": longer("non-preemptive", "short p99")},
+            "stays-short": {
+                f"{share:.0%} long": level(runs["medha", share], "p90") for share in _SHARES
+            },
+        },
         charts=[
             Chart(
                 title="p90 of the time to the first token",
                 x_label="share of long requests",
                 y_label="seconds",
                 x=list(_SHARES),
-                series={s: [_all(runs[s, share], 90.0) for share in _SHARES] for s in _SYSTEMS},
+                series={s: [mean(runs[s, share], "p90") for share in _SHARES] for s in _SYSTEMS},
             )
         ],
     )
 
 
-def _all(seen: list[Latencies], percent: float) -> Estimate:
-    return estimate([percentile(one.ttft_s, percent) for one in seen])
-
-
-def _times(runs: _Runs, system: str, percent: float, *, shorts: bool) -> Ratio:
-    def values(name: str) -> list[float]:
-        return [
-            percentile(one.short_ttft_s if shorts else one.ttft_s, percent)
-            for one in runs[name, _SHARES[-1]]
-        ]
-
-    return over(values("medha"), values(system))
-
-
-def _ratios(runs: _Runs) -> Table:
-    rows: list[tuple[Value, ...]] = [
-        (f"{system}, {name}", *(str(_times(runs, system, p, shorts=shorts)) for p in _PERCENTS))
-        for system in ("sarathi", "non-preemptive")
-        for name, shorts in (("short requests", True), ("all requests", False))
-    ]
-    return Table(
-        title=f"Times Medha's, {_SHARES[-1]:.0%} long",
-        columns=("system", "p50", "p90", "p99"),
-        rows=rows,
-    )
-
-
-def _evidence(runs: _Runs) -> Evidence:
-    def shorts(percent: float) -> Seen:
-        theirs, ours = (
-            [percentile(one.short_ttft_s, percent) for one in runs[name, _SHARES[-1]]]
-            for name in ("non-preemptive", "medha")
-        )
-        return Seen(theirs, ours)
-
-    return {
-        "median": {"": shorts(50.0)},
-        "tail": {"": shorts(99.0)},
-        "stays-short": {
-            f"{share:.0%} long": Seen(
-                [percentile(one.ttft_s, 90.0) for one in runs["medha", share]]
-            )
-            for share in _SHARES
-        },
-    }
-
-
-_PAPER = "Medha, sections 1 and 6.4, figure 1"
-_RATIO = (
-    "non-preemptive by Medha. The former is unstable at this load, so the ratio grows with the "
-    "length of the run, here 20 minutes"
-)
-CLAIMS = (
-    Claim(
-        name="median",
-        says="Without preemption short requests wait 30 times as long, median",
-        metric=f"median TTFT of short requests, {_RATIO}",
-        effect="ratio",
-        direction="above",
-        bound=30.0,
-        seeds=10,
-        paper=_PAPER,
-        published="30 times LoongServe's, at 0.75 a second and 5 % long",
-    ),
-    Claim(
-        name="tail",
-        says="Without preemption short requests wait 174 times as long, 99th percentile",
-        metric=f"p99 TTFT of short requests, {_RATIO}",
-        effect="ratio",
-        direction="above",
-        bound=174.0,
-        seeds=10,
-        paper=_PAPER,
-        published="174 times",
-    ),
-    Claim(
-        name="stays-short",
-        says="Medha's p90 of all requests stays under 10 s with 0 to 5 % long requests",
-        metric="p90 TTFT, s",
-        effect="level",
-        direction="below",
-        bound=10.0,
-        seeds=10,
-        paper=_PAPER,
-        published="under 10 s",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-convoy",
-        has_figure=True,
-        minutes=1,
-        about="Medha keeps a few long prompts from delaying all other requests",
-        source=_PAPER,
-        run=run_convoy,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-convoy": run_convoy})

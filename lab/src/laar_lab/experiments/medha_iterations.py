@@ -16,19 +16,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, SARATHI
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, means_table
 from laar_lab.sim.engine import EngineProfile, Job, build_engine, load_profile
-from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 
 _PROMPT_TOKENS = 1_000_000
 _CHUNKS = (512, 2048)
 _ROWS = ("adaptive", *(f"static {chunk}" for chunk in _CHUNKS))
 _ENDLESS = 1_000_000
-_Figures = tuple[float, float, float, float]
+_SHOWN = {"p50_ms": "median", "p99_ms": "99 %", "longest_ms": "longest", "prefill_s": "prefill"}
 
 
 def _profile(row: str) -> EngineProfile:
@@ -42,8 +42,8 @@ def _profile(row: str) -> EngineProfile:
     return replace(profile, settings=settings)
 
 
-def gaps(row: str, prompt_tokens: int, seed: int) -> _Figures:
-    """Median, 99 % and longest gap between the decodes' tokens, and the prefill's time; seconds.
+def gaps(row: str, prompt_tokens: int, seed: int) -> dict[str, float]:
+    """Median, 99 % and longest gap between the decodes' tokens, and the prefill's time.
 
     Conversations, 4 to 32, differ by seed.
     """
@@ -65,8 +65,8 @@ def gaps(row: str, prompt_tokens: int, seed: int) -> _Figures:
         now += step.duration_s
         for gain in step.progress:
             if gain.job_id == "long":
-                median, tail, most = np.percentile(found, [50.0, 99.0, 100.0])
-                return float(median), float(tail), float(most), now - begun
+                of_gaps = (1e3 * float(s) for s in np.percentile(found, [50.0, 99.0, 100.0]))
+                return dict(zip(_SHOWN, (*of_gaps, now - begun), strict=True))
             if begun and gain.job_id in last:
                 found.append(now - last[gain.job_id])
             last[gain.job_id] = now
@@ -81,80 +81,18 @@ def run_iterations(scope: Scope) -> Report:
     """Adaptive and static chunks beside the same conversations."""
     prompt_tokens = _PROMPT_TOKENS // 4 if scope.quick else _PROMPT_TOKENS
     cases = {row: (row, prompt_tokens) for row in _ROWS}
-    figures = grid(gaps, cases, scope.seeds, label="medha-iterations")
-
-    def of(row: str, what: int, unit: float = 1e3) -> list[float]:
-        return [unit * one[what] for one in figures[row]]
-
-    rows: list[tuple[Value, ...]] = [
-        (row, *(estimate(of(row, what)) for what in range(3)), estimate(of(row, 3, 1.0)))
-        for row in _ROWS
-    ]
+    runs = grid(gaps, cases, scope.seeds, label="medha-iterations")
+    title = f"ms between tokens beside {prompt_tokens:,} tokens of prefill; its seconds"
     return Report(
-        tables=[
-            Table(
-                title=f"ms between tokens beside {prompt_tokens:,} tokens of prefill; its seconds",
-                columns=("chunks", "median", "99 %", "longest", "prefill"),
-                rows=rows,
-                digits=1,
-            )
-        ],
+        tables=[means_table(title, "chunks", runs, _SHOWN, digits=1)],
         evidence={
-            "adaptive": {"": Seen(of("adaptive", 1))},
-            "static": {row: Seen(of(row, 1)) for row in _ROWS[1:]},
+            "adaptive": {"": level(runs["adaptive"], "p99_ms")},
+            "static": {row: level(runs[row], "p99_ms") for row in _ROWS[1:]},
             "prefill-kept": {
-                row: Seen(of("adaptive", 3, 1.0), of(row, 3, 1.0)) for row in _ROWS[1:]
+                row: paired(runs["adaptive"], runs[row], "prefill_s") for row in _ROWS[1:]
             },
         },
     )
 
 
-_TARGET_MS = 1e3 * load_profile(MEDHA).settings.slack.target_s
-_PAPER = "Medha, sections 3.2 and 6.2"
-CLAIMS = (
-    Claim(
-        name="adaptive",
-        says="Adaptive chunks: 99 % of the gaps between tokens within 1.2 targets",
-        metric="p99 of the gaps, ms",
-        effect="level",
-        direction="below",
-        bound=1.2 * _TARGET_MS,
-        seeds=10,
-        paper=_PAPER,
-        published="iterations keep to 20 ms",
-    ),
-    Claim(
-        name="static",
-        says="Static chunks of 512 and 2,048 tokens take at least twice the target",
-        metric="p99 of the gaps, ms",
-        effect="level",
-        direction="above",
-        bound=2.0 * _TARGET_MS,
-        seeds=10,
-        paper=_PAPER,
-        published="up to 250 ms and 1 s, elsewhere",
-    ),
-    Claim(
-        name="prefill-kept",
-        says="Adaptive chunks make the prefill at most 5 % slower than static ones",
-        metric="time of the prefill, adaptive / static",
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-        paper="Medha, section 3.2, figure 4",
-        published="better at both ends of the trade-off",
-        why="Small chunks read the context once more each: here it is a trade-off.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-iterations",
-        minutes=0.05,
-        about="Adaptive chunks keep iterations to their target whatever the context",
-        source="Medha, sections 3.2, 4.1 and 6.2",
-        run=run_iterations,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-iterations": run_iterations})

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, Table, means_table
 from laar_lab.sim.engine import EngineProfile, RooflineCost, load_hardware, load_model, load_profile
-from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
@@ -38,8 +38,12 @@ _SHAPES = _LAYOUTS | {_HALF: (4, 1)}
 _PASS_SHARE = 0.2
 """Share of the duration: a target for the pass means as many more iterations as there are
 stages."""
-_PERCENTS = (50.0, 90.0)
-_Figures = tuple[float, float, float, float]
+_SHOWN = {
+    "ttft_p50_s": "TTFT p50",
+    "ttft_p90_s": "TTFT p90",
+    "tpot_p50_s": "TPOT p50",
+    "tpot_p90_s": "TPOT p90",
+}
 
 
 def _profile(layout: str, target: str) -> EngineProfile:
@@ -59,152 +63,66 @@ def _profile(layout: str, target: str) -> EngineProfile:
     return EngineProfile(name=layout, cost=cost, settings=settings)
 
 
-def latencies(layout: str, target: str, mix: Mix, seed: int) -> _Figures:
-    """Median and 90th percentile of the first token and of the time between tokens, seconds."""
+def latencies(layout: str, target: str, mix: Mix, seed: int) -> dict[str, float]:
+    """Median and p90 of the first token and of the time between tokens, seconds."""
     seen = run(_profile(layout, target), mix, seed)
-    ttft, tpot = (
-        [percentile(values, p) for p in _PERCENTS] for values in (seen.ttft_s, seen.tpot_s)
-    )
-    return ttft[0], ttft[1], tpot[0], tpot[1]
+    return {
+        "ttft_p50_s": percentile(seen.ttft_s, 50.0),
+        "ttft_p90_s": percentile(seen.ttft_s, 90.0),
+        "tpot_p50_s": percentile(seen.tpot_s, 50.0),
+        "tpot_p90_s": percentile(seen.tpot_s, 90.0),
+    }
+
+
+def _tokens_in_ms(numbers: dict[str, float]) -> dict[str, float]:
+    return numbers | {name: 1e3 * numbers[name] for name in ("tpot_p50_s", "tpot_p90_s")}
 
 
 def run_parallelism(scope: Scope) -> Report:
     """Both layouts at every load, and at the highest one with the other reading of the target."""
     duration_s = 40.0 if scope.quick else 600.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
-    high = rates[-1]
+    low, high = rates[0], rates[-1]
     settings = [("cycle", rate, duration_s) for rate in rates]
     settings.append(("pass", high, duration_s * _PASS_SHARE))
-    runs = [(layout, *setting) for setting in settings for layout in _LAYOUTS]
-    runs.append((_HALF, "cycle", high, duration_s))
     cases = {
         (layout, target, rate): (
             layout,
             target,
             Mix(rate=rate, duration_s=length_s, long_scale=_LONG_SCALE),
         )
-        for layout, target, rate, length_s in runs
+        for target, rate, length_s in settings
+        for layout in _SHAPES
+        if layout != _HALF or (target, rate) == ("cycle", high)
     }
-    figures = grid(latencies, cases, scope.seeds, label="medha-parallelism")
-
-    def of(layout: str, target: str, rate: float, what: int, unit: float = 1.0) -> list[float]:
-        return [unit * one[what] for one in figures[layout, target, rate]]
+    runs = grid(latencies, cases, scope.seeds, label="medha-parallelism")
 
     def table(target: str) -> Table:
-        rows: list[tuple[Value, ...]] = [
-            (
-                f"{layout}, {rate:g} requests/s",
-                *(estimate(of(layout, target, rate, what)) for what in (0, 1)),
-                *(estimate(of(layout, target, rate, what, 1e3)) for what in (2, 3)),
-            )
-            for kind, rate, _ in settings
-            if kind == target
-            for layout in _SHAPES
-            if (layout, target, rate) in figures
-        ]
-        return Table(
-            title=f"First token in s, time between tokens in ms; target for a {target}",
-            columns=("layout", "TTFT p50", "TTFT p90", "TPOT p50", "TPOT p90"),
-            rows=rows,
-        )
+        named = {
+            f"{layout}, {rate:g} requests/s": [_tokens_in_ms(one) for one in of]
+            for (layout, its, rate), of in runs.items()
+            if its == target
+        }
+        title = f"First token in s, time between tokens in ms; target for a {target}"
+        return means_table(title, "layout", named, _SHOWN)
 
-    flat, deep = _LAYOUTS
-
-    def both(target: str, rate: float, what: int) -> Seen:
-        return Seen(of(flat, target, rate, what), of(deep, target, rate, what))
-
-    def apart(one: str, other: str) -> dict[str, Seen]:
+    def tpot(ours: str, theirs: str, target: str = "cycle") -> dict[str, Seen]:
         return {
-            name: Seen(of(one, "cycle", high, what), of(other, "cycle", high, what))
-            for what, name in ((2, "p50"), (3, "p90"))
+            p: paired(runs[ours, target, high], runs[theirs, target, high], f"tpot_{p}_s")
+            for p in ("p50", "p90")
         }
 
+    flat, deep = _LAYOUTS
     return Report(
         tables=[table("cycle"), table("pass")],
         evidence={
-            "tpot": {name: both("cycle", high, what) for what, name in ((2, "p50"), (3, "p90"))},
-            "tpot-pass": {
-                name: both("pass", high, what) for what, name in ((2, "p50"), (3, "p90"))
-            },
-            "ttft": {"": both("cycle", rates[0], 0)},
-            "stages-alone": apart(flat, _HALF),
-            "groups-alone": apart(_HALF, deep),
+            "tpot": tpot(flat, deep),
+            "tpot-pass": tpot(flat, deep, "pass"),
+            "ttft": {"": paired(runs[flat, "cycle", low], runs[deep, "cycle", low], "ttft_p50_s")},
+            "stages-alone": tpot(flat, _HALF),
+            "groups-alone": tpot(_HALF, deep),
         },
     )
 
 
-_PAPER = "Medha, section 6.3, figures 11 and 12"
-_CONFOUNDED = (
-    "The published factor is that of the stages, 8 by 4, where the target is for one stage's "
-    "work; four stages with a single KV group have it too. With a target for what a client waits "
-    "for, the whole pass, nothing is left to halve."
-)
-CLAIMS = (
-    Claim(
-        name="tpot",
-        says="3D halves the time between tokens at 1.75 requests/s, with a target for each stage",
-        metric="time between tokens, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="more than 2 times",
-        why=_CONFOUNDED,
-    ),
-    Claim(
-        name="tpot-pass",
-        says="3D halves the time between tokens with a target for the full pass as well",
-        metric="time between tokens, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="more than 2 times",
-        why=_CONFOUNDED,
-    ),
-    Claim(
-        name="ttft",
-        says="At the lowest load first tokens take at most twice as long with 3D",
-        metric="median TTFT, 2D / 3D",
-        effect="ratio",
-        direction="above",
-        bound=0.5,
-        seeds=10,
-        paper=_PAPER,
-        published="alike",
-    ),
-    Claim(
-        name="stages-alone",
-        says="Half as many stages halve it without any KV group, with a target for each stage",
-        metric="time between tokens, 8 stages / 4, one KV group each",
-        effect="ratio",
-        direction="above",
-        bound=1.8,
-        seeds=10,
-    ),
-    Claim(
-        name="groups-alone",
-        says="With as many stages, a second KV group halves it",
-        metric="time between tokens, 4 stages / 4 with 2 KV groups",
-        effect="ratio",
-        direction="above",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="KVP mitigates the delay by distributing KV cache reads: more than 2 times",
-        why=_CONFOUNDED,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-parallelism",
-        minutes=4,
-        about="KV parallelism halves decode latency beside very long prompts at like first tokens",
-        source=_PAPER,
-        run=run_parallelism,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-parallelism": run_parallelism})

@@ -24,11 +24,11 @@ from laar.core.request import Api, Request
 from laar.errors import RequestError
 from laar.protocol.sampling import Sampler
 from laar.settings.reading import Bodies
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import FIRST_SEED, Experiment, Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.claims import Seen, level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import FIRST_SEED, Scope
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import Exchange, FleetSettings, Prompt, VirtualFleet, generator
-from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.overload import (
     CLASSES,
@@ -52,6 +52,12 @@ _ROUTES = ("slack", _SAMPLED, *list(QUEUES)[1:])
 PROBE_REQUESTS = 3000
 """Enough for the last answers, when few are left and some endpoints are done, to count little."""
 _CHARS = 4
+_SHOWN = {
+    "within": "within",
+    **{kind: kind for kind in CLASSES},
+    "shed": "shed",
+    "longest_s": "longest TTFT, s",
+}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,25 +67,6 @@ class _Asked:
     ask: Ask
     ttft_s: float = math.inf
     is_shed: bool = False
-
-
-@dataclass(slots=True, kw_only=True)
-class Served:
-    """One run: shares within the objective, and the rest of the picture.
-
-    Args:
-        within: share of all requests.
-        by_class: share within the objective by class.
-        shed: share refused.
-        longest_wait_s: longest wait of a request that was served.
-        left: requests that were never answered; 0 unless something leaks.
-    """
-
-    within: float
-    by_class: dict[str, float]
-    shed: float
-    longest_wait_s: float
-    left: int
 
 
 def _fleet(route: str, seed: int) -> VirtualFleet:
@@ -146,23 +133,25 @@ def _sampler(route: str, seed: int) -> Sampler:
     )
 
 
-def serve(route: str, duration_s: float, seed: int) -> Served:
-    """One minute of overload by one route."""
+def serve(route: str, duration_s: float, seed: int) -> dict[str, float]:
+    """One minute of overload by one route: shares within the objective, of all and by class.
+
+    `left` are requests that were never answered; 0 unless something leaks.
+    """
     fleet = _fleet(route, seed)
     load = _serve(fleet, overload(carried_per_s(), duration_s, seed), _sampler(route, seed))
-    within = [one.ttft_s <= one.ask.objective_s for one in load]
+
+    def within(some: Sequence[_Asked]) -> float:
+        return sum(one.ttft_s <= one.ask.objective_s for one in some) / max(1, len(some))
+
     unanswered = sum(one.ttft_s == math.inf and not one.is_shed for one in load)
-    return Served(
-        within=sum(within) / len(load),
-        by_class={
-            kind: sum(ok for ok, one in zip(within, load, strict=True) if one.ask.kind == kind)
-            / max(1, sum(one.ask.kind == kind for one in load))
-            for kind in CLASSES
-        },
-        shed=sum(one.is_shed for one in load) / len(load),
-        longest_wait_s=max(one.ttft_s for one in load if one.ttft_s < math.inf),
-        left=unanswered + (fleet.flow.left if fleet.flow is not None else 0),
-    )
+    return {
+        "within": within(load),
+        **{kind: within([one for one in load if one.ask.kind == kind]) for kind in CLASSES},
+        "shed": sum(one.is_shed for one in load) / len(load),
+        "longest_s": max(one.ttft_s for one in load if one.ttft_s < math.inf),
+        "left": float(unanswered + (fleet.flow.left if fleet.flow is not None else 0)),
+    }
 
 
 def run_picker(scope: Scope) -> Report:
@@ -170,117 +159,22 @@ def run_picker(scope: Scope) -> Report:
     duration_s = 20.0 if scope.quick else _MINUTE_S
     cases = {route: (route, duration_s) for route in _ROUTES}
     runs = grid(serve, cases, scope.seeds, label="medha-picker")
-    rows: list[tuple[Value, ...]] = [
-        (
-            route,
-            estimate([one.within for one in runs[route]]),
-            *(estimate([one.by_class[kind] for one in runs[route]]) for kind in CLASSES),
-            estimate([one.shed for one in runs[route]]),
-            estimate([one.longest_wait_s for one in runs[route]]),
-        )
-        for route in _ROUTES
-    ]
+    title = f"{duration_s:.0f} s at {LOAD} times capacity, {len(sites())} endpoints"
+
+    def more(ours: str, theirs: str, of: str = "within") -> Seen:
+        return paired(runs[ours], runs[theirs], of)
+
     return Report(
-        tables=[
-            Table(
-                title=f"{duration_s:.0f} s at {LOAD} times capacity, {len(sites())} endpoints",
-                columns=("queue", "within", *CLASSES, "shed", "longest TTFT, s"),
-                rows=rows,
-                digits=3,
-            )
-        ],
-        evidence=_evidence(runs),
+        tables=[means_table(title, "queue", runs, _SHOWN, digits=3)],
+        evidence={
+            "slack": {"": more("slack", "arrival")},
+            "order-alone": {"": more("slack", "arrival, kept apart")},
+            "goodput-kept": {kind: more("slack", "arrival", kind) for kind in CLASSES},
+            "sampled": {"": more(_SAMPLED, "slack")},
+            "sampled-no-queue": {"": more(_SAMPLED, "no queue")},
+            "nothing-left": {route: level(runs[route], "left") for route in _ROUTES},
+        },
     )
 
 
-def _evidence(runs: dict[str, list[Served]]) -> Evidence:
-    def within(ours: str, theirs: str) -> Seen:
-        return Seen([one.within for one in runs[ours]], [one.within for one in runs[theirs]])
-
-    return {
-        "slack": {"": within("slack", "arrival")},
-        "order-alone": {"": within("slack", "arrival, kept apart")},
-        "goodput-kept": {
-            kind: Seen(
-                [one.by_class[kind] for one in runs["slack"]],
-                [one.by_class[kind] for one in runs["arrival"]],
-            )
-            for kind in CLASSES
-        },
-        "sampled": {"": within(_SAMPLED, "slack")},
-        "sampled-no-queue": {"": within(_SAMPLED, "no queue")},
-        "nothing-left": {
-            route: Seen([float(one.left) for one in runs[route]]) for route in _ROUTES
-        },
-    }
-
-
-_WITHIN = "share within the objective"
-CLAIMS = (
-    Claim(
-        name="slack",
-        says="Slack order serves 25 % more within their objective than order of arrival",
-        metric=f"{_WITHIN}, slack / arrival",
-        effect="ratio",
-        direction="above",
-        bound=1.25,
-        seeds=10,
-    ),
-    Claim(
-        name="order-alone",
-        says="Slack order alone does so, with the same rules for long prompts",
-        metric=f"{_WITHIN}, slack / arrival with long prompts kept apart",
-        effect="ratio",
-        direction="above",
-        bound=1.25,
-        seeds=10,
-        why="All of the gain is that long and short prompts are kept apart.",
-    ),
-    Claim(
-        name="goodput-kept",
-        says="Each class keeps 90 % of its goodput in order of arrival",
-        metric=f"{_WITHIN} of the class, slack / arrival",
-        effect="ratio",
-        direction="above",
-        bound=0.9,
-        seeds=10,
-    ),
-    Claim(
-        name="sampled",
-        says="With 1 answer in 100 read, the share is at least 95 % of that with all read",
-        metric=f"{_WITHIN}, sampled / all read",
-        effect="ratio",
-        direction="above",
-        bound=0.95,
-        seeds=10,
-    ),
-    Claim(
-        name="sampled-no-queue",
-        says="With 1 answer in 100 read, the share is within 1 % of no queue or above",
-        metric=f"{_WITHIN}, sampled / no queue",
-        effect="ratio",
-        direction="above",
-        bound=0.99,
-        seeds=10,
-    ),
-    Claim(
-        name="nothing-left",
-        says="Every request is answered and nothing leaks",
-        metric="requests left",
-        effect="every",
-        direction="below",
-        bound=0.0,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-picker",
-        minutes=0.06,
-        about="Slack order in the picker's queue helps engines that know nothing of it",
-        source="Medha, section 4.1, in laar's own set-up",
-        run=run_picker,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-picker": run_picker})

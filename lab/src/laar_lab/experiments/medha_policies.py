@@ -22,27 +22,27 @@ interval from 1.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from itertools import product
 
 import numpy as np
 
 from laar.flow.slack import RHO_MAX
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import percentile, run, with_slack
 from laar_lab.report import Chart, Report, Table, Value
 from laar_lab.sim.engine import EngineProfile, Work
 from laar_lab.sim.engine.prefill_time import PrefillTable
-from laar_lab.statistics import estimate
+from laar_lab.statistics import mean
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs
 
 _RATES = (0.25, 0.75, 1.0, 1.25, 1.75)
-_HIGH = tuple(rate for rate in _RATES if rate >= 1.0)
+_HIGH = 1.0
 _RIVALS = ("fcfs", "edf", "lrs")
 _CONTESTANTS = ("medha", "medha, late yields", "lars alone", *_RIVALS, "srpt")
-_Outcome = dict[str, float]
 
 
 def _engine(contestant: str) -> EngineProfile:
@@ -69,7 +69,7 @@ def _alone_s(profile: EngineProfile) -> PrefillTable:
     return PrefillTable.build(chunk_s, target_s=target_s / cost.stages)
 
 
-def outcome(contestant: str, mix: Mix, seed: int) -> _Outcome:
+def outcome(contestant: str, mix: Mix, seed: int) -> dict[str, float]:
     """One run's figures."""
     profile = _engine(contestant)
     seen = run(profile, mix, seed)
@@ -98,17 +98,13 @@ def run_policies(scope: Scope) -> Report:
     }
     runs = grid(outcome, cases, scope.seeds, label="medha-policies")
 
-    def figures(contestant: str, rate: float, what: str) -> list[float]:
-        return [one[what] for one in runs[contestant, rate]]
-
     def table(title: str, what: str, digits: int = 2) -> Table:
         rows: list[tuple[Value, ...]] = [
-            (f"{rate:g} requests/s", *(estimate(figures(c, rate, what)) for c in _CONTESTANTS))
+            (f"{rate:g} requests/s", *(mean(runs[c, rate], what) for c in _CONTESTANTS))
             for rate in rates
         ]
         return Table(title=title, columns=("load", *_CONTESTANTS), rows=rows, digits=digits)
 
-    high = [rate for rate in rates if rate in _HIGH]
     return Report(
         tables=[
             table("First token by the prefill alone, median", "median"),
@@ -117,28 +113,24 @@ def run_policies(scope: Scope) -> Report:
             table("... of the short requests", "short within", 3),
             table("... of the long ones", "long within", 3),
         ],
-        evidence=_evidence(high, figures),
+        evidence=_evidence(runs, [rate for rate in rates if rate >= _HIGH]),
         charts=[
             Chart(
                 title="Share within the objective",
                 x_label="requests/s",
                 y_label="share",
                 x=list(rates),
-                series={
-                    c: [estimate(figures(c, rate, "within")) for rate in rates]
-                    for c in _CONTESTANTS
-                },
+                series={c: [mean(runs[c, rate], "within") for rate in rates] for c in _CONTESTANTS},
             )
         ],
     )
 
 
-def _evidence(rates: list[float], figures: Callable[[str, float, str], list[float]]) -> Evidence:
+def _evidence(
+    runs: Mapping[tuple[str, float], list[dict[str, float]]], rates: list[float]
+) -> Evidence:
     def by_load(ours: str, theirs: str, what: str) -> dict[str, Seen]:
-        return {
-            f"{rate:g}/s": Seen(figures(ours, rate, what), figures(theirs, rate, what))
-            for rate in rates
-        }
+        return {f"{rate:g}/s": paired(runs[ours, rate], runs[theirs, rate], what) for rate in rates}
 
     return {
         # By the 90th percentile: half of the requests never meet a convoy.
@@ -155,96 +147,4 @@ def _evidence(rates: list[float], figures: Callable[[str, float, str], list[floa
     }
 
 
-_PAPER = "Medha, sections 4.1 and 6.4, figure 13"
-_QUEUES = (
-    "Arrivals last 15 minutes, the paper's an hour: on some seeds hardly a request is late by then."
-)
-_LATE = (
-    "A long request that is late stays more urgent than a short one with time left, so short ones "
-    "wait until they are late in the same proportion; an order that serves the short first keeps "
-    "more within their objective."
-)
-CLAIMS = (
-    *(
-        Claim(
-            name=f"p90-{rival}",
-            says=f"From 1 request/s on, {rival.upper()}'s 90th percentile is longer than Medha's",
-            metric=f"p90 TTFT by the prefill alone, {rival} / Medha",
-            effect="ratio",
-            direction="above",
-            bound=1.0,
-            seeds=10,
-            paper=_PAPER,
-            published="LARS is below FCFS, EDF and LRS",
-            why=_QUEUES,
-        )
-        for rival in _RIVALS
-    ),
-    *(
-        Claim(
-            name=f"goodput-{rival}",
-            says=f"From 1 request/s on, more are within their objective than with {rival.upper()}",
-            metric="share within the objective, Medha's minus the other's",
-            effect="difference",
-            direction="above",
-            bound=0.0,
-            seeds=10,
-            paper=_PAPER if rival != "srpt" else "Medha, section 4.1, goodput as the aim",
-            published="LARS leads" if rival != "srpt" else "SRPT is not shown; goodput is the aim",
-            why=_LATE,
-        )
-        for rival in (*_RIVALS, "srpt")
-    ),
-    Claim(
-        name="batching",
-        says="From 1 request/s on, multi-prefill batching lowers the median 1.6 times",
-        metric="median TTFT by the prefill alone, without / with",
-        effect="ratio",
-        direction="above",
-        bound=1.6,
-        seeds=10,
-        paper="Medha, section 6.4",
-        published="1.6 to 1.8 times",
-        why="At the highest load seeds scatter: the mean is above the bound, its interval is not. "
-        "At the other loads the gain is several times as large.",
-    ),
-    Claim(
-        name="late-yields-short",
-        says="Late long requests that yield raise the share of short ones",
-        metric="share of the short within the objective, more",
-        effect="difference",
-        direction="above",
-        bound=0.0,
-        seeds=10,
-    ),
-    Claim(
-        name="late-yields-long",
-        says="Late long requests that yield lose at most two points themselves",
-        metric="share of the long within the objective, more",
-        effect="difference",
-        direction="above",
-        bound=-0.02,
-        seeds=10,
-    ),
-    Claim(
-        name="nobody-starves",
-        says="No class has 2 points fewer within the objective than under FCFS",
-        metric="share within the objective, Medha's minus FCFS's",
-        effect="difference",
-        direction="above",
-        bound=-0.02,
-        seeds=10,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-policies",
-        has_figure=True,
-        minutes=2.5,
-        about="Length-aware relative slack beats FCFS, EDF and absolute slack under load",
-        source=_PAPER,
-        run=run_policies,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-policies": run_policies})

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, Floats, over, percentile, run
-from laar_lab.report import Report, Table, Value
+from laar_lab.report import Report, Table
 from laar_lab.sim.engine import (
     EngineProfile,
     EngineSettings,
@@ -29,7 +30,7 @@ from laar_lab.sim.engine import (
     load_model,
     load_profile,
 )
-from laar_lab.statistics import estimate
+from laar_lab.statistics import means
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix, jobs
 
@@ -37,7 +38,6 @@ _RATE = 1.5
 _INSTANCE_DEVICES = 2
 _INSTANCES, _RESERVED = 8, 2
 _SYSTEMS = ("medha", "shared", "reserved")
-_Figures = tuple[float, float]
 
 
 def _group(instances: int) -> EngineProfile:
@@ -52,13 +52,10 @@ def _group(instances: int) -> EngineProfile:
     return EngineProfile(name=f"{instances} instances", cost=cost, settings=settings)
 
 
-def pool(system: str, mix: Mix, seed: int) -> _Figures:
+def pool(system: str, mix: Mix, seed: int) -> dict[str, float]:
     """Long requests answered by the end of the arrivals, and the shorts' median first token."""
-    if system == "medha":
-        seen = run(load_profile(MEDHA), mix, seed)
-        return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)
-    if system == "shared":
-        seen = run(_group(_INSTANCES), mix, seed)
+    if system in ("medha", "shared"):
+        seen = run(load_profile(MEDHA) if system == "medha" else _group(_INSTANCES), mix, seed)
         return _figures(seen.first_s[seen.is_long], seen.short_ttft_s, mix)
     arrived = list(jobs(mix, seed))
     longs = [job for job in arrived if job.id.startswith("long")]
@@ -72,67 +69,35 @@ def pool(system: str, mix: Mix, seed: int) -> _Figures:
     )
 
 
-def _figures(first_s: Floats, short_ttft_s: Floats, mix: Mix) -> _Figures:
-    return float((first_s <= mix.duration_s).sum()), percentile(short_ttft_s, 50.0)
+def _figures(first_s: Floats, short_ttft_s: Floats, mix: Mix) -> dict[str, float]:
+    answered = float((first_s <= mix.duration_s).sum())
+    return {"longs": answered, "short_p50_s": percentile(short_ttft_s, 50.0)}
 
 
 def run_pool(scope: Scope) -> Report:
     """Three arrangements of the same devices under the same requests."""
     mix = Mix(rate=_RATE, duration_s=300.0 if scope.quick else 1800.0)
     cases = {system: (system, mix) for system in _SYSTEMS}
-    figures = grid(pool, cases, scope.seeds, label="medha-pool")
+    runs = grid(pool, cases, scope.seeds, label="medha-pool")
 
-    def of(system: str, what: int) -> list[float]:
-        return [one[what] for one in figures[system]]
+    def longs(system: str) -> list[float]:
+        return [one["longs"] for one in runs[system]]
 
-    rows: list[tuple[Value, ...]] = [
-        (
-            system,
-            estimate(of(system, 0)),
-            estimate(of(system, 1)),
-            str(over(of("medha", 0), of(system, 0))),
-        )
-        for system in _SYSTEMS
-    ]
-    return Report(
-        tables=[
-            Table(
-                title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
-                columns=(
-                    "system",
-                    "long with a first token",
-                    "short p50 TTFT, s",
-                    "long, by Medha's",
-                ),
-                rows=rows,
-            )
+    table = Table(
+        title=f"{_RATE} requests/s, 5 % long, {mix.duration_s:.0f} s",
+        columns=("system", "long with a first token", "short p50 TTFT, s", "long, by Medha's"),
+        rows=[
+            (system, *means(of, ("longs", "short_p50_s")), str(over(longs("medha"), longs(system))))
+            for system, of in runs.items()
         ],
-        evidence={name: {"": Seen(of("reserved", 0), of(name, 0))} for name in ("medha", "shared")},
+    )
+    return Report(
+        tables=[table],
+        evidence={
+            name: {"": paired(runs["reserved"], runs[name], "longs")}
+            for name in ("medha", "shared")
+        },
     )
 
 
-CLAIMS = tuple(
-    Claim(
-        name=name,
-        says=f"Two of eight reserved complete {published} % fewer long requests than {called}",
-        metric="long requests with a first token, reserved / the other",
-        effect="ratio",
-        direction="below",
-        bound=1.0 - published / 100.0,
-        seeds=10,
-        paper="Medha, section 6.5, figure 14",
-        published=f"up to {published} % fewer",
-    )
-    for name, called, published in (("medha", "Medha", 20), ("shared", "all eight shared", 10))
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-pool",
-        minutes=0.4,
-        about="A pool reserved for short requests costs long ones their completions",
-        source="Medha, section 6.5, figure 14",
-        run=run_pool,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-pool": run_pool})

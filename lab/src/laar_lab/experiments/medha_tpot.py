@@ -7,26 +7,27 @@ model has no such groups, so that factor is not looked for.
 
 from __future__ import annotations
 
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from itertools import product
+
+from laar_lab.claims import level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.medha_runs import MEDHA, SARATHI, percentile, run
-from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import estimate
+from laar_lab.report import Report, means_table
 from laar_lab.sweep import grid
 from laar_lab.workloads.medha_mix import Mix
 
 _RATES = (0.25, 0.75, 1.25, 1.75)
 _SYSTEMS = {"medha": MEDHA, "sarathi": SARATHI}
 _LONG_SHARES = {"short alone": 0.0, "5 % long": 0.05}
-_PERCENTS = (50.0, 90.0, 99.0)
-_Figures = tuple[float, float, float]
+_PERCENTS = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+_SHOWN = {"p50": "median", "p90": "90 %", "p99": "99 %"}
 
 
-def tpot(profile: str, mix: Mix, seed: int) -> _Figures:
-    """Median, 90th and 99th percentile of the time between tokens, seconds."""
+def tpot(profile: str, mix: Mix, seed: int) -> dict[str, float]:
+    """Percentiles of the time between tokens, ms."""
     seen = run(profile, mix, seed).tpot_s
-    median, p90, p99 = (percentile(seen, percent) for percent in _PERCENTS)
-    return median, p90, p99
+    return {name: 1e3 * percentile(seen, percent) for name, percent in _PERCENTS.items()}
 
 
 def run_tpot(scope: Scope) -> Report:
@@ -34,93 +35,29 @@ def run_tpot(scope: Scope) -> Report:
     duration_s = 60.0 if scope.quick else 180.0
     rates = (_RATES[0], _RATES[-1]) if scope.quick else _RATES
     cases = {
-        (load, rate, system): (profile, Mix(rate=rate, duration_s=duration_s, long_share=share))
-        for load, share in _LONG_SHARES.items()
-        for rate in rates
-        for system, profile in _SYSTEMS.items()
+        (load, rate, system): (
+            _SYSTEMS[system],
+            Mix(rate=rate, duration_s=duration_s, long_share=_LONG_SHARES[load]),
+        )
+        for load, rate, system in product(_LONG_SHARES, rates, _SYSTEMS)
     }
-    figures = grid(tpot, cases, scope.seeds, label="medha-tpot")
-
-    def ms(load: str, system: str, rate: float, what: int) -> list[float]:
-        return [1e3 * one[what] for one in figures[load, rate, system]]
-
-    rows: list[tuple[Value, ...]] = [
-        (f"{load}, {rate:g}/s, {system}", *(estimate(ms(load, system, rate, n)) for n in range(3)))
-        for load, rate, system in cases
-    ]
+    runs = grid(tpot, cases, scope.seeds, label="medha-tpot")
+    named = {f"{load}, {rate:g}/s, {system}": of for (load, rate, system), of in runs.items()}
     short, long = _LONG_SHARES
     return Report(
-        tables=[
-            Table(
-                title="ms between tokens",
-                columns=("load", "median", "90 %", "99 %"),
-                rows=rows,
-                digits=1,
-            )
-        ],
+        tables=[means_table("ms between tokens", "load", named, _SHOWN, digits=1)],
         evidence={
-            "sarathi-second": {"": Seen(ms(long, "sarathi", rates[-1], 2))},
+            "sarathi-second": {"": level(runs[long, rates[-1], "sarathi"], "p99")},
             "below-sarathi": {
-                f"{rate:g}/s": Seen(ms(long, "medha", rate, 1), ms(long, "sarathi", rate, 1))
+                f"{rate:g}/s": paired(runs[long, rate, "medha"], runs[long, rate, "sarathi"], "p90")
                 for rate in rates
             },
             "consistent": {
-                f"{rate:g}/s": Seen(ms(long, "medha", rate, 1), ms(short, "medha", rate, 1))
+                f"{rate:g}/s": paired(runs[long, rate, "medha"], runs[short, rate, "medha"], "p90")
                 for rate in rates
             },
         },
     )
 
 
-_PAPER = "Medha, section 6.2, figure 10"
-CLAIMS = (
-    Claim(
-        name="sarathi-second",
-        says="With 5 % long prompts Sarathi's time between tokens reaches a second",
-        metric="p99 of the time between tokens at 1.75 requests/s, ms",
-        effect="level",
-        direction="above",
-        bound=1000.0,
-        seeds=10,
-        paper=_PAPER,
-        published="as high as 1 second",
-        why="A request's time between tokens is a mean over its answer here; single gaps are in "
-        "`medha-iterations`.",
-    ),
-    Claim(
-        name="below-sarathi",
-        says="With 5 % long prompts Medha's time between tokens is below Sarathi's at every load",
-        metric="p90 of the time between tokens, Medha / Sarathi",
-        effect="ratio",
-        direction="below",
-        bound=1.0,
-        seeds=10,
-        paper=_PAPER,
-        published="low for Medha, high for other systems with chunked prefill",
-        why="At the lowest load most answers meet no long prompt at all.",
-    ),
-    Claim(
-        name="consistent",
-        says="Long prompts make Medha's time between tokens at most twice as long",
-        metric="p90 of the time between tokens, with long prompts / without",
-        effect="ratio",
-        direction="below",
-        bound=2.0,
-        seeds=10,
-        paper=_PAPER,
-        published="consistent across sequence lengths",
-        why="Twice is our reading of the word. Beside a prefill an iteration takes the whole "
-        "target of 20 ms, and keeps to it; alone the decodes take 3 ms.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="medha-tpot",
-        minutes=0.5,
-        about="Beside long prompts Medha's time between tokens stays low, static chunks' does not",
-        source=_PAPER,
-        run=run_tpot,
-        claims=CLAIMS,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"medha-tpot": run_tpot})

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from laar_lab.claims import Claim, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.claims import paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.report import Report, means_table
 from laar_lab.sim.fleet import Site
-from laar_lab.statistics import means
 from laar_lab.suite import fleets
 from laar_lab.suite.case import Case
 from laar_lab.suite.runs import OURS, run_all
 from laar_lab.suite.table import SUITE
 
-_LIMIT = 0.05
 _METRICS = {"ttft_mean_s": "mean TTFT", "ttft_p95_s": "p95 TTFT", "e2e_mean_s": "mean E2E"}
 _POLICIES = (OURS, "lmetric", "least-loaded")
 _KNOWN = "mixed-devices, speeds known"
@@ -42,18 +41,9 @@ def run(scope: Scope) -> Report:
     results = run_all((_UNKNOWN,), policies, scope.seeds, "mixed-devices", share=share)
     oracle = run_all((_ORACLE,), (policies[0],), scope.seeds, "with speeds known", share=share)
     contestants = {"oracle: speeds known": oracle[_KNOWN][policies[0]], **results[_UNKNOWN.name]}
-    rows: list[tuple[Value, ...]] = [
-        (name, *means(runs, _METRICS)) for name, runs in contestants.items()
-    ]
+    title = "one model on 4 fast and 4 three times slower devices, s"
     return Report(
-        tables=[
-            Table(
-                title="one model on 4 fast and 4 three times slower devices, s",
-                columns=("policy", *_METRICS.values()),
-                rows=rows,
-                digits=3,
-            )
-        ],
+        tables=[means_table(title, "policy", contestants, _METRICS, digits=3)],
         evidence={
             _slug(metric): {
                 "": paired(results[_UNKNOWN.name][policies[0]], oracle[_KNOWN][policies[0]], metric)
@@ -67,33 +57,10 @@ def _slug(metric: str) -> str:
     return _METRICS[metric].replace(" ", "-").lower()
 
 
-CLAIMS = tuple(
-    Claim(
-        name=_slug(metric),
-        says=f"{called} is at most {_LIMIT:.0%} above that of speeds known beforehand",
-        metric=f"{called}, laar / the same with speeds known",
-        effect="ratio",
-        direction="below",
-        bound=1.0 + _LIMIT,
-        seeds=10,
-        why="Learning speeds while serving costs requests that go to the wrong device.",
-    )
-    for metric, called in _METRICS.items()
-)
-
 _UNKNOWN: Case = next(case for case in SUITE if case.name == "mixed-devices")
 _ORACLE = replace(
     _UNKNOWN, name=_KNOWN, like=_UNKNOWN.name, fleet=_known_speeds, knowledge=fleets.measured
 )
 
-EXPERIMENTS = (
-    Experiment(
-        name="mixed-devices",
-        minutes=0.1,
-        about="Devices of two speeds behind one model, unlabelled, cost next to nothing",
-        source="decision 13",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"policies"}),
-    ),
-)
+
+EXPERIMENTS = declared(__name__, {"mixed-devices": run})

@@ -30,16 +30,15 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome, features_of_outcome
 from laar.accuracy.fitting.records import read_records
 from laar.accuracy.online import OnlineOutcomes
 from laar.accuracy.success import SuccessModel
-from laar_lab.claims import Claim, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import artifact, surface_of
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import sweep
 
 INVERTED = 0.1
-LOSS = 0.005
-"""The largest loss that the choice may suffer, as a share of all questions."""
 REPORTERS = 10
 DRAWS = 10  # of the inverted reports, or liars, for each seed: a fit is slow, these are quick
 PER_CELL = 25  # reported questions of each cell of the lab's models
@@ -175,29 +174,4 @@ def _questions(outcomes: Sequence[MeasuredOutcome]) -> list[tuple[Features, _Sco
     return list(found.values())
 
 
-CLAIMS = (
-    Claim(
-        name="loss",
-        says="With a tenth of the reports inverted the choice loses half a point at most",
-        metric="share of questions right minus that with true reports",
-        effect="difference",
-        direction="above",
-        bound=-LOSS,
-        seeds=10,
-        why="The artifact of the lab has few outcomes in a cell: the mean is within the "
-        "bound, its interval is not.",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="poisoning",
-        minutes=0.2,
-        about="Reports that lie hardly move the choice of a model",
-        source="decision 11",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"records"}),
-        seeds=10,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"poisoning": run})

@@ -27,22 +27,20 @@ from random import Random
 import numpy as np
 
 from laar.core.apart import ApartRule
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
-from laar_lab.report import Report, Table, Value
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.report import Report, means_table
 from laar_lab.sim.engine import load_profile
 from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, Site, VirtualFleet, replay_open
 from laar_lab.sim.fleet.link import generator
-from laar_lab.statistics import means
+from laar_lab.statistics import mean
 from laar_lab.suite.fleets import coarse
 from laar_lab.sweep import grid
 from laar_lab.workloads.sessions import WILDCHAT, ChatShape, chats
 
-SEEDS = 30
 SECONDS = 60.0
 UNCOUNTED_SHARE = 0.2
-MARGIN = 1.05
-MUCH = 0.8
 
 RULES: dict[str, tuple[ApartRule, int]] = {
     "by cost": ("by-cost", 0),
@@ -164,21 +162,18 @@ def run(scope: Scope) -> Report:
     cases = {(name, rule): (LOADS[name], rule, seconds) for name, rule in product(names, RULES)}
     found = grid(run_one, cases, scope.seeds, label="prefill-decode")
     results = {name: {rule: found[name, rule] for rule in RULES} for name in names}
-    tables = []
-    for name in names:
-        rows: list[tuple[Value, ...]] = [
-            (rule, *means(runs, _SHOWN)) for rule, runs in results[name].items()
-        ]
-        title = f"{name}; apart is a share of the requests"
-        tables.append(Table(title=title, columns=("rule", *_SHOWN.values()), rows=rows, digits=3))
+    tables = [
+        means_table(f"{name}; apart is a share of the requests", "rule", runs, _SHOWN, digits=3)
+        for name, runs in results.items()
+    ]
     return Report(tables=tables, evidence=_evidence(results))
 
 
 def _evidence(results: _Results) -> Evidence:
     evidence: dict[str, dict[str, Seen]] = {}
     for name, arms in results.items():
-        better = min(_BOUNDS, key=lambda rule: np.mean([one["e2e_mean_s"] for one in arms[rule]]))
-        for slug, (metric, _) in _CLAIMED.items():
+        better = min(_BOUNDS, key=lambda rule: mean(arms[rule], "e2e_mean_s").mean)
+        for slug, metric in _CLAIMED.items():
             seen = paired(arms[_OURS], arms[better], metric)
             evidence.setdefault(f"{slug}-no-worse", {})[name] = seen
             evidence.setdefault(f"{slug}-much-better", {})[name] = seen
@@ -186,56 +181,10 @@ def _evidence(results: _Results) -> Evidence:
 
 
 _CLAIMED = {
-    "ttft": ("ttft_p95_s", "p95 TTFT"),
-    "tpot": ("tpot_p95_s", "p95 TPOT"),
-    "e2e": ("e2e_mean_s", "mean E2E"),
+    "ttft": "ttft_p95_s",
+    "tpot": "tpot_p95_s",
+    "e2e": "e2e_mean_s",
 }
 
-_WHY = {
-    "ttft": "At half load `never` has first tokens as soon, and later ones three times as late: by "
-    "cost half of the prompts wait for three prefillers.",
-    "tpot": "By cost some prompts are read beside answers: at light load, with many documents and "
-    "where all endpoints do both, tokens come 4, 24 and 10 % slower, and first ones 10, 39 and "
-    "30 % sooner.",
-}
 
-CLAIMS = tuple(
-    claim
-    for slug, (_, called) in _CLAIMED.items()
-    for claim in (
-        Claim(
-            name=f"{slug}-no-worse",
-            says=f"At every load {called} is at most {MARGIN - 1:.0%} above that of the better of "
-            "always and never, by mean E2E",
-            metric=f"{called}, by cost / the better of the two",
-            effect="ratio",
-            direction="below",
-            bound=MARGIN,
-            seeds=SEEDS,
-            why=_WHY.get(slug, ""),
-        ),
-        Claim(
-            name=f"{slug}-much-better",
-            says=f"At some load {called} is 20 % below that of the better of the two",
-            metric=f"{called}, by cost / the better of the two",
-            effect="ratio",
-            direction="below",
-            bound=MUCH,
-            seeds=SEEDS,
-            parts="any",
-        ),
-    )
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="prefill-decode",
-        minutes=0.4,
-        about="By cost, prompts are read where that is best: beside the answers or apart",
-        source="no paper; thresholds as in llm-d",
-        run=run,
-        claims=CLAIMS,
-        seeds=SEEDS,
-        first_seed=61_000,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"prefill-decode": run})

@@ -13,8 +13,9 @@ import numpy as np
 
 from laar.flow.saturation import Saturation
 from laar.flow.settings import FlowSettings
-from laar_lab.claims import Claim, Evidence, Runs, level, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Runs, level, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table, Value
 from laar_lab.statistics import log_ratios
 from laar_lab.suite.case import Case, Numbers, run_case
@@ -39,7 +40,6 @@ _SHOWN = {
     "e2e_p95_s": "p95",
     "requests": "requests",
 }
-_JUDGED = {"ttft-mean": "ttft_mean_s", "e2e-mean": "e2e_mean_s"}
 _QUICK_CASES = ("agents-8k", "parallel-chats")
 
 
@@ -75,52 +75,15 @@ def _more(ours: Runs, theirs: Runs) -> list[Value]:
 
 
 def _evidence(found: Mapping[tuple[str, str], Runs], names: list[str]) -> Evidence:
-    evidence = {
-        f"gate-{slug}": {
-            name: paired(found[name, "gate"], found[name, "none"], metric) for name in names
-        }
-        for slug, metric in _JUDGED.items()
-    }
-    return evidence | {
+    return {
+        "gate-ttft-mean": {
+            name: paired(found[name, "gate"], found[name, "none"], "ttft_mean_s") for name in names
+        },
+        "gate-e2e-mean": {
+            name: paired(found[name, "gate"], found[name, "none"], "e2e_mean_s") for name in names
+        },
         "gate-fails": {name: level(found[name, "gate"], "failed") for name in names},
     }
 
 
-CLAIMS = (
-    *(
-        Claim(
-            name=f"gate-{slug}",
-            says=f"The gate alone takes nowhere 1 % longer: {words}",
-            metric=f"{words}, with the gate / without",
-            effect="ratio",
-            direction="below",
-            bound=1.01,
-            seeds=6,
-        )
-        for slug, words in {"ttft-mean": "mean TTFT", "e2e-mean": "mean whole answer"}.items()
-    ),
-    Claim(
-        name="gate-fails",
-        says="The gate refuses nothing",
-        metric="share of requests that failed",
-        effect="every",
-        direction="below",
-        bound=0.001,
-        seeds=1,
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="session-gate",
-        minutes=20.0,
-        about="Admission by the price of room, where contexts fit",
-        source="no paper",
-        run=run,
-        claims=CLAIMS,
-        seeds=6,
-        needs_data=False,
-        first_seed=52_000,
-        takes=frozenset({"data", "workloads"}),
-    ),
-)
+EXPERIMENTS = declared(__name__, {"session-gate": run})

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from laar_lab.experiments.medha_picker import CLAIMS
+from laar_lab.experiments.medha_picker import EXPERIMENTS
 from laar_lab.live.leftovers import Rest, kept_files
 from laar_lab.live.openloop import HUNG, Answered
 from laar_lab.report import Check, Report, Table
 from laar_lab.workloads.overload import CLASSES, LOAD, sites
 
-_BOUNDS = {claim.name: claim.bound for claim in CLAIMS}
+_BOUNDS = {claim.name: claim.bound for claim in EXPERIMENTS[0].claims}
 _GAIN, _KEPT = _BOUNDS["slack"], _BOUNDS["goodput-kept"]
 """The bounds that `medha-picker` claims in virtual time."""
 _MIN_SPEED = 0.9

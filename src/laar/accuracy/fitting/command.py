@@ -126,7 +126,7 @@ def _as_json(evaluation: Evaluation) -> bytes:
         "overall": evaluation.overall.model_dump(),
         "models": {name: scores.model_dump() for name, scores in evaluation.models.items()},
         "retries": evaluation.retries._asdict(),
-        "reliability": [each._asdict() for each in evaluation.reliability],
+        "reliability": [level._asdict() for level in evaluation.reliability],
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
 
@@ -177,9 +177,10 @@ def _show_first_tokens(console: Console, fitted: Fit) -> None:
     for low, high in classes:
         table.add_column(f"{low}-{high}", justify="right", overflow="fold")
     for name, found in fitted.first_tokens.items():
-        cells = (found.get(one, ()) for one in classes)
+        cells = (found.get(class_, ()) for class_ in classes)
         table.add_row(
-            escape(name), *(f"{median(each):.2f} ({len(each)})" if each else "-" for each in cells)
+            escape(name),
+            *(f"{median(ratios):.2f} ({len(ratios)})" if ratios else "-" for ratios in cells),
         )
     console.print(table)
 

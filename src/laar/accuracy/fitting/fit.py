@@ -86,7 +86,7 @@ def fit(
     data_sha256: str,
     hold_out: float = 0.0,
 ) -> Fit:
-    """Fit an artifact and evaluates the procedure.
+    """Fit an artifact and evaluate the procedure.
 
     Args:
         outcomes: judged ones, one for each query and model.

@@ -193,10 +193,10 @@ class KubernetesEndpoints:
         """
         known: dict[str, Ref | str] = {}
         for mirror in reversed(mirrors):
-            for name, one in mirror.objects.items():
-                if name not in known or not isinstance(one, str):
-                    known[name] = one
-        faults = [one for one in known.values() if isinstance(one, str)]
+            for name, resource in mirror.objects.items():
+                if name not in known or not isinstance(resource, str):
+                    known[name] = resource
+        faults = [resource for resource in known.values() if isinstance(resource, str)]
         faults += [
             f"the cluster no longer serves {mirror.resource.name}; gone with it: "
             + ", ".join(sorted(lost)[:FAULTS_SHOWN])
@@ -207,9 +207,9 @@ class KubernetesEndpoints:
         assert isinstance(self._of, PoolName)
         pool = self._of.name
         return [
-            one
-            for one in known.values()
-            if isinstance(one, model) and one.spec.of(pool, self._labels)
+            resource
+            for resource in known.values()
+            if isinstance(resource, model) and resource.spec.of(pool, self._labels)
         ]
 
     def _pool_changed(self, pool: Pool | str | None, api: Api, tasks: asyncio.TaskGroup) -> None:

@@ -226,7 +226,7 @@ class _PoolSelector(BaseModel):
         if not self.matchLabels and not self.matchExpressions:
             return False
         return self.matchLabels.items() <= labels.items() and all(
-            one.matches(labels) for one in self.matchExpressions
+            expression.matches(labels) for expression in self.matchExpressions
         )
 
 

@@ -46,7 +46,7 @@ def require_known_version(version: str) -> None:
         SettingError: it is not one of `KNOWN_VERSIONS`.
     """
     if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
-        known = ", ".join(f"{one}.x" for one in KNOWN_VERSIONS)
+        known = ", ".join(f"{version}.x" for version in KNOWN_VERSIONS)
         raise SettingError(
             f"vLLM {version}: laar's SlackScheduler knows {known} only, because it builds on parts "
             f"that vLLM changes freely. Install one of these, or start `vllm serve` without "
@@ -207,7 +207,7 @@ def plan(
             free_blocks -= blocks
         prefill = Prefill(remaining, context, rho, is_long)
         ranked.append((*turn(rho, is_long=is_long), not is_running, key, blocks, prefill))
-    ranked.sort(key=lambda each: (each[5].is_long and each[3] != first_long, each[:4]))
+    ranked.sort(key=lambda entry: (entry[5].is_long and entry[3] != first_long, entry[:4]))
 
     keys: list[str] = []
     prefills: list[Prefill] = []

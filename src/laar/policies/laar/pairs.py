@@ -2,8 +2,8 @@
 
 A pair costs `own + others` of an answer of one token at the prefiller, and the same of an answer
 without a prompt where it is written, with the queue there by then. The time of the first prefiller
-of the kin to be ready stands for `then`: so the two are a sum, and the cheapest prefiller is the
-cheapest for every candidate (`laar.core.apart.cheapest`).
+of the KV group to be ready stands for `then`: so the two are a sum, and the cheapest prefiller is
+the cheapest for every candidate (`laar.core.apart.cheapest`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def read_elsewhere(
     apart.chosen = np.where(taken, visit.chosen, -1)
     apart.transfer_s = np.where(taken, transfer_s, 0.0)
     apart.saved_s = np.where(visit.can, saved_s, 0.0)
-    return Price._make(np.where(taken, one, other) for one, other in zip(pair, alone, strict=True))
+    return Price._make(
+        np.where(taken, apart_, alone_) for apart_, alone_ in zip(pair, alone, strict=True)
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,9 +63,9 @@ class _Visit:
     """The prefiller that would read each candidate's prompt; arrays over the candidates.
 
     Args:
-        chosen: position of the prefiller; -1 where there is none of the candidate's kin.
+        chosen: position of the prefiller; -1 where there is none of the candidate's KV group.
         can: there is one.
-        then_s: seconds until the first prefiller of its kin is ready.
+        then_s: seconds until the first prefiller of its KV group is ready.
         cost_s: weighted seconds of reading it at the chosen one.
         at: the other prices there.
     """
@@ -85,9 +87,9 @@ def _visit(apart: Apart, view: View, engines: Engines, inputs: PricingInputs) ->
     chosen = cheapest(cost, helpers, view.slots)
     can = chosen >= 0
     at = np.where(can, chosen, 0)
-    soonest = np.full(1 + int(helpers.kin.max(initial=0)), np.inf)
-    np.minimum.at(soonest, helpers.kin, there.ttft_s)
-    then_s = np.where(can, soonest[helpers.kin[at]], 0.0)
+    soonest = np.full(1 + int(helpers.kv_group.max(initial=0)), np.inf)
+    np.minimum.at(soonest, helpers.kv_group, there.ttft_s)
+    then_s = np.where(can, soonest[helpers.kv_group[at]], 0.0)
     here = Price._make(column[at] for column in there)
     return _Visit(chosen=chosen, can=can, then_s=then_s, cost_s=cost[at], at=here)
 
@@ -106,7 +108,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             seconds_per_token=apart.seconds_per_token,
             in_flight=apart.decoding,
             rtt_s=none,
-            again=none if apart.again is None else apart.again,
+            again=apart.again,
             crowded=None,
             # A visit waits for no slot of the batch.
             engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),

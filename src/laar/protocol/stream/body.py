@@ -43,11 +43,13 @@ class HeldBytes:
         while self.now_bytes + count > self.limit_bytes:
             if now < self._look_at:
                 return False
-            slow = [one for one in self._growing if one is not body and one.is_slow(now)]
+            slow = [
+                upload for upload in self._growing if upload is not body and upload.is_slow(now)
+            ]
             if not slow:
                 self._look_at = now + _LOOK_EVERY_S
                 return False
-            max(slow, key=lambda one: one.held_bytes).give_way()
+            max(slow, key=lambda upload: upload.held_bytes).give_way()
         self.now_bytes += count
         if not (body.is_complete or body.stays):
             self._growing[body] = None
@@ -152,7 +154,6 @@ class Collected:
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
     """Add a body in pieces that Envoy takes; an empty one is one empty piece."""
-    view = memoryview(data)
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
-        out.append(AnswerBody(direction, bytes(view[at : at + PIECE_BYTES]), end and last, []))
+        out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))

@@ -18,7 +18,7 @@ and fails the request. Above this many, laar adds none: its headers are worth le
 MAX_HEADER_BYTES_TO_ADD_TO = 58 << 10
 """The same for their size, which Envoy limits to 60 KiB: laar's are under a kilobyte."""
 
-_ALL, _AUTO, _IDS, _NONE = (names.Answers(each) for each in ("all", "auto", "ids", "none"))
+_ALL, _AUTO, _IDS, _NONE = (names.Answers(name) for name in ("all", "auto", "ids", "none"))
 
 
 def headers_of_answer(
@@ -73,9 +73,6 @@ def headers_of_answer(
         expected_s = latency_s / max(sure, MIN_PROBABILITY)  # to a correct answer, by itself
         headers.append((names.COST_MS, f"{expected_s * 1000.0:.1f}"))
         headers.append((names.TTFT_MS, f"{ttft_s * 1000.0:.1f}"))
-    if (hedge := decision.hedge) is not None:
-        numbers = zip(names.HEDGE_FIELDS, hedge, strict=True)
-        headers.append((names.HEDGE, "; ".join(f"{name}={value:.4f}" for name, value in numbers)))
     return headers
 
 

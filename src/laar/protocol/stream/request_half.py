@@ -327,8 +327,6 @@ class RequestHalf(StreamState):
             priority=rules.priority(head.objective, self._pool) if head.objective else 0,
             objective=head.objective,
             tried=head.tried,
-            wants_hedge=head.hedge == "ask",
-            hedge_of=head.hedge_of,
             task=head.task,
             policy=head.policy,
             session=head.session or read.session,

@@ -41,7 +41,7 @@ class _ContextAdmin:
         """Return each route's hook, its guard and its counts, and the advice for each agent."""
         advice = [] if self._prefixes is None else self._prefixes.advisor.advice()
         routes = [_shown(ordering) for ordering in self._hooks.orderings]
-        return as_json({"routes": routes, "advice": [each._asdict() for each in advice]})
+        return as_json({"routes": routes, "advice": [advised._asdict() for advised in advice]})
 
     async def reset(self, request: Request) -> Response:
         """Restart one route's hook, or all."""

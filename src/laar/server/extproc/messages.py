@@ -33,7 +33,7 @@ from laar.wire import ext_proc_pb2 as pb
 
 _STATUSES = {b"%d" % status: status for status in range(100, 600)}
 """Those of HTTP and no others: a status becomes a metric's label."""
-_TYPES = {each.encode(): each for each in ("application/json", "text/event-stream")}
+_TYPES = {name.encode(): name for name in ("application/json", "text/event-stream")}
 """Those of nearly all answers."""
 _FULL_DUPLEX = pb.ProcessingMode.FULL_DUPLEX_STREAMED
 _STREAMED = pb.ProcessingMode.STREAMED
@@ -120,8 +120,8 @@ def _given(message: pb.ProcessingRequest) -> dict[str, str]:
     """
     given: dict[str, str] = {}
     filters = message.attributes
-    for each in filters:
-        fields = filters[each].fields
+    for filter_name in filters:
+        fields = filters[filter_name].fields
         for attribute in fields:  # not by `items`, which is slow
             value = fields[attribute]
             name = names.header_of(attribute)

@@ -233,15 +233,13 @@ class Sharer:
         self.connected = True
         self._problems.report("share", None)
         self._problems.report("share.snapshot", None)
-        parts = [
-            asyncio.ensure_future(each()) for each in (self._keep_sending, self._keep_receiving)
-        ]
-        parts.append(asyncio.ensure_future(self._keep_snapshots()))
+        keeping = (self._keep_sending, self._keep_receiving, self._keep_snapshots)
+        parts = [asyncio.ensure_future(keep()) for keep in keeping]
         try:
             await asyncio.wait(parts, return_when=asyncio.FIRST_EXCEPTION)
-            for each in parts:
-                if each.done():
-                    each.result()
+            for part in parts:
+                if part.done():
+                    part.result()
         finally:
             await cancel(parts)
 

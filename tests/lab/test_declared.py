@@ -1,0 +1,73 @@
+"""Experiments are declared in YAML files beside their modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
+from laar_lab.report import Report
+
+TEXT = """
+one:
+  about: It is faster
+  source: A paper, section 1
+  seeds: 4
+  minutes: 0.5
+  takes: [data]
+  claims:
+    published:
+      says: It is faster
+      metric: seconds, ours / theirs
+      asks: ratio below 8.9/13.7
+      published: 8.9 s against 13.7 s
+    ours:
+      says: None is lost
+      metric: requests lost
+      asks: every below 0
+      seeds: 1
+"""
+
+
+def run(scope: Scope) -> Report:
+    raise NotImplementedError
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "package_of_one").mkdir()
+    (tmp_path / "package_of_one" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "package_of_one", raising=False)
+    return tmp_path / "package_of_one"
+
+
+def test_a_claim_has_the_seeds_and_the_paper_of_its_experiment(package: Path) -> None:
+    (package / "module.yaml").write_text(TEXT)
+    (one,) = declared("package_of_one.module", {"one": run})
+    assert (one.name, one.seeds, one.minutes, one.takes) == ("one", 4, 0.5, {"data"})
+    published, ours = one.claims
+    assert (published.effect, published.direction) == ("ratio", "below")
+    assert (published.bound, published.seeds) == (8.9 / 13.7, 4)
+    assert published.paper == "A paper, section 1"
+    assert (ours.effect, ours.bound, ours.seeds, ours.paper) == ("every", 0.0, 1, "")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "fault"),
+    [
+        ("every below 0", "never below 0", "ours"),
+        ("every below 0", "every under 0", "ours"),
+        ("one:", "two:", r"declares \['two'\], module.py runs \['one'\]"),
+        ("metric: requests lost", "metrics: requests lost", "metrics"),
+    ],
+)
+def test_a_declaration_that_cannot_be_meant_is_refused(
+    package: Path, before: str, after: str, fault: str
+) -> None:
+    (package / "module.yaml").write_text(TEXT.replace(before, after))
+    with pytest.raises((ValueError, TypeError), match=fault):
+        declared("package_of_one.module", {"one": run})
