@@ -118,7 +118,7 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
-            session=None if beside else _conversation(decision.request),
+            session=_conversation(decision.request),
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
