@@ -161,6 +161,40 @@ class TestOrder:
         assert known.movable(SCOPE, [1, 2, 3]) == (0, 0, False)
 
 
+@pytest.mark.parametrize("make", [headed, lambda i: f"- {prose(i)}", lambda i: f"Note: {prose(i)}"])
+def test_the_first_document_may_stand_behind_words_on_its_own_line(make):
+    rng = random.Random(3)
+    found = 0
+    known = Recurrences()
+    for n in range(120):
+        docs = [make(i) for i in rng.sample(range(12), 5)]
+        text = f"Answer.\nQuestion: What of {n}? \nContext: {'{}'} \nAnswer:".format(
+            "\n\n".join(docs)
+        )
+        block, seen = known.find(SCOPE, text)
+        found += n >= 60 and block is not None and text.startswith(docs[0], block.items[0].start)
+        if seen is not None:
+            known.learn(seen)
+    assert found > 45
+
+
+def test_two_documents_that_another_one_holds_both_are_not_parted_in_it():
+    """Where all documents stand a blank line apart, and the two in it do not."""
+    rng = random.Random(6)
+    known = Recurrences()
+    parts = [prose(i, lines=1) for i in range(12)]
+    for n in range(150):
+        drawn = [parts[i] for i in rng.sample(range(12), 5)]
+        held = f"{drawn[1]}\n\n  {drawn[2]}"
+        docs = [drawn[0], held, *drawn[3:]] if n >= 120 else drawn
+        text = "\n\n".join(["Answer from this.", *docs, f"Question {n}?"])
+        block, seen = known.find(SCOPE, text)
+        if n >= 120 and block is not None:
+            assert text.index(drawn[2]) not in [item.start for item in block.items]
+        elif seen is not None:
+            known.learn(seen)
+
+
 def test_documents_that_came_in_hundreds_of_texts_are_still_apart():
     known, rng = Recurrences(), random.Random(5)
     docs = [prose(i, lines=1) for i in range(6)]

@@ -18,6 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +91,7 @@ class Affinity:
         hashes = _hashes(docs)
         self._add(self._docs, _slots(hashes, _DOC_BITS), weight)
         head = hashes[:PARTNERS]
-        upper = np.triu_indices(len(head), 1)
-        mixed = (head[:, None] ^ head)[upper]
+        mixed = (head[:, None] ^ head).take(_pairs_of(len(head)))
         self._add(self._pairs, _slots(mixed, _PAIR_BITS), weight)
 
     def _weight(self, now: float) -> float:
@@ -118,6 +118,13 @@ class Affinity:
         raised = self._read(table, slots) + np.float32(weight)
         for row in (0, 1):
             table[row][slots[row]] = np.maximum(table[row].take(slots[row]), raised)
+
+
+@cache
+def _pairs_of(count: int) -> npt.NDArray[np.intp]:
+    """Return places of all pairs in a flat square table."""
+    first, second = np.triu_indices(count, 1)
+    return first * count + second
 
 
 def _hashes(docs: Sequence[int]) -> _Hashes:

@@ -248,22 +248,27 @@ class Recurrences:
         """Return the lines of a text, known documents whole, and the labels of those with one."""
         lines = starts, cores, ends, keys, last_keys, long = Lines([], [], [], [], [], [])
         seen = Seen(scope, text, lines, [])
+        looks, frame = self._looks, self._frame
         at, size = 0, len(text)
         while at < size:
             stop = text.find("\n", at)
             line = text[at : stop if stop >= 0 else size]
-            start, number, core, end, own, is_long = self._looks.get(hash(line)) or self._look(line)
+            start, number, core, end, own, is_long = looks.get(hash(line)) or self._look(line)
             if end:
                 n = len(keys)
                 key = last_key = hash((scope, own))
                 begin, end = at + core, at + end
-                if is_long and self._frame.get(key, 0) < _OFTEN_TEXTS:
+                if is_long and (not frame or frame.get(key, 0) < _OFTEN_TEXTS):
                     known = self._documents.get(key)
                     found = self._known(scope, text, begin, known) if known else None
                     if found is not None:
                         end, last_key, piece = found
                         seen.places.append(Place(n, len(long), piece))
                         stop = text.find("\n", end)
+                    elif not known and core > number and self._begins(scope, line[core:]):
+                        # The frame's own words stand before the first document: a line by itself.
+                        at += core
+                        continue
                     long.append(n)
                 if core > start:
                     seen.labels[n] = line[start:number], line[number:core]
@@ -278,11 +283,17 @@ class Recurrences:
         seen.places[:] = self._unjoined(lines, seen.places)
         return seen
 
+    def _begins(self, scope: int, line: str) -> bool:
+        """Return whether a document is known that begins with such a line."""
+        looks = self._looks.get(hash(line)) or self._look(line)
+        return hash((scope, looks[4])) in self._documents
+
     def _known(
         self, scope: int, text: str, begin: int, known: Mapping[int, tuple[int, int]]
     ) -> tuple[int, int, _Piece] | None:
         """Return the end, the last line's key and the piece of the longest document that begins."""
-        for whole, (size, last_key) in sorted(known.items(), key=_by_length):
+        alike = sorted(known.items(), key=_by_length) if len(known) > 1 else known.items()
+        for whole, (size, last_key) in alike:
             end = begin + size
             if hash((scope, text[begin:end])) == whole and not text[end : end + 1].strip():
                 piece = self._pieces.get(whole)
@@ -292,19 +303,9 @@ class Recurrences:
 
     def _look(self, line: str) -> _Looks:
         """Take a line apart, and remember how: most lines come again."""
-        own = line.strip()
-        start = len(line) - len(line.lstrip()) if own else 0
-        label = _LABEL.match(own)
-        number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
-        core = own[skip:]
-        is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
-        if not is_long:
-            skip = number = number if number < len(own) else 0
-        key = hash((own[skip:], is_long))
-        looks = (start, start + number, start + skip, start + len(own), key, is_long)
         if len(self._looks) >= MAX_LOOKS:
             self._looks.clear()
-        self._looks[hash(line)] = looks
+        looks = self._looks[hash(line)] = _taken_apart(line)
         return looks
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
@@ -420,6 +421,19 @@ class Recurrences:
             piece.next = after if piece.next < 0 else 0
 
 
+def _taken_apart(line: str) -> _Looks:
+    own = line.strip()
+    start = len(line) - len(line.lstrip()) if own else 0
+    label = _LABEL.match(own)
+    number, skip = (label.end(1), label.end()) if label is not None else (0, 0)
+    core = own[skip:]
+    is_long = min(len(core), len(core.strip(_RULE))) >= LONG_LINE
+    if not is_long:
+        skip = number = number if number < len(own) else 0
+    key = hash((own[skip:], is_long))
+    return start, start + number, start + skip, start + len(own), key, is_long
+
+
 def _by_length(known: tuple[int, tuple[int, int]]) -> int:
     return -known[1][0]
 
@@ -454,6 +468,7 @@ class _Gap(NamedTuple):
     Args:
         first, stop: the lines.
         start, end: those of them that both documents claim, or neither.
+        masked: what these say, without numbers.
         tail, head: how many the one before claims, and the one behind.
         both: both claim them.
         sure: what is claimed is known, or nothing is there.
@@ -463,6 +478,7 @@ class _Gap(NamedTuple):
     stop: int
     start: int
     end: int
+    masked: tuple[str, ...]
     tail: int
     head: int
     both: bool
@@ -477,7 +493,7 @@ class _Bounds:
     """Decides where items begin and end, by the short lines around all documents of a text."""
 
     def __init__(self, seen: Seen, together: _Together) -> None:
-        self._text = seen.text
+        self._scope, self._text = seen.scope, seen.text
         self._together = together
         self._lines = seen.lines
         self._places = seen.places
@@ -501,6 +517,7 @@ class _Bounds:
             else:
                 bound = self._between(x, y, gap)
                 bounds += () if bound is None else (bound,)
+        bounds = self._alike(bounds)
         first, last = self._start(places[0]), self._end(places[-1])
         starts = [*(() if first is None else (first,)), *(start for _, start in bounds)]
         ends = [*(end for end, _ in bounds), *(() if last is None else (last,))]
@@ -514,31 +531,38 @@ class _Bounds:
         items = tuple([Item(a, b, a, b) for a, b in zip(starts, ends, strict=True)])
         return Block(items, items[-1].end, labels_stay=numbered, shape="recurring")
 
+    def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
+        """Return the bounds in the most usual gap, blanks and all, where most are in it."""
+        gaps = [_NUMBER.sub("#", self._text[end:start]) for end, start in bounds]
+        usual = max(gaps, key=gaps.count, default="")
+        if 2 * gaps.count(usual) <= len(gaps):
+            return bounds
+        return [bound for bound, gap in zip(bounds, gaps, strict=True) if gap == usual]
+
     def _gap(self, x: Place, y: Place) -> _Gap:
         first, stop = x.line + 1, y.line
+        if first == stop:
+            return _Gap(first, stop, first, stop, (), 0, 0, False, True)
         keys = tuple(self._lines.keys[first:stop])
-        tail = len(_common_start(x.piece.own_tail or (), keys))
-        head = len(_common_end(y.piece.own_head or (), keys))
+        own_tail, own_head = x.piece.own_tail, y.piece.own_head
+        tail = len(_common_start(own_tail, keys)) if own_tail else 0
+        head = len(_common_end(own_head, keys)) if own_head else 0
         start, end = sorted((first + tail, stop - head))
-        sure = not keys or not (x.piece.own_tail is None or y.piece.own_head is None)
-        return _Gap(first, stop, start, end, tail, head, tail + head > len(keys), sure)
+        sure = own_tail is not None and own_head is not None
+        masked = self._masked(start, end)
+        return _Gap(first, stop, start, end, masked, tail, head, tail + head > len(keys), sure)
 
     def _masked(self, first: int, stop: int) -> tuple[str, ...]:
-        lines = self._lines
-        return tuple(
-            [
-                _NUMBER.sub("#", self._text[lines.starts[i] : lines.ends[i]])
-                for i in range(first, stop)
-            ]
-        )
+        spans = zip(self._lines.starts[first:stop], self._lines.ends[first:stop], strict=True)
+        return tuple([_NUMBER.sub("#", self._text[start:end]) for start, end in spans])
 
     def _separate(self, gaps: Sequence[_Gap]) -> None:
         """Find what separates documents: the most usual of what no single one of them claims."""
-        counted = Counter([self._masked(gap.start, gap.end) for gap in gaps])
+        counted = Counter([gap.masked for gap in gaps])
         if counted:
             self._separator = max(counted, key=lambda lines: (counted[lines], len(lines)))
         for gap in gaps:
-            if gap.both and self._masked(gap.start, gap.end) == self._separator:
+            if gap.both and gap.masked == self._separator:
                 self._claimed = tuple(self._lines.keys[gap.start : gap.end])
                 break
         self._numbered = any(
@@ -551,7 +575,7 @@ class _Bounds:
         if self._together.mostly(lines.last_keys[x.line], lines.keys[y.line]):
             return None
         start, end = gap.start, gap.end
-        if not gap.sure or self._masked(start, end) != self._separator:
+        if not gap.sure or gap.masked != self._separator:
             found = [
                 at
                 for at in range(gap.first, gap.stop - size + 1)
@@ -584,10 +608,11 @@ class _Bounds:
 
     def _core(self, place: Place, line: int) -> int | None:
         """Return where a document begins on its first line; None where that is in doubt."""
-        number, name = self._labels.get(line, _NO_LABEL)
-        core, known, above = self._lines.cores[line], place.piece.labels, place.line - line
-        if not number and not name:
+        core = self._lines.cores[line]
+        if line not in self._labels:
             return core
+        number, name = self._labels[line]
+        known, above = place.piece.labels, place.line - line
         if above >= len(known) or known[above][1] is None:
             return None
         own_number, own_name = known[above]
@@ -606,9 +631,21 @@ class _Bounds:
         if own is None:
             return self._core(place, first) if first == place.line else None
         at = place.line - len(own)
-        if at < first or tuple(lines.keys[at : place.line]) != own:
+        if at < first or tuple(lines.keys[at + 1 : place.line]) != own[1:]:
             return None
-        return self._core(place, at)
+        if not own or lines.keys[at] == own[0]:
+            return self._core(place, at)
+        return self._behind_name(at, own[0])
+
+    def _behind_name(self, line: int, key: int) -> int | None:
+        """Return where a short line begins that stands behind words of the frame."""
+        end = self._lines.ends[line]
+        label = _LABEL.match(self._text, self._lines.starts[line], end)
+        if label is None or not label[2]:
+            return None
+        start, number, _, _, own, _ = _taken_apart(self._text[label.end() : end])
+        is_it = number == start and hash((self._scope, own)) == key
+        return label.end() + start if is_it else None
 
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool

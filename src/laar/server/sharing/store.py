@@ -21,15 +21,12 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from laar.errors import SettingError, install
 from laar.settings.share import Share
 from laar.sharing.settings import SNAPSHOT_INTERVAL_S, SharingSettings
 from laar.sharing.snapshot import MAX_SNAPSHOT_BYTES
-
-if TYPE_CHECKING:
-    from laar.server.sharing.line import Line
 
 _LOG = logging.getLogger(__name__)
 
@@ -97,14 +94,13 @@ class Store:
         self, share: Share, settings: SharingSettings, *, origin: str, secret: bytes | None
     ) -> None:
         try:
-            from hiredis import HiredisError
             from redis.exceptions import RedisError
         except ImportError:
             raise SettingError(
                 f"needs the client of Redis; {install('share')}", setting="share.url"
             ) from None
         assert share.url is not None
-        self._faults = (RedisError, HiredisError, OSError, TimeoutError)
+        self._faults = (RedisError, OSError, TimeoutError)
         self._secret = secret
         self._origin = origin.encode()
         self._interval_ms = int(SNAPSHOT_INTERVAL_S * 1000)
@@ -126,8 +122,6 @@ class Store:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
 
-        from laar.server.sharing.line import Line
-
         share = self._share
         options: dict[str, Any] = {
             "username": share.username,
@@ -141,8 +135,7 @@ class Store:
         if str(share.url).startswith("rediss"):
             options |= _tls(share)
         pool: Any = ConnectionPool.from_url(str(share.url), **options)
-        self._sender, self._reader = (Line(pool.make_connection()) for _ in range(2))
-        self._other = pool.make_connection()
+        self._sender, self._reader, self._other = (pool.make_connection() for _ in range(3))
 
     async def open(self, key: bytes, *, starting: bool) -> StartState:
         """Open the connections, and offer a key where the others have none.
@@ -169,16 +162,7 @@ class Store:
         if last is None or last < _number(self.place):
             self.place = "0-0"  # the store has lost its entries: an older place is beyond its end
         await self._ask("XREAD", "STREAMS", self._records, "$")  # whether it may
-        await self._connect()
         return StartState(key=self._used, snapshot=snapshot)
-
-    async def _connect(self) -> None:
-        try:
-            async with asyncio.timeout(_TIMEOUT_S):
-                for line in (self._sender, self._reader):
-                    await line.open()
-        except self._faults as fault:
-            raise self._unusable(fault) from None
 
     async def _fetched(self) -> bytes | None:
         """Return the snapshot, if there is one and it arrives in time."""
@@ -264,9 +248,9 @@ class Store:
 
     async def close(self) -> None:
         """Close the connections."""
-        for close in (self._sender.close, self._reader.close, self._other.disconnect):
+        for connection in (self._sender, self._reader, self._other):
             with contextlib.suppress(*self._faults):
-                await close()
+                await connection.disconnect()
 
     @property
     def _oldest(self) -> str:
@@ -296,23 +280,21 @@ class Store:
         seconds, micros = await self._ask("TIME")
         return int(seconds) * 1e3 + int(micros) / 1e3
 
-    async def _trip(
-        self, line: Line, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
-    ) -> list[Any]:
-        try:
-            return await line.ask(*commands, within_s=within_s)
-        except self._faults as fault:
-            raise self._unusable(fault) from None
-
     async def _ask(self, *command: Any, within_s: float = _TIMEOUT_S) -> Any:
-        """Send a command that is not a batch, on a connection that is opened when needed."""
-        other = self._other
+        """Send a command that is not a batch; return its reply."""
+        (reply,) = await self._trip(self._other, command, within_s=within_s)
+        return reply
+
+    async def _trip(
+        self, connection: Any, *commands: tuple[Any, ...], within_s: float = _TIMEOUT_S
+    ) -> list[Any]:
+        """Send commands together; return their replies. A closed connection is opened."""
         try:
             async with asyncio.timeout(within_s):
-                await other.send_command(*command)
-                return await other.read_response()
+                await connection.send_packed_command(connection.pack_commands(commands))
+                return [await connection.read_response() for _ in commands]
         except self._faults as fault:
-            await other.disconnect(nowait=True)  # an answer that was not read would be the next
+            await connection.disconnect(nowait=True)  # a late reply would be taken for the next
             raise self._unusable(fault) from None
 
     def _unusable(self, fault: BaseException) -> StoreError:
