@@ -28,7 +28,7 @@ from laar_lab.fit_engine import FitSettings, fit_engine, write_profile
 from laar_lab.report import show
 from laar_lab.sim.engine import load_profile
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def run(experiment: str, work: Path) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

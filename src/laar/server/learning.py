@@ -118,6 +118,7 @@ class Learning:
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
+            session=_conversation(decision.request),
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
@@ -259,6 +260,11 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
 def _named(models: Collection[str]) -> str:
     more = f" and {len(models) - _MAX_NAMED} more" if len(models) > _MAX_NAMED else ""
     return ", ".join(islice(models, _MAX_NAMED)) + more
+
+
+def _conversation(request: Request) -> Hashable:
+    """Return a hash that the turns of a conversation share; None where it has no name."""
+    return hash((request.tenant, request.session)) if request.session else None
 
 
 def _fingerprint(request: Request) -> Hashable:
