@@ -19,7 +19,7 @@ from laar.accuracy import (
     Verdict,
 )
 from laar.accuracy.reports import Answered
-from laar.accuracy.signs import CUT, Sign, Signs
+from laar.accuracy.signs import CUT, FORM, Sign, Signs
 from support.artifacts import artifact
 from support.artifacts import model as fitted
 from support.exploring import examples
@@ -262,15 +262,15 @@ def test_a_sign_counts_until_the_answer_is_reported_and_is_learned_from_then_on(
     features = Features("en", 512, "qa")
     for name in ("a", "b"):
         reports.decided(name, "m", features, (), now=0.0)
-    reports.signed("a", Sign(CUT, False), 1.0)
+    reports.signed("a", Sign(CUT, FORM), 1.0)
     weak = online.by_model(1.0)["m"].outcomes
     assert 0.0 < weak < 0.5
     for _ in range(40):
         reports.report("a", True, 2.0)
         reports.decided("a", "m", features, (), now=2.0)
-        reports.signed("a", Sign(CUT, False), 2.0)
+        reports.signed("a", Sign(CUT, FORM), 2.0)
     reports.report("b", True, 3.0)
     before = online.by_model(3.0)["m"].outcomes
-    reports.signed("b", Sign(CUT, False), 3.0)
+    reports.signed("b", Sign(CUT, FORM), 3.0)
     assert online.by_model(3.0)["m"].outcomes == before
-    assert reports.signs.weak("m", Sign(CUT, False), 0.5)[0]
+    assert reports.signs.weak("m", Sign(CUT, FORM), 0.5)[0]

@@ -8,24 +8,24 @@ import pytest
 from laar.accuracy.features import Features
 from laar.accuracy.online import CAP_PER_HOUR, OnlineOutcomes
 from laar.accuracy.reporters import SIGNS
-from laar.accuracy.signs import BROKEN_CALL, CUT, PLAIN, Sign, Signs, sign_of
+from laar.accuracy.signs import BROKEN_CALL, CUT, FORM, PLAIN, SURE, TURN, Sign, Signs, sign_of
 
 CELL = Features("en", 512, "qa")
 RIGHT = {"good": 0.8, "fair": 0.6, "poor": 0.4}
 MODELS = tuple(RIGHT)
-SURE = 4  # signs of log-probabilities, after the three that have none
+LEVELS = 4  # signs of log-probabilities, after the three that have none
 
 
 def shown(right, seed, kind):
     """Return the sign of an answer: its model is surer where it is right, or it fails in form."""
     if kind == "sure":
         level = seed.gauss(1.0 if right else 0.0, 1.0)
-        return Sign(BROKEN_CALL + 1 + sum(level > edge for edge in (-0.3, 0.5, 1.3)), True)
+        return Sign(BROKEN_CALL + 1 + sum(level > edge for edge in (-0.3, 0.5, 1.3)), SURE)
     if kind == "form":
         number = seed.random()
         bad = 0.03 if right else 0.2
-        return Sign(CUT if number < bad else BROKEN_CALL if number < 1.3 * bad else PLAIN, False)
-    return Sign(CUT, False)  # "alike"
+        return Sign(CUT if number < bad else BROKEN_CALL if number < 1.3 * bad else PLAIN, FORM)
+    return Sign(CUT, FORM)  # "alike"
 
 
 def lived(kind, *, seed=0, requests=2_000, prior=0.5, reports=False, hours=24.0):
@@ -79,29 +79,29 @@ def test_signs_that_never_err_are_worth_reports_and_empty_ones_nothing():
     signs = Signs()
     for number in range(4000):
         right = number % 2 == 0
-        signs.learn("exact", Sign(PLAIN if right else CUT, False), correct=right)
-        signs.learn("empty", Sign(CUT if number % 4 < 2 else PLAIN, False), correct=right)
-    exact = [signs.weak("exact", Sign(number, False), 0.5) for number in (PLAIN, CUT)]
+        signs.learn("exact", Sign(PLAIN if right else CUT, FORM), correct=right)
+        signs.learn("empty", Sign(CUT if number % 4 < 2 else PLAIN, FORM), correct=right)
+    exact = [signs.weak("exact", Sign(number, FORM), 0.5) for number in (PLAIN, CUT)]
     assert [weak[0] for weak in exact] == [True, False]
     assert all(weak[1] > 0.9 for weak in exact)
-    assert signs.weak("empty", Sign(CUT, False), 0.5)[1] < 0.02
+    assert signs.weak("empty", Sign(CUT, FORM), 0.5)[1] < 0.02
 
 
 def test_what_reports_show_of_a_sign_turns_its_meaning():
     signs = Signs()
-    assert not signs.weak("long", Sign(CUT, False), 0.5)[0]
+    assert not signs.weak("long", Sign(CUT, FORM), 0.5)[0]
     for _ in range(300):
-        signs.learn("long", Sign(CUT, False), correct=True)
-        signs.learn("long", Sign(PLAIN, False), correct=False)
-    assert signs.weak("long", Sign(CUT, False), 0.5)[0]
+        signs.learn("long", Sign(CUT, FORM), correct=True)
+        signs.learn("long", Sign(PLAIN, FORM), correct=False)
+    assert signs.weak("long", Sign(CUT, FORM), 0.5)[0]
 
 
 def test_an_hour_of_bad_signs_moves_a_model_by_no_more_than_their_cap():
     online, signs = OnlineOutcomes(), Signs()
     before = np.array([0.8])
     for second in range(0, 3600, 5):
-        correct, weight, offset = signs.weak("m", Sign(CUT, False), 0.8)
-        signs.weak("other", Sign(PLAIN, False), 0.8)
+        correct, weight, offset = signs.weak("m", Sign(CUT, FORM), 0.8)
+        signs.weak("other", Sign(PLAIN, FORM), 0.8)
         online.observe("m", CELL, correct, second, weight, offset=offset, reporter=SIGNS)
     (after,) = online.posterior(before, ("m",), CELL, 3600.0)
     taken = online.cells["m", CELL._replace(bucket=4096)].total.outcomes
@@ -116,9 +116,9 @@ def test_an_hour_of_bad_signs_moves_a_model_by_no_more_than_their_cap():
 @pytest.mark.parametrize("expected", [0.001, 0.3, 0.999])
 def test_a_weak_outcome_is_always_one_that_counts_may_take(number, expected):
     online, signs = OnlineOutcomes(), Signs()
-    for sure in (False, True):
-        if number <= BROKEN_CALL or sure:
-            correct, weight, offset = signs.weak("m", Sign(number, sure), expected)
+    for seen_in, most in ((FORM, BROKEN_CALL), (SURE, BROKEN_CALL + LEVELS), (TURN, 1)):
+        if number <= most:
+            correct, weight, offset = signs.weak("m", Sign(number, seen_in), expected)
             assert online.observe("m", CELL, correct, 0.0, weight, offset=offset, reporter=SIGNS)
 
 
@@ -127,9 +127,24 @@ def choice(*logprobs, **more):
 
 
 def test_the_sign_of_an_answer_is_its_worst():
-    assert sign_of({}, None) == Sign(PLAIN, False)
-    assert sign_of(choice(-0.1, finish_reason="length"), None) == Sign(CUT, True)
+    assert sign_of({}, None) == Sign(PLAIN, FORM)
+    assert sign_of(choice(-0.1, finish_reason="length"), None) == Sign(CUT, SURE)
     unsure, sure = (sign_of(choice(each, each), None) for each in (-2.0, -0.01))
-    assert (unsure.number, sure.number) == (BROKEN_CALL + 1, BROKEN_CALL + SURE)
+    assert (unsure.number, sure.number) == (BROKEN_CALL + 1, BROKEN_CALL + LEVELS)
     hostile = sign_of(choice(float("nan"), 1e308, -1e308), None)
-    assert 0 <= hostile.number <= BROKEN_CALL + SURE
+    assert 0 <= hostile.number <= BROKEN_CALL + LEVELS
+
+
+def test_calls_of_tools_that_lead_nowhere_are_as_bad_as_broken_ones():
+    def called(arguments):
+        function = {"name": "find", "arguments": arguments}
+        return sign_of({"message": {"tool_calls": [{"function": function}]}}, None)
+
+    signs = Signs()
+    first, again, other = called('{"a": 1}'), called('{"a": 1}'), called('{"a": 2}')
+    assert [first.number, first.calls] == [PLAIN, again.calls]
+    assert signs.after(again, first).number == BROKEN_CALL
+    assert signs.after(other, first) == other
+    assert signs.after(again, None) == again
+    plain = sign_of({"message": {"content": "yes"}}, None)
+    assert signs.after(plain, plain).number == PLAIN  # two answers without a call repeat none

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
+
+from laar.cli.installed import GROUP, OF_LAB
 
 _WITHOUT = """
 import sys
@@ -71,3 +74,8 @@ def test_without_laar_lab_its_commands_name_it_in_one_line(arguments: tuple[str,
     assert ran.stderr == (
         "laar: this needs the package laar-lab; in a clone of laar: pip install . ./lab\n"
     )
+
+
+def test_every_command_of_laar_lab_is_known_without_it() -> None:
+    of_lab = {point.name for point in entry_points(group=GROUP) if point.dist.name == "laar-lab"}
+    assert set(OF_LAB) == of_lab

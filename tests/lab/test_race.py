@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import orjson
 import pytest
 import typer
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from typer.testing import CliRunner
 
 from laar.errors import SettingError
@@ -206,8 +208,15 @@ def test_routers_by_name(tmp_path: Path) -> None:
 
 
 @asynccontextmanager
-async def engine(resets: str, busy: list[int]) -> AsyncIterator[str]:
-    """Run a stub; each look at its metrics takes the next of `busy`."""
+async def engine(resets: str, busy: list[int], key: str = "") -> AsyncIterator[str]:
+    """Run a stub; each look at its metrics takes the next of `busy`, and its API asks for `key`."""
+
+    @web.middleware
+    async def checks_key(request: web.Request, handler: Handler) -> web.StreamResponse:
+        asks = key and request.path.startswith("/v1/")
+        if asks and request.headers.get("authorization") != f"Bearer {key}":
+            raise web.HTTPUnauthorized
+        return await handler(request)
 
     async def metrics(_: web.Request) -> web.Response:
         waiting = busy.pop(0) if busy else 0
@@ -223,7 +232,7 @@ async def engine(resets: str, busy: list[int]) -> AsyncIterator[str]:
         content = (await request.json())["messages"][0]["content"]
         return web.json_response({"usage": {"prompt_tokens": 9 + len(content) // 4}})
 
-    app = web.Application()
+    app = web.Application(middlewares=[checks_key])
     app.add_routes(
         [
             web.get("/metrics", metrics),
@@ -249,12 +258,20 @@ async def test_caches_are_emptied_once_engines_are_idle() -> None:
         engine("/flush_cache", []) as sglang,
         engine("/nothing", []) as other,
     ):
-        assert await emptied([vllm, sglang, other]) == [other]
-        assert not busy
         seen = await look_at([vllm, sglang], None)
+        assert await emptied(replace(seen, urls=(vllm, sglang, other))) == [other]
+        assert not busy
         assert (seen.model, seen.context_tokens, seen.chars_per_token) == ("m", 2048, 4.0)
     with pytest.raises(SettingError, match=f"--engines {vllm}: no list of models"):
         await look_at([vllm], None)
+
+
+async def test_engines_that_want_a_key_get_it() -> None:
+    async with engine("/reset_prefix_cache", [], key="k") as keyed:
+        seen = await look_at([keyed], None, {"authorization": "Bearer k"})
+        assert (seen.model, await emptied(seen)) == ("m", [])
+        with pytest.raises(SettingError, match="--key-env"):
+            await look_at([keyed], None)
 
 
 def raced(directory: Path, *options: str) -> tuple[str, list[dict], dict]:

@@ -10,7 +10,7 @@ import pytest
 from laar.accuracy import FEATURES_SCHEMA
 from laar.accuracy.artifact import Capability, Cell, ModelCapability, RetryTerms, Speed
 from laar.accuracy.fitting.records import read_records
-from laar.accuracy.signs import CUT, PLAIN, Sign
+from laar.accuracy.signs import CUT, FORM, PLAIN, Sign
 from laar.client import report_outcome, until_correct
 from laar.core.decision import Completion
 from laar.core.membership import EndpointSpec
@@ -68,7 +68,17 @@ async def picker(gateway, models=("a", "b"), *, probabilities=None, accuracy=Non
     )
 
 
-def ask(runner, text="hello", *more, tried="", model="auto", chars=4000, stream=False, **end):
+def ask(
+    runner,
+    text="hello",
+    *more,
+    tried="",
+    model="auto",
+    chars=4000,
+    stream=False,
+    session="",
+    **end,
+):
     """A request's whole life; `end` has the fields of its completion."""
     request = Request(
         id="r",
@@ -79,6 +89,7 @@ def ask(runner, text="hello", *more, tried="", model="auto", chars=4000, stream=
         chars=chars,
         tried=tried,
         stream=stream,
+        session=session,
     )
     decision = runner.picker.director.decide(request, time.monotonic())
     end = Completion(**{"status": 200, "cause": "complete", "latency_s": 1.0, **end})
@@ -661,9 +672,47 @@ async def test_outcomes_alone_make_a_picker_calibrated(gateway, http):
 async def test_signs_of_answers_move_a_model_where_they_count(gateway, counts):
     runner = await picker(gateway, accuracy={"signs": counts})
     for _ in range(150):
-        ask(runner, model="a", sign=Sign(CUT, False))
-        ask(runner, model="b", sign=Sign(PLAIN, False))
+        ask(runner, model="a", sign=Sign(CUT, FORM))
+        ask(runner, model="b", sign=Sign(PLAIN, FORM))
     if counts:
         assert believed(ask(runner), "a") < 0.8 < believed(ask(runner), "b")
     else:
         assert believed(ask(runner), "a") == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_a_client_that_asks_the_same_again_at_once_moves_a_model(gateway, http, counts):
+    engines = {name: await gateway.upstream() for name in ("a", "b")}
+    gateway.members(*((engine.address, name) for name, engine in engines.items()))
+    capability = artifact(gateway.directory / "capability.json", {"a": 0.8, "b": 0.8})
+    runner = await gateway.picker(accuracy={"capability": capability, "signs": counts})
+    url = (await gateway.envoy()).url() + "/v1/chat/completions"
+
+    async def turn(model, session, text):
+        body = {"model": model, "messages": [{"role": "user", "content": text}]}
+        async with http.post(url, json=body, headers={"x-laar-session": session}) as answer:
+            assert answer.status == 200
+            await answer.read()
+
+    for number in range(20):
+        for text in ("hello", "hello"):
+            await turn("a", f"a{number}", text)
+        for text in ("hello", "and now?"):
+            await turn("b", f"b{number}", text)
+    decision = ask(runner)
+    if counts:
+        assert believed(decision, "a") < 0.79 < 0.8 < believed(decision, "b")
+    else:
+        assert believed(decision, "a") == believed(decision, "b") == pytest.approx(0.8)
+
+
+async def test_a_tool_that_is_called_again_in_the_same_way_moves_a_model(gateway):
+    runner = await picker(gateway, accuracy={"signs": True})
+    for number in range(150):
+        for turn in range(2):
+            for model, calls in (("a", 7), ("b", 8 + turn)):
+                sign = Sign(PLAIN, FORM, calls=calls)
+                session = f"{model} {number}"
+                ask(runner, model=model, sign=sign, session=session, chars=4000 + turn)
+    assert believed(ask(runner), "a") < 0.88
+    assert believed(ask(runner), "b") > 0.8

@@ -73,6 +73,8 @@ class Answered(NamedTuple):
 _MOST_ALIKE = 8
 """Attempts of one request with the same models tried that a retry may follow, the latest."""
 
+_AT_ONCE_S = 60.0  # after an answer, within which the same question again means discontent
+
 _Link = tuple[Hashable, tuple[str, ...]]
 """A request, and the models tried on it."""
 
@@ -93,6 +95,8 @@ class _Decision:
     answered: bool = True
     refused: bool = False
     sign: Sign | None = None
+    session: Hashable = None
+    before: str | None = None
 
 
 class OutcomeReports:
@@ -110,6 +114,7 @@ class OutcomeReports:
         self._max_pending = max_pending
         self._decisions: dict[str, _Decision] = {}
         self._latest: dict[_Link, list[str]] = {}
+        self._turns: dict[Hashable, str] = {}
         self.verdicts: Counter[Verdict] = Counter()
         self.retries: Counter[Verdict] = Counter()
         """Verdicts on failures that retries showed."""
@@ -129,6 +134,7 @@ class OutcomeReports:
         policy: str = "",
         now: float = 0.0,
         adapter: str = "",
+        session: Hashable = None,
     ) -> None:
         """Record a decision that an outcome may be reported for.
 
@@ -143,6 +149,7 @@ class OutcomeReports:
             now: seconds, monotonic.
             adapter: the LoRA adapter of the model that was asked for: outcomes count as its own,
                 and its failures are no evidence about the model.
+            session: the same for the turns of one conversation; None where it is not known.
         """
         if len(self._decisions) >= self._max_pending:
             self._forget(next(iter(self._decisions)))
@@ -152,9 +159,13 @@ class OutcomeReports:
             previous = self._followed((request, known)) if known else None
             link = (request, (*known, model))
             self._link(link, decision_id)
-        self._decisions[decision_id] = _Decision(
+        decision = self._decisions[decision_id] = _Decision(
             model, features, known, previous, link, tenant, policy, adapter, now
         )
+        if session is not None and self.signs is not None:
+            decision.session, decision.before = session, self._turns.get(session)
+            self._turns[session] = decision_id
+            self._went_on(decision, self.signs, now)
 
     def moved(self, decision_id: str, model: str) -> None:
         """Record that another model than the chosen one answered: Envoy retried by itself."""
@@ -176,14 +187,32 @@ class OutcomeReports:
     def signed(self, decision_id: str, sign: Sign, now: float) -> None:
         """Record what a complete answer shows of itself: a weak outcome, unless it was reported."""
         decision = self._decisions.get(decision_id)
-        if self.signs is None or decision is None or decision.correct is not None:
+        if self.signs is None or decision is None:
             return
-        decision.sign = sign
+        before = self._decisions.get(decision.before or "")
+        decision.sign = self.signs.after(sign, None if before is None else before.sign)
+        self._shown(decision, decision.sign, self.signs, now)
+
+    def _went_on(self, decision: _Decision, signs: Signs, now: float) -> None:
+        """Take a turn for a sign of the answer before it in its conversation."""
+        before = self._decisions.get(decision.before or "")
+        if before is None or before.latency_s is None or not before.answered or decision.tried:
+            return
+        asked, link = decision.link, before.link
+        again = asked is not None and link is not None and asked[0] == link[0]
+        if not again or now - before.at_s - before.latency_s < _AT_ONCE_S:
+            self._shown(before, signs.of_turn(again=again), signs, now)
+
+    def _shown(self, decision: _Decision, sign: Sign, signs: Signs, now: float) -> None:
+        """Learn what a sign is worth from an answer that was reported; else weigh the answer."""
+        model = decision.adapter or decision.model
+        if decision.correct is not None:
+            signs.learn(model, sign, correct=decision.correct)
+            return
         if self._wrong(decision):
             return  # it comes from the harder questions, which signs do not know
-        model = decision.adapter or decision.model
         expected = self._success.probabilities((model,), decision.features, (), now).item()
-        correct, weight, offset = self.signs.weak(model, sign, expected)
+        correct, weight, offset = signs.weak(model, sign, expected)
         self._success.observe(
             model,
             decision.features,
@@ -290,7 +319,10 @@ class OutcomeReports:
         return Verdict.TAKEN if taken else Verdict.LIMITED
 
     def _forget(self, decision_id: str) -> None:
-        self._unlink(decision_id, self._decisions.pop(decision_id))
+        decision = self._decisions.pop(decision_id)
+        self._unlink(decision_id, decision)
+        if self._turns.get(decision.session) == decision_id:
+            del self._turns[decision.session]
 
     def _unlink(self, decision_id: str, decision: _Decision) -> None:
         link = decision.link

@@ -1,10 +1,12 @@
-"""Weak outcomes: what an answer shows of itself, where nobody judges it.
+"""Weak outcomes: what shows how good an answer was, where nobody judges it.
 
-An answer may end at its limit, call a tool by what is no JSON, or be one that the engine was not
-sure of. It shows one sign. With P(sign | right) = r and P(sign | wrong) = w, learned from answers
-that were also reported, one that was expected to be right with p is so with p r / q, where
-q = p r + (1 - p) w, and is worth p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over
-the signs that it might have shown: 1 if they never err, 0 if they say nothing.
+An answer may end at its limit, call a tool by what is no JSON, call it as the answer before did, or
+be one that the engine was not sure of: it shows one sign of itself. The next turn of a conversation
+shows another: a client that asks the very same again at once was not content. With
+P(sign | right) = r and P(sign | wrong) = w, learned from answers that were also reported, one that
+was expected to be right with p is so with p r / q, where q = p r + (1 - p) w, and is worth
+p (1 - p) * sum((r - w)^2 / q) of a reported outcome, summed over the signs that it might have
+shown: 1 if they never err, 0 if they say nothing.
 
 What all models show alike says nothing of one: the recent mean of p r / q - p is taken off.
 
@@ -23,7 +25,10 @@ import orjson
 from numpy.typing import NDArray
 
 PLAIN, CUT, BROKEN_CALL = 0, 1, 2
-"""Signs of an answer: nothing, cut at its limit, a call of a tool by what is no JSON."""
+"""Signs of an answer: nothing, cut at its limit, a tool's call by what is no JSON or once again."""
+
+FORM, SURE, TURN = 0, 1, 2
+"""Where a sign was seen: in an answer, in one with log-probabilities, in the turn after it."""
 
 _SHORT_TOKENS = 256  # a client's limit below it is meant to cut
 _SURENESS = (0.75, 0.85, 0.93)  # mean probabilities of tokens that part answers that show them
@@ -34,8 +39,9 @@ _GUESSES = (
     np.array(
         [[0.02, 0.09, 0.03, 0.3, 0.24, 0.18, 0.14], [0.02, 0.03, 0.005, 0.13, 0.2, 0.25, 0.365]]
     ),
+    np.array([[0.85, 0.15], [0.96, 0.04]]),
 )
-"""P(sign) of wrong and of right answers, without log-probabilities and with them."""
+"""P(sign) of wrong and of right answers, by where it is seen."""
 _PRIOR_OUTCOMES = 30.0  # that the guess weighs in the counts of all, and these in those of one
 _ALL = ""
 _RECENT = 300.0  # answers over which the mean of all fades
@@ -44,10 +50,11 @@ _Floats = NDArray[np.float64]
 
 
 class Sign(NamedTuple):
-    """What an answer shows of itself; `sure` if its tokens' log-probabilities were seen."""
+    """A sign of an answer, where it was seen, and a hash of the answer's calls of tools."""
 
     number: int
-    sure: bool
+    seen_in: int
+    calls: int = 0
 
 
 def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
@@ -57,12 +64,14 @@ def sign_of(choice: Mapping[str, Any], max_tokens: int | None) -> Sign | None:
         return None
     seen = [token.get("logprob") for token in _objects(choice.get("logprobs"), "content")]
     logprobs = [float(logprob) for logprob in seen if isinstance(logprob, int | float)]
-    if any(map(_is_broken, _objects(choice.get("message"), "tool_calls"))):
-        return Sign(BROKEN_CALL, bool(logprobs))
+    calls = [call.get("function") for call in _objects(choice.get("message"), "tool_calls")]
+    seen_in, said = SURE if logprobs else FORM, hash(repr(calls)) if calls else 0
+    if any(map(_is_broken, calls)):
+        return Sign(BROKEN_CALL, seen_in, said)
     if cut or not logprobs:
-        return Sign(CUT if cut else PLAIN, bool(logprobs))
+        return Sign(CUT if cut else PLAIN, seen_in, said)
     mean = exp(min(0.0, sum(logprobs) / len(logprobs)))
-    return Sign(BROKEN_CALL + 1 + sum(mean >= edge for edge in _SURENESS), True)
+    return Sign(BROKEN_CALL + 1 + sum(mean >= edge for edge in _SURENESS), SURE, said)
 
 
 def _objects(parent: object, name: str) -> list[dict[str, Any]]:
@@ -70,9 +79,8 @@ def _objects(parent: object, name: str) -> list[dict[str, Any]]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def _is_broken(call: dict[str, Any]) -> bool:
-    """Return whether a call of a tool has arguments that are no JSON."""
-    function = call.get("function")
+def _is_broken(function: object) -> bool:
+    """Return whether a tool is called with arguments that are no JSON."""
     arguments = function.get("arguments") if isinstance(function, dict) else None
     try:
         orjson.loads(arguments if isinstance(arguments, str) and arguments else "{}")
@@ -86,38 +94,48 @@ class Signs:
 
     def __init__(self) -> None:
         self._counts: dict[str, list[_Floats]] = {}  # by model; those of all have no name
-        self._seen, self._mean = 0.1 * _RECENT, 0.0
+        self._seen, self._mean = [0.1 * _RECENT] * len(_GUESSES), [0.0] * len(_GUESSES)
+
+    def of_turn(self, *, again: bool) -> Sign:
+        """Return the sign of an answer after which the client went on, or asked the same again."""
+        return Sign(int(again), TURN)
+
+    def after(self, sign: Sign, before: Sign | None) -> Sign:
+        """Return an answer's sign, given its conversation's last: the same call leads nowhere."""
+        repeats = before is not None and sign.calls and sign.calls == before.calls
+        return sign._replace(number=BROKEN_CALL) if repeats else sign
 
     def learn(self, model: str, sign: Sign, *, correct: bool) -> None:
         """Count the sign of an answer that was reported."""
         known = model in self._counts or len(self._counts) < _MAX_MODELS
         for name in (_ALL, model) if known else (_ALL,):
             counts = self._counts.setdefault(name, [np.zeros_like(guess) for guess in _GUESSES])
-            counts[sign.sure][int(correct), sign.number] += 1.0
+            counts[sign.seen_in][int(correct), sign.number] += 1.0
 
     def weak(self, model: str, sign: Sign, expected: float) -> tuple[bool, float, float]:
         """Return the weak outcome of an answer that was right with P = `expected`.
 
         It is whether it was correct, its weight and its offset, for `OnlineOutcomes.observe`.
         """
-        wrong, right = self._rates(model, sign.sure)
+        at = sign.seen_in
+        wrong, right = self._rates(model, at)
         q = expected * right + (1.0 - expected) * wrong
         variance = expected * (1.0 - expected)
         moved = float(variance * (right - wrong)[sign.number] / q[sign.number])
-        self._seen = min(self._seen + 1.0, _RECENT)
-        self._mean += (moved - self._mean) / self._seen
-        moved -= self._mean
+        self._seen[at] = min(self._seen[at] + 1.0, _RECENT)
+        self._mean[at] += (moved - self._mean[at]) / self._seen[at]
+        moved -= self._mean[at]
         worth = float(variance * np.sum((right - wrong) ** 2 / q))
         weight = min(max(worth, abs(moved), 1e-6), 1.0)
         shown = expected + max(-1.0, min(moved / weight, 1.0))
         return moved > 0.0, weight, shown - (moved > 0.0)
 
-    def _rates(self, model: str, sure: bool) -> _Floats:
+    def _rates(self, model: str, seen_in: int) -> _Floats:
         """Return P(sign) of wrong and of right answers of a model."""
-        rates = _GUESSES[sure]
+        rates = _GUESSES[seen_in]
         for name in (_ALL, model):
             if name in self._counts:
-                seen = self._counts[name][sure]
+                seen = self._counts[name][seen_in]
                 rates = seen + _PRIOR_OUTCOMES * rates
                 rates = rates / rates.sum(axis=1, keepdims=True)
         return rates

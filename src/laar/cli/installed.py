@@ -38,7 +38,10 @@ OWN = {
 }
 """laar's own commands, in the order of `laar --help`."""
 
-OF_LAB = ("context.plan", "evaluate", "lab", "overload", "sim-endpoint", "ttca", "tune", "up")
+OF_LAB = (
+    *("context.plan", "evaluate", "lab", "overload", "race"),
+    *("sim-endpoint", "ttca", "tune", "up"),
+)
 """Commands of laar-lab: where it is missing they name it."""
 
 

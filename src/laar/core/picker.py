@@ -47,7 +47,7 @@ def pick(
         first: the candidate that is picked whatever its score; None to pick by score.
         near_tie: share of the best score within which scores count as equal.
     """
-    ranked = ranking(scores, masks) if masks else np.argsort(-scores, kind="stable")
+    ranked = ranking(scores, masks) if masks else (-scores).argsort(kind="stable")
     order: list[int] = ranked.tolist()
     if first is not None:
         order.remove(first)

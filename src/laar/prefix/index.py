@@ -352,7 +352,7 @@ class PrefixIndex:
 
         Parts that do not fit together are left out: they may come from another version, or a file.
         """
-        if self._segments:
+        if self._segments.by_first:
             return 0
         kept = 0
         for use in uses:
@@ -399,7 +399,7 @@ class PrefixIndex:
         """Return sizes and counters for metrics."""
         return IndexStats(
             size_bytes=self._size_bytes(),
-            segments=len(self._segments),
+            segments=len(self._segments.by_first),
             uses=self._uses,
             blocks=self._segments.blocks,
             evicted_capacity_blocks=self._evicted_capacity,
@@ -497,8 +497,9 @@ class PrefixIndex:
         self.oldest_at[cache.slot] = self._now if oldest is None else oldest.at
 
     def _size_bytes(self) -> int:
+        segment_bytes = SEGMENT_BYTES + (len(self._caches) >> 3)  # a bit a slot
         return (
-            len(self._segments) * (SEGMENT_BYTES + (len(self._caches) >> 3))  # a bit a slot
+            len(self._segments.by_first) * segment_bytes
             + self._uses * USE_BYTES
             + (self._segments.blocks + self._use_blocks) * 8
         )

@@ -131,7 +131,8 @@ def _counts(text: bytes, *, begins: bool) -> Floats:
         pairs = np.bincount(classes[:-1] * np.uint8(_COUNT) + classes[1:], minlength=_COUNT**2)
         found[:-3] = pairs * (size / len(sample))
     signs = np.frombuffer(text, np.uint8)  # bytes.count takes 10 times as long
-    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), np.count_nonzero(signs == _DIGEST)
+    images = np.count_nonzero(signs == _DIGEST) if _DIGEST in text else 0
+    found[-3:] = begins, np.count_nonzero(signs == _MESSAGE), images
     return found
 
 

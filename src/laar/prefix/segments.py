@@ -31,15 +31,13 @@ class Segments:
     """All runs of blocks. Sets of slots are integers, a bit for each slot.
 
     Attributes:
+        by_first: the runs, by the hash of their first block.
         blocks: the sum of their lengths.
     """
 
     def __init__(self) -> None:
         self.blocks = 0
-        self._by_first: dict[int, _Segment] = {}
-
-    def __len__(self) -> int:
-        return len(self._by_first)
+        self.by_first: dict[int, _Segment] = {}
 
     def walk(self, hashes: array[int]) -> tuple[list[int], list[int]]:
         """Return sets of slots along the prompt, as bits, and how deep each holds it.
@@ -50,7 +48,7 @@ class Segments:
         depth, end = 0, len(hashes)
         sets: list[int] = []
         depths: list[int] = []
-        while depth < end and (segment := self._by_first.get(hashes[depth])) is not None:
+        while depth < end and (segment := self.by_first.get(hashes[depth])) is not None:
             if not sets or segment.holders != sets[-1]:
                 sets.append(segment.holders)
                 depths.append(depth)
@@ -65,9 +63,9 @@ class Segments:
         """
         depth, end = edge, len(hashes)
         while depth < end:
-            segment = self._by_first.get(hashes[depth])
+            segment = self.by_first.get(hashes[depth])
             if segment is None:
-                self._by_first[hashes[depth]] = _Segment(hashes[depth:], bit)
+                self.by_first[hashes[depth]] = _Segment(hashes[depth:], bit)
                 self.blocks += end - depth
                 return
             shared = shared_from(segment.hashes, hashes, depth)
@@ -84,14 +82,14 @@ class Segments:
         """
         place, end = 0, len(hashes)
         while place < end:
-            segment = self._by_first[hashes[place]]
+            segment = self.by_first[hashes[place]]
             if place < keep < place + len(segment.hashes):
                 self._split(segment, keep - place)
             size = len(segment.hashes)
             if place >= keep:
                 segment.holders ^= bit
                 if not segment.holders:
-                    del self._by_first[hashes[place]]
+                    del self.by_first[hashes[place]]
                     self.blocks -= size
             place += size
 
@@ -99,7 +97,7 @@ class Segments:
         """Return the lengths of the runs that the blocks of a use are in."""
         sizes, place = [], 0
         while place < len(hashes):
-            size = len(self._by_first[hashes[place]].hashes)
+            size = len(self.by_first[hashes[place]].hashes)
             sizes.append(size)
             place += size
         return tuple(sizes)
@@ -108,7 +106,7 @@ class Segments:
         """Return whether these runs, new to a slot, agree with those that are here."""
         place = 0
         for size in sizes:
-            segment = self._by_first.get(hashes[place])
+            segment = self.by_first.get(hashes[place])
             if segment is not None and (
                 segment.holders & bit or segment.hashes != hashes[place : place + size]
             ):
@@ -121,9 +119,9 @@ class Segments:
         place = 0
         for size in sizes:
             piece = hashes[place : place + size]
-            segment = self._by_first.get(piece[0])
+            segment = self.by_first.get(piece[0])
             if segment is None:
-                segment = self._by_first[piece[0]] = _Segment(piece, 0)
+                segment = self.by_first[piece[0]] = _Segment(piece, 0)
                 self.blocks += size
             segment.holders |= bit
             place += size
@@ -132,7 +130,7 @@ class Segments:
         """Cut a segment in two, held by the same slots."""
         lower = _Segment(segment.hashes[at:], segment.holders)
         segment.hashes = segment.hashes[:at]
-        self._by_first[lower.hashes[0]] = lower
+        self.by_first[lower.hashes[0]] = lower
 
 
 def give(found: npt.NDArray[Any], sets: Sequence[int], values: Sequence[float]) -> None:

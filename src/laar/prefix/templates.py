@@ -116,6 +116,8 @@ class Templates:
 
     def of(self, name: str, models: Sequence[str]) -> Template:
         """Return the template of a model; for another name, the one that all models share."""
+        if name in models:
+            return self.known.get(name) or self._learned.get(name) or _POSSIBLE[0]
         named = {self.known.get(m) or self._learned.get(m) for m in self._named(name, models)}
         return (named.pop() if len(named) == 1 else None) or _POSSIBLE[0]
 

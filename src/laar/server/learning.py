@@ -104,20 +104,23 @@ class Learning:
 
     def decided(self, decision: Decision) -> None:
         """Remember a decision, so that an outcome can be reported for it."""
+        request = decision.request
         cell = decision.view.cell if decision.view is not None else None
         # In shadow, and when nothing could be looked up, no model is known to have answered.
-        if self.online is None or decision.request.shadow or not isinstance(cell, Features):
+        if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
             decision.id,
             decision.model,
             cell,
             decision.tried[:-1],
-            request=_fingerprint(decision.request),
-            tenant=decision.request.tenant,
+            request=_fingerprint(request),
+            tenant=request.tenant,
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
+            # The same for all turns of a conversation.
+            session=hash((request.tenant, request.session)) if request.session else None,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:

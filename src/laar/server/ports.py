@@ -74,7 +74,7 @@ async def bind_picking(server: H2Server, address: str, tls: ServerTls | None) ->
 
 
 def probed_server(*, together: bool = False) -> H2Server:
-    """Return the server for probes and reported outcomes, not bound yet."""
+    """Return the server for health probes, not bound yet."""
     return H2Server(
         longest_bytes=_PROBE_BYTES,
         max_streams=_PROBING_STREAMS,

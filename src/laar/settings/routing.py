@@ -121,7 +121,8 @@ class Accuracy(Section):
     the artifact alone and takes no reports."""
     signs: bool = False
     """Whether signs of answers count as weak outcomes: an end at the limit, a tool's call that is
-    no JSON, log-probabilities where clients ask for them."""
+    no JSON or repeats the last one, log-probabilities where clients ask for them, and whether a
+    conversation goes on or asks the same again."""
     half_life_s: Annotated[float, Ge(60), Le(1e8)] = HALF_LIFE_S
     """Seconds after which a reported outcome counts half. The default is a day: the model behind a
     name changes rarely, its traffic by the hour."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from laar.cli.terminal import JsonFile, report_errors
+from laar.cli.terminal import JsonFile, KeyVariable, report_errors
 from laar_lab.cli.lab.options import BlockTokens, Plot, lab_console
 
 
@@ -42,6 +42,7 @@ def race(
     model: Annotated[
         str | None, typer.Option(help="Model to ask for. Default: the first that all serve.")
     ] = None,
+    key_env: KeyVariable = None,
     seconds: Annotated[
         float, typer.Option(help="Seconds of each turn in which requests are sent.", min=1.0)
     ] = 90.0,
@@ -100,6 +101,7 @@ def race(
     repetitions; a sentence for each says where laar is better and where it is worse.
     """
     with report_errors():
+        from laar.measuring.run import key_headers
         from laar_lab.race.command import run_race, traffic_of
         from laar_lab.race.routers import OURS, named
         from laar_lab.race.run import Race, Simulated
@@ -113,6 +115,7 @@ def race(
             routers=[named(name, programs) for name in dict.fromkeys((OURS, *others))],
             engines=fleet,
             model=model,
+            headers=key_headers(key_env),
             traffic=traffic_of(
                 traffic,
                 seconds=seconds,

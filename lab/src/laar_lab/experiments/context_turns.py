@@ -22,13 +22,7 @@ from laar_lab.declared import declared
 from laar_lab.experiment import Scope
 from laar_lab.report import Report, Table
 from laar_lab.sim.engine import load_profile
-from laar_lab.sim.fleet import (
-    Arrival,
-    Exchange,
-    FleetSettings,
-    VirtualFleet,
-    replay_open,
-)
+from laar_lab.sim.fleet import Arrival, Exchange, FleetSettings, VirtualFleet, replay_open
 from laar_lab.statistics import means, times
 from laar_lab.suite.fleets import workers
 from laar_lab.sweep import grid

@@ -9,14 +9,7 @@ from __future__ import annotations
 from laar_lab.claims import Seen
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.medha_runs import (
-    MEDHA,
-    NON_PREEMPTIVE,
-    SARATHI,
-    over,
-    percentile,
-    run,
-)
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, percentile, run
 from laar_lab.report import Report, Table
 from laar_lab.statistics import estimate
 from laar_lab.sweep import grid

@@ -16,14 +16,7 @@ from itertools import product
 from laar_lab.claims import Seen, level, paired
 from laar_lab.declared import declared
 from laar_lab.experiment import Scope
-from laar_lab.experiments.medha_runs import (
-    MEDHA,
-    NON_PREEMPTIVE,
-    SARATHI,
-    over,
-    percentile,
-    run,
-)
+from laar_lab.experiments.medha_runs import MEDHA, NON_PREEMPTIVE, SARATHI, over, percentile, run
 from laar_lab.report import Chart, Report, Table, Value, means_table
 from laar_lab.statistics import mean
 from laar_lab.sweep import grid

@@ -10,11 +10,10 @@ artifact, as an operator would take it. Seeds divide the questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -30,8 +29,8 @@ from laar_lab.experiment import Experiment, Scope
 from laar_lab.judging.judge import calibration_error
 from laar_lab.judging.questions import Asked, Floats, questions_of
 from laar_lab.report import Report, Table, Value
-from laar_lab.statistics import Estimate, estimate
-from laar_lab.sweep import sweep
+from laar_lab.statistics import estimate
+from laar_lab.sweep import grid, sweep
 
 RECORDS = "correctness-9-models.jsonl.gz"
 """The file of graded answers in `--data`."""
@@ -76,22 +75,24 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One task left out.
+class Strange:
+    """A task left out.
 
     Args:
-        known: the rest of the questions of the other tasks.
-        unseen: the task left out, by a fit to most questions of the others.
-        everything: the same by a fit to all of them.
-        printed: the mean and the worst gain on strange tasks, by the first fit's own word.
-        printed_of_everything: the same by the second's.
+        judged: answers to its questions.
+        printed: the mean and the worst gain on strange tasks, by the fit's own word.
     """
 
-    known: Judged
-    unseen: Judged
-    everything: Judged
+    judged: Judged
     printed: tuple[float, float]
-    printed_of_everything: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One task left out, and the questions of the others that were not fitted to."""
+
+    known: Judged
+    strange: Strange
 
 
 def run(scope: Scope) -> Report:
@@ -104,34 +105,36 @@ def run(scope: Scope) -> Report:
     if not path.is_file():
         raise SettingError(f"{path} is not there: it holds the graded answers")
     tasks = sorted({outcome.task for outcome in _read(path).outcomes})
-    cases = list(product([path], tasks[:2] if scope.quick else tasks, scope.seeds))
-    runs = sweep(run_one, cases, label="unseen-tasks")
-    by_task: dict[str, list[Run]] = {}
-    for (_, task, _), each in zip(cases, runs, strict=True):
-        by_task.setdefault(task, []).append(each)
-    by_seed = list(zip(*by_task.values(), strict=True))
+    cases = {task: (path, task) for task in (tasks[:2] if scope.quick else tasks)}
+    by_task = grid(run_one, cases, scope.seeds, label="unseen-tasks")
+    learned = sweep(run_everything, list(cases.values()), label="unseen-tasks, --hold-out 0")
+    everything = dict(zip(cases, learned, strict=True))
     return Report(
-        tables=[_unseen(by_task, by_seed), _known(by_seed)],
-        evidence=_evidence(by_task, by_seed),
+        tables=[_unseen(by_task, everything), _known(_by_seed(by_task))],
+        evidence=_evidence(by_task, everything),
     )
 
 
 def run_one(path: Path, left_out: str, seed: int) -> Run:
-    """One task left out."""
-    outcomes = _read(path).outcomes
-    known = [outcome for outcome in outcomes if outcome.task != left_out]
-    unseen = [outcome for outcome in outcomes if outcome.task == left_out]
+    """One task left out, a fit to most questions of the others."""
+    known, unseen = _parted(path, left_out)
     fitted = [outcome for outcome in known if _is_fitted(outcome, seed)]
     rest = [outcome for outcome in known if not _is_fitted(outcome, seed)]
-    asked, printed = _asked(fitted, [rest, unseen])
-    everything, of_everything = _asked(known, [unseen])
-    return Run(
-        known=asked[0],
-        unseen=asked[1],
-        everything=everything[0],
-        printed=printed,
-        printed_of_everything=of_everything,
-    )
+    (judged, strange), printed = _asked(fitted, [rest, unseen])
+    return Run(known=judged, strange=Strange(judged=strange, printed=printed))
+
+
+def run_everything(path: Path, left_out: str) -> Strange:
+    """One task left out, a fit to all questions of the others."""
+    known, unseen = _parted(path, left_out)
+    (judged,), printed = _asked(known, [unseen])
+    return Strange(judged=judged, printed=printed)
+
+
+def _parted(path: Path, task: str) -> tuple[list[MeasuredOutcome], list[MeasuredOutcome]]:
+    """Outcomes of the other tasks, and of this one."""
+    outcomes = _read(path).outcomes
+    return [o for o in outcomes if o.task != task], [o for o in outcomes if o.task == task]
 
 
 @lru_cache(maxsize=1)
@@ -173,47 +176,47 @@ def _judged(asked: Asked, rates: Floats) -> Judged:
     )
 
 
+_ByTask = Mapping[str, Sequence[Run]]
 _BySeed = Sequence[Sequence[Run]]
 
 
-def _unseen(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Table:
-    def row(name: str, runs: Sequence[Run]) -> tuple[Value, ...]:
+def _by_seed(by_task: _ByTask) -> _BySeed:
+    return list(zip(*by_task.values(), strict=True))
+
+
+def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
+    def row(task: str, runs: Sequence[Run]) -> tuple[Value, ...]:
+        strange = [each.strange for each in runs]
         return (
-            name,
-            len(runs[0].unseen.single),
-            *(
-                estimate([100 * share for share in shares])
-                for shares in (
-                    [float(np.mean(each.unseen.single)) for each in runs],
-                    [each.unseen.unlike for each in runs],
-                    [each.unseen.gain for each in runs],
-                    [each.printed[0] for each in runs],
-                    [each.everything.gain for each in runs],
-                    [each.printed_of_everything[0] for each in runs],
-                )
-            ),
+            task,
+            len(strange[0].judged.single),
+            estimate([100 * float(np.mean(each.judged.single)) for each in strange]),
+            estimate([100 * each.judged.unlike for each in strange]),
+            estimate([100 * each.judged.gain for each in strange]),
+            estimate([100 * each.printed[0] for each in strange]),
+            100 * everything[task].judged.gain,
+            100 * everything[task].printed[0],
         )
 
-    def over(name: str, worst: bool) -> tuple[Value, ...]:
+    def over(name: str, *, worst: bool) -> tuple[Value, ...]:
         pick = min if worst else np.mean
+        seeds = [[each.strange for each in runs] for runs in _by_seed(by_task)]
 
-        def printed(estimates: Callable[[Run], tuple[float, float]]) -> Estimate:
-            return estimate(
-                [100 * float(np.mean([estimates(each)[worst] for each in s])) for s in by_seed]
-            )
+        def seen(tasks: Iterable[Strange]) -> float:
+            return 100 * float(pick([each.judged.gain for each in tasks]))
 
-        def seen(judged: Callable[[Run], Judged]) -> Estimate:
-            return estimate([100 * float(pick([judged(each).gain for each in s])) for s in by_seed])
+        def printed(tasks: Iterable[Strange]) -> float:
+            return 100 * float(np.mean([each.printed[worst] for each in tasks]))
 
         return (
             name,
             "",
             "",
             "",
-            seen(lambda each: each.unseen),
-            printed(lambda each: each.printed),
-            seen(lambda each: each.everything),
-            printed(lambda each: each.printed_of_everything),
+            estimate([seen(tasks) for tasks in seeds]),
+            estimate([printed(tasks) for tasks in seeds]),
+            seen(everything.values()),
+            printed(everything.values()),
         )
 
     return Table(
@@ -261,7 +264,7 @@ def _known(by_seed: _BySeed) -> Table:
             float(np.mean([each.known.unlike for each in seed])) for seed in by_seed
         ],
         "calibration error, known": [_calibration([r.known for r in s]) for s in by_seed],
-        "calibration error, unseen": [_calibration([r.unseen for r in s]) for s in by_seed],
+        "calibration error, unseen": [_calibration([r.strange.judged for r in s]) for s in by_seed],
     }
     return Table(
         title="Known tasks without a header, and calibration",
@@ -271,35 +274,46 @@ def _known(by_seed: _BySeed) -> Table:
     )
 
 
-def _evidence(by_task: dict[str, list[Run]], by_seed: _BySeed) -> Evidence:
-    def over(figure: Callable[[Sequence[Run]], float]) -> Seen:
-        return Seen([figure(seed) for seed in by_seed], [0.0] * len(by_seed))
+def _evidence(by_task: _ByTask, everything: Mapping[str, Strange]) -> Evidence:
+    seeds = _by_seed(by_task)
+    strange = [[each.strange for each in runs] for runs in seeds]
+    learned = list(everything.values())
 
-    def gained(seed: Sequence[Run]) -> float:
-        return float(np.mean([each.unseen.gain for each in seed]))
+    def against_nothing(values: Iterable[float]) -> Seen:
+        found = list(values)
+        return Seen(found, [0.0] * len(found))
 
-    def all_gained(seed: Sequence[Run]) -> float:
-        return float(np.mean([each.everything.gain for each in seed]))
+    def gain(tasks: Sequence[Strange]) -> float:
+        return float(np.mean([each.judged.gain for each in tasks]))
+
+    def optimism(tasks: Sequence[Strange]) -> float:
+        return float(np.mean([each.printed[0] for each in tasks])) - gain(tasks)
 
     worst = {}
     for task, runs in by_task.items():
-        if len(runs[0].unseen.single) >= _LEAST_TASK:
-            zero = [0.0] * len(runs)
-            worst[task] = Seen([each.unseen.gain for each in runs], zero)
-            worst[f"{task}, all learned"] = Seen([each.everything.gain for each in runs], zero)
+        if len(everything[task].judged.single) >= _LEAST_TASK:
+            worst[task] = against_nothing(each.strange.judged.gain for each in runs)
+            worst[f"{task}, all learned"] = against_nothing(
+                [everything[task].judged.gain] * len(runs)
+            )
     return {
-        "unseen": {"held back": over(gained), "all learned": over(all_gained)},
+        "unseen": {
+            "held back": against_nothing(map(gain, strange)),
+            "all learned": against_nothing([gain(learned)] * len(seeds)),
+        },
         "worst": worst,
         "printed": {
-            "held back": over(lambda s: float(np.mean([r.printed[0] for r in s])) - gained(s)),
-            "all learned": over(
-                lambda s: float(np.mean([r.printed_of_everything[0] for r in s])) - all_gained(s)
-            ),
+            "held back": against_nothing(map(optimism, strange)),
+            "all learned": against_nothing([optimism(learned)] * len(seeds)),
         },
-        "known": {"": over(_told_share)},
-        "unlike": {"": over(lambda s: float(np.mean([each.known.unlike for each in s])))},
-        "calibrated": {"": over(lambda s: _calibration([each.known for each in s]))},
-        "calibrated-unseen": {"": over(lambda s: _calibration([each.unseen for each in s]))},
+        "known": {"": against_nothing(map(_told_share, seeds))},
+        "unlike": {
+            "": against_nothing(float(np.mean([run.known.unlike for run in s])) for s in seeds)
+        },
+        "calibrated": {"": against_nothing(_calibration([r.known for r in s]) for s in seeds)},
+        "calibrated-unseen": {
+            "": against_nothing(_calibration([each.judged for each in s]) for s in strange)
+        },
     }
 
 

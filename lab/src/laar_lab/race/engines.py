@@ -11,9 +11,9 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -49,6 +49,7 @@ class Engines:
         context_tokens: longest prompt and answer together, of the engine that takes least.
         chars_per_token: characters of English that are a token of the model.
         simulated: whether each turn starts them anew.
+        headers: headers of each request to them.
     """
 
     urls: tuple[str, ...]
@@ -56,16 +57,19 @@ class Engines:
     context_tokens: int
     chars_per_token: float
     simulated: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def look_at(urls: Sequence[str], model: str | None) -> Engines:
+async def look_at(
+    urls: Sequence[str], model: str | None, headers: Mapping[str, str] | None = None
+) -> Engines:
     """Ask a user's engines what they serve; two short requests show how long tokens are.
 
     Raises:
         SettingError: an engine does not answer, or no model is served by all.
     """
     timeout = aiohttp.ClientTimeout(total=_ASK_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         served = await asyncio.gather(*(_models(session, url) for url in urls))
         common = [name for name in served[0] if all(name in models for models in served)]
         if model is None and not common:
@@ -77,6 +81,7 @@ async def look_at(urls: Sequence[str], model: str | None) -> Engines:
             model=model,
             context_tokens=min((length for length in lengths if length), default=32_768),
             chars_per_token=await _chars_per_token(session, urls[0], model),
+            headers=headers or {},
         )
 
 
@@ -84,6 +89,8 @@ async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
     """Return the longest prompt and answer of each model, 0 where it is not told."""
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
+            if answer.status in {401, 403}:
+                raise SettingError(f"--engines {url} wants a key: name its variable, --key-env")
             page = orjson.loads(await answer.read())
         return {entry["id"]: int(entry.get("max_model_len") or 0) for entry in page["data"]}
     except (aiohttp.ClientError, TimeoutError, ValueError, TypeError, KeyError) as error:
@@ -134,17 +141,17 @@ async def simulated(
         )
 
 
-async def emptied(urls: Sequence[str]) -> list[str]:
+async def emptied(engines: Engines) -> list[str]:
     """Wait until the engines are idle, and empty their caches; return those that cannot.
 
     Raises:
         LaarError: one is busy with requests that are not the race's.
     """
     timeout = aiohttp.ClientTimeout(total=_ASK_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        await asyncio.gather(*(_idle(session, url) for url in urls))
-        done = await asyncio.gather(*(_empty(session, url) for url in urls))
-    return [url for url, emptied in zip(urls, done, strict=True) if not emptied]
+    async with aiohttp.ClientSession(timeout=timeout, headers=engines.headers) as session:
+        await asyncio.gather(*(_idle(session, url) for url in engines.urls))
+        done = await asyncio.gather(*(_empty(session, url) for url in engines.urls))
+    return [url for url, emptied in zip(engines.urls, done, strict=True) if not emptied]
 
 
 async def _idle(session: aiohttp.ClientSession, url: str) -> None:

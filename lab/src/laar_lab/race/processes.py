@@ -47,6 +47,7 @@ async def answers(
     url: str,
     body: Mapping[str, object] | None = None,
     *,
+    headers: Mapping[str, str] | None = None,
     log: Path | None = None,
     of: asyncio.subprocess.Process | None = None,
 ) -> None:
@@ -56,7 +57,7 @@ async def answers(
         LaarError: its process ended, or it took too long; the text has the end of the log.
     """
     ends_s = time.monotonic() + _START_S
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers=headers) as session:
         while time.monotonic() < ends_s and (of is None or of.returncode is None):
             try:
                 method = "GET" if body is None else "POST"

@@ -158,5 +158,6 @@ async def _proxy(router: Router, directory: Path, engines: Engines) -> AsyncIter
     }
     async with process(command, log) as started:
         # Ready is what answers a request: workers may be found later than the port.
-        await answers(f"{url}/v1/chat/completions", hello, log=log, of=started)
+        chats = f"{url}/v1/chat/completions"
+        await answers(chats, hello, headers=engines.headers, log=log, of=started)
         yield Running(url, (started.pid,))

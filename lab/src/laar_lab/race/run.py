@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -49,6 +49,7 @@ class Race:
         routers: the routers; others are compared with the first.
         engines: a user's engines, or those to simulate.
         model: the model to ask for, of a user's engines; None for the one that all serve.
+        headers: headers of each request to the engines, such as one with their key.
         traffic: makes the traffic, from the longest prompt and answer that all engines take.
         seconds: the fleet's seconds in which requests are sent.
         warm_up_s: requests due before this do not count.
@@ -62,6 +63,7 @@ class Race:
     routers: Sequence[Router]
     engines: Sequence[str] | Simulated
     model: str | None
+    headers: Mapping[str, str]
     traffic: Callable[[int], Traffic]
     seconds: float
     warm_up_s: float
@@ -116,7 +118,7 @@ async def _turn(
     race: Race, router: Router, repetition: int, directory: Path
 ) -> tuple[Ended, list[Row]]:
     async with _fleet(race, directory) as engines:
-        kept = [] if engines.simulated else await emptied(engines.urls)
+        kept = [] if engines.simulated else await emptied(engines)
         most = min(engines.context_tokens - 64, race.most_tokens or engines.context_tokens)
         traffic = race.traffic(most)
         asking = Asking(
@@ -133,7 +135,7 @@ async def _turn(
             aiohttp.ClientSession(
                 running.url,
                 connector=aiohttp.TCPConnector(limit=0),
-                headers={"content-type": "application/json"},
+                headers={"content-type": "application/json", **race.headers},
                 timeout=aiohttp.ClientTimeout(total=None),
             ) as session,
         ):
@@ -170,4 +172,4 @@ async def _fleet(race: Race, directory: Path) -> AsyncIterator[Engines]:
         ) as engines:
             yield engines
     else:
-        yield await look_at(race.engines, race.model)
+        yield await look_at(race.engines, race.model, race.headers)

@@ -175,7 +175,10 @@ def _some(questions: _Questions, known: Sequence[str]) -> _Questions:
 def _regression(questions: _Questions, task: str) -> tuple[float, _Floats]:
     from sklearn.linear_model import LogisticRegression
 
-    regression = LogisticRegression(C=_STRENGTH, solver="liblinear", tol=1e-2, max_iter=50)
+    # The dual form comes as near in a third of the time; it takes the questions in a random order.
+    regression = LogisticRegression(
+        C=_STRENGTH, solver="liblinear", dual=True, tol=0.1, max_iter=50, random_state=0
+    )
     regression.fit(questions.rows, questions.are(task))
     return float(regression.intercept_[0]), regression.coef_[0]
 

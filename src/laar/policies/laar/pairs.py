@@ -108,7 +108,7 @@ def _at_prefillers(apart: Apart, view: View, engines: Engines, inputs: PricingIn
             seconds_per_token=apart.seconds_per_token,
             in_flight=apart.decoding,
             rtt_s=none,
-            again=none if apart.again is None else apart.again,
+            again=apart.again,
             crowded=None,
             # A visit waits for no slot of the batch.
             engine=constants._replace(answer_s=none, beside_s=none, slots=none + np.inf),

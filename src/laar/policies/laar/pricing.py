@@ -79,7 +79,8 @@ class PricingInputs:
         seconds_per_token: c(m).
         in_flight: n, the requests in flight there.
         rtt_s: round trip.
-        again: r, the share of the text evicted from its cache that is requested again.
+        again: r, the share of the text evicted from its cache that is requested again; None where
+            caches have room.
         crowded: cache tokens missing for the prompt, as a share of those in flight; above 1 where
             they all have to end, and others after them. None where caches have room.
         engine: the constants of its engine.
@@ -97,7 +98,7 @@ class PricingInputs:
     seconds_per_token: Floats
     in_flight: Floats
     rtt_s: Floats
-    again: Floats
+    again: Floats | None
     crowded: Floats | None
     engine: EndpointConstants
     asked: Asked
@@ -193,7 +194,7 @@ def inputs_of(view: View, engines: Engines, weights: CostWeights) -> PricingInpu
         seconds_per_token=view.seconds_per_token,
         in_flight=in_flight,
         rtt_s=view.rtt_s,
-        again=np.zeros(len(slots)) if view.again is None else view.again,
+        again=view.again,
         crowded=crowded(engines, table, slots, view.tokens),
         engine=engine,
         asked=asked,
@@ -207,7 +208,7 @@ def price(of: PricingInputs) -> Price:
     """Return the price of the request at each candidate."""
     weights, engine, asked, rtt = of.weights, of.engine, of.asked, of.rtt_s
     base, s, w, b = engine.base_s, engine.slowed, engine.turns, engine.half_beside_s
-    n, r = of.in_flight, of.again
+    n = of.in_flight
     read = engine.read * of.seconds_per_token * (of.tokens - of.cached_tokens)
     read = read * (_ONE + engine.half_bend * (of.tokens + of.cached_tokens))
     wait = engine.waits * asked.seconds_ahead(of.now, engine.read)
@@ -233,8 +234,10 @@ def price(of: PricingInputs) -> Price:
     later = of.rate * (w * (wait + half_read) / idle + s * half_read)
     work = read * (slower + w * n + _FIRST * later)
     once = read + slowed_read
-    evicted = r * (_FIRST * once + work)
-    work = work + evicted
+    evicted = np.zeros(len(n))
+    if of.again is not None:
+        evicted = of.again * (_FIRST * once + work)
+        work = work + evicted
     others = work + beside if full is None else work + beside + FIRST * full
     others = weights.k_delay * others
 

@@ -87,9 +87,15 @@ class Answer:
         self._error = reply.found is not None and reply.found is not GOOD
         return None if self._refusal is not None else Replied(decision, reply, read)
 
-    def read(self, decision: Decision, data: bytes, *, end: bool) -> list[Replied | Stored]:
-        """Read a piece, or no more than the end: a refusal's text, an error, usage, an id."""
-        found: list[Replied | Stored] = []
+    def read(
+        self, decision: Decision, data: bytes, now: float, *, end: bool
+    ) -> list[Replied | Stored | Answering]:
+        """Read a piece, or no more than the end: a refusal's text, an error, usage, an id.
+
+        A piece of the body is noted as well, but for most that follow on the first. One without an
+        event, such as a comment, is no progress.
+        """
+        found: list[Replied | Stored | Answering] = []
         refusal, self._refusal = self._refusal, None
         if refusal is not None:
             refusal.text = data[:MAX_ERROR_BYTES]
@@ -106,6 +112,11 @@ class Answer:
                 found.append(Replied(decision, reply, True))
         if reader.response_id and not was_known:
             found.append(Stored(decision, reader.response_id))
+        if data and reader.progressed and now - self._progress_at >= _PROGRESS_S:
+            self._progress_at = now
+            if self._answered_at is None:
+                self._answered_at = now
+            found.append(Answering(decision, self.accepted and not self._error))
         return found
 
     def _new_reader(self, decision: Decision) -> AnswerReader:
@@ -117,19 +128,6 @@ class Answer:
             api=Api.OPAQUE if self._is_known else decision.request.api,
             max_tokens=decision.request.max_tokens,
         )
-
-    def progress(self, decision: Decision, now: float) -> Answering | None:
-        """Note that a piece of the body came; None for most that follow on the first.
-
-        A piece without an event, such as a comment, is no progress.
-        """
-        progressed = self._reader is None or self._reader.progressed
-        if not progressed or now - self._progress_at < _PROGRESS_S:
-            return None
-        self._progress_at = now
-        if self._answered_at is None:
-            self._answered_at = now
-        return Answering(decision, self.accepted and not self._error)
 
     def fail(self) -> None:
         """Note that there is none: the status was Envoy's."""

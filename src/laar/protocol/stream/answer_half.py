@@ -138,9 +138,7 @@ class AnswerHalf(StreamState):
     def _response_body(self, event: ResponseBody, now: float, out: list[Action]) -> ResponsePhase:
         decision, answer, data = self.decision, self.answer, event.data
         if decision is not None:
-            out += answer.read(decision, data, end=event.end)
-            if data and (answering := answer.progress(decision, now)) is not None:
-                out.append(answering)
+            out += answer.read(decision, data, now, end=event.end)
         phase = self._complete(now, out) if event.end else ResponsePhase.ANSWER
         if not answer.restorers:
             self.dialect.pass_answer(1, data, out, end=event.end, same=True)
@@ -166,7 +164,7 @@ class AnswerHalf(StreamState):
         self, event: ResponseTrailers, now: float, out: list[Action]
     ) -> ResponsePhase:
         if self.decision is not None:
-            out += self.answer.read(self.decision, b"", end=True)
+            out += self.answer.read(self.decision, b"", now, end=True)
         phase = self._complete(now, out)
         if self.held_pieces:
             self._restore(b"", end=True)

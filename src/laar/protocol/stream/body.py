@@ -154,7 +154,6 @@ class Collected:
 
 def send_pieces(direction: Direction, data: bytes, *, end: bool, out: list[Action]) -> None:
     """Add a body in pieces that Envoy takes; an empty one is one empty piece."""
-    view = memoryview(data)
     for at in range(0, max(len(data), 1), PIECE_BYTES):
         last = at + PIECE_BYTES >= len(data)
-        out.append(AnswerBody(direction, bytes(view[at : at + PIECE_BYTES]), end and last, []))
+        out.append(AnswerBody(direction, data[at : at + PIECE_BYTES], end and last, []))

@@ -93,11 +93,6 @@ class StreamState:
         self.body = Collected(env.held)
         self.answer = Answer()
 
-    @property
-    def asks_for_answer(self) -> bool:
-        """Whether Envoy shows the answer's body on request alone, and is asked for it."""
-        return self.read_answer and not self.dialect.shows_answers
-
     def refuse_rework(self) -> None:
         """Report to the hook that no endpoint took its result."""
         if self.rework is not None:

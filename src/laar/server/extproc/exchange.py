@@ -130,7 +130,8 @@ class Exchange(Handler):
             join = None if spans is None else partial(spans.join, call.metadata())
             stream = self._stream = Stream(processor.env, join)
         now = processor.clock()
-        if type(event) is ResponseBody and stream.asks_for_answer:
+        is_piece = type(event) is ResponseBody
+        if is_piece and stream.read_answer and not stream.dialect.shows_answers:
             processor.sampler.read(1, now)
         pending: Event | None = event
         is_over = False
@@ -166,7 +167,7 @@ class Exchange(Handler):
                         pending = Noted()
         if is_over:
             call.end()
-        if type(event) is ResponseBody and stream.held_pieces:
+        if is_piece and stream.held_pieces:
             self.reassure()
         return None
 

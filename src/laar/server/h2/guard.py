@@ -83,19 +83,20 @@ class Budget:
         self._left = burst
         self._at = now
 
-    def spend(self, now: float) -> bool:
-        """Take one; return False where none is left."""
-        if self._left < 1.0:
+    def spend(self, now: float, earned: int = 0) -> bool:
+        """Take one, once `earned` by useful events are put back; return False where none is left.
+
+        There are never more than the burst.
+        """
+        if earned:
+            self._left = min(self._burst, self._left + earned)
+        elif self._left < 1.0:
             self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
             self._at = now
             if self._left < 1.0:
                 return False
         self._left -= 1.0
         return True
-
-    def earn(self, count: float) -> None:
-        """Give some back, for useful events; never beyond the burst."""
-        self._left = min(self._burst, self._left + count)
 
 
 class Share:
@@ -231,10 +232,8 @@ class Guard:
             if not self._settings.spend(now):  # each may touch all streams
                 raise FloodError("too many changes of settings")
             return
-        if self.messages:
-            self._idle.earn(4 * self.messages)
-            self.messages = 0
-        if not self._idle.spend(now):
+        earned, self.messages = 4 * self.messages, 0
+        if not self._idle.spend(now, earned):
             raise FloodError("too many frames that carry nothing")
 
     def _header_block(self, kind: int, flags: int, length: int) -> None:
