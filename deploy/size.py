@@ -15,10 +15,10 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "src" / "laar"
 
 LIMITS = {
-    "lines": 56_250,
-    "statements": 33_300,
-    "modules": 235,
-    "lines loaded": 34_800,
+    "lines": 55_900,
+    "statements": 33_060,
+    "modules": 234,
+    "lines loaded": 34_760,
     "settings": 148,
 }
 """The present figures, rounded up. The aim: 45,000 lines; serving loads fewer than 250 modules."""
