@@ -92,7 +92,7 @@ $(VLLM_STAMP):
 
 # LAAR_VLLM_PYTHON names the Python of another environment with vLLM; then nothing is installed.
 test-vllm: $(STAMP) $(if $(LAAR_VLLM_PYTHON),,$(VLLM_STAMP))  ## real vLLM engines on CPU; installs vLLM, 4 GB, into .venv-vllm
-	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -m vllm
+	LAAR_VLLM_PYTHON=$(or $(LAAR_VLLM_PYTHON),$(CURDIR)/$(VLLM)/bin/python) $(BIN)/pytest -q -s -m vllm tests/engines
 
 # FUZZ_SECONDS and FUZZ_INPUTS bound each target; FUZZ_TARGETS names some, all without.
 FUZZ_SECONDS  ?= 60

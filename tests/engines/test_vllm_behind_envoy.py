@@ -33,7 +33,7 @@ from support import eventually, metric
 from support.bootstraps import rendered
 from support.waiting import free_ports
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 BLOCK = 32
 BLOCKS = 400

@@ -20,7 +20,7 @@ from vllm_server import NEEDS_VLLM, PYTHON
 from laar.datalayer.kv_batches import Groups, Removed, decode_batch
 from laar.prefix.tokens import Stored, TokenBlocks, hash_blocks, root
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(300)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
         [PYTHON, script, str(blocks), tmp_path / "served"],
         env=os.environ | QUIET,
         check=True,
-        timeout=240,
+        timeout=1500,  # 13 s of CPU: a busy machine has little of it
     )
     held, groups = TokenBlocks(), Groups()
     held.emptied(0, "m")
@@ -53,7 +53,7 @@ def test_a_model_with_sliding_windows_is_believed_to_hold_what_it_finds(
             if isinstance(event, Stored):
                 held.stored(0, "m", event)
             elif isinstance(event, Removed):
-                held.removed(0, event.hashes, host=event.host)
+                held.removed(0, event.hashes, event.tier)
     found, believed = found_in_all / prompt, believed_in_all / prompt
     sys.stdout.write(f"\n{blocks} blocks: found {found:.3f}, believed {believed:.3f}\n")
     assert found >= 0.15, "the test would show nothing otherwise"

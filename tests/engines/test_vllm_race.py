@@ -18,7 +18,7 @@ from vllm_server import NEEDS_VLLM, running, write_model
 
 from laar_lab.cli.race import race
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 APP = typer.Typer(add_completion=False)
 APP.command()(race)

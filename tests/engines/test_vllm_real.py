@@ -28,7 +28,7 @@ from laar_lab.fit_engine import FitSettings, fit_engine, write_profile
 from laar_lab.report import show
 from laar_lab.sim.engine import load_profile
 
-pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(900)]
+pytestmark = [*NEEDS_VLLM, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +40,7 @@ def run(experiment: str, work: Path) -> dict[str, Any]:
         env=os.environ | {"PYTHONPATH": str(ROOT / "src")},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
         check=False,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
@@ -109,7 +109,7 @@ def test_the_lab_s_engine_model_has_the_shape_of_a_real_engine(server: str, tmp_
     assert {row[3] for row in rows if row[0] == "cached share"} == {1920, 3968, 5888, 7936}
     for group in ("prompt length", "cached share", "batching"):
         of = [(float(row[5]), float(row[6])) for row in rows if row[0] == group]
-        assert spearmanr(*zip(*of, strict=True)).statistic >= 0.8
+        assert spearmanr(*zip(*of, strict=True)).statistic > 0.79  # of four, two may change places
         # What takes tens of milliseconds; below it other work on the machine decides.
         assert all(0.5 <= ours / seen <= 2.0 for seen, ours in of if seen > 30.0)
     write_profile(fitted, tmp_path / "tiny.yaml")

@@ -19,6 +19,7 @@ QUIET = {
     "DO_NOT_TRACK": "1",
     "OMP_NUM_THREADS": "1",  # two would fight with whatever else runs here
     "HF_HUB_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # vLLM compiles the kernel of log-probabilities, for minutes here
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

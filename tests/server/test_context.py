@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import re
 import tracemalloc
@@ -543,3 +544,37 @@ def test_decisions_that_wait_for_an_outcome_keep_no_documents(monkeypatch):
     finally:
         tracemalloc.stop()
     assert taken[-1] - taken[19] < 40 * 2000
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("api", ["chat", "messages", "responses"])
+async def test_tools_arrive_sorted_and_lines_that_differ_last_where_the_route_says_so(
+    place, shape, api
+):
+    there = await place(shape, {**ON, "sort_tools": True, "last_lines": ["Today is"]})
+
+    def body(day, names):
+        tools = [{"name": name, "description": f"{name} it", "z": 1.0} for name in names]
+        if api == "chat":
+            tools = [{"type": "function", "function": tool} for tool in tools]
+        system = f"You are careful.\nToday is {day}.\nYou are terse."
+        asked = {"role": "user", "content": "And now?"}
+        said = {
+            "chat": {"messages": [{"role": "system", "content": system}, asked]},
+            "messages": {"system": system, "messages": [asked]},
+            "responses": {"instructions": system, "input": "And now?"},
+        }[api]
+        return json.dumps({"model": "m", "tools": tools, **said, "max_tokens": 9}).encode()
+
+    path = PATHS.get(api, "/v1/messages")
+    first, second = [
+        await there.send(body(day, names), path)
+        for day, names in (
+            ("Monday", ["read", "grep", "bash"]),
+            ("Friday", ["grep", "bash", "read"]),
+        )
+    ]
+    assert first.replace(b"Monday", b"Friday") == second
+    want = body("Friday", ["bash", "grep", "read"]).replace(b"\\nToday is Friday.", b"")
+    assert second == want.replace(b"And now?", b"And now?\\n\\nToday is Friday.")
+    assert reasons(there.runner, "steadied") == 2

@@ -34,6 +34,7 @@ from laar.context.memo import Memo, Remembered
 from laar.context.recurrence import Recurrences, Seen
 from laar.context.sequences import Sequences
 from laar.context.settings import ContextSettings, Mode, Reason
+from laar.context.steady import steadied, with_last
 from laar.context.turn import Turn, TurnPlan
 
 _SIZE_GAIN = 0.01
@@ -116,7 +117,6 @@ class ContextHook:
         self._clock = clock
         self._index = OrderIndex(
             capacity_docs=s.capacity_docs,
-            half_life_s=s.half_life_s,
         )
         self._received = DocCache(s.capacity_docs)
         self._memo = Memo()
@@ -322,6 +322,9 @@ class ContextHook:
             raise Refused(Reason.INVALID_JSON) from None
         if not isinstance(parsed, dict):
             raise Refused(Reason.NO_DOCUMENTS)
+        received, last = body, ""
+        if not observe and (settings.sort_tools or settings.last_lines):
+            body, parsed, last = steadied(body, parsed, api, settings)
         scope = _scope(parsed, tenant, route, observe=observe)
         turn = Turn(
             settings=settings,
@@ -355,9 +358,12 @@ class ContextHook:
                 tuple(plan.received),
                 plan.seen,
             )
+        made = splice(body, plan.edits) if plan.edits and not observe else body
+        made = with_last(made, api, last) if last else made
+        is_steadied = made is not received and not plan.edits
         return HookResult(
-            body=splice(body, plan.edits) if plan.edits and not observe else body,
-            reason=_reason(plan, observe=observe),
+            body=made,
+            reason=Reason.STEADIED if is_steadied else _reason(plan, observe=observe),
             permutation=plan.permutation,
             documents=plan.documents,
             document_bytes=plan.document_bytes,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, get_args
 
-from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from annotated_types import Ge, Le, Lt, MaxLen, MinLen
 
 from laar.declaring import FIXED, Applies, check
 from laar.errors import SettingError
@@ -27,6 +27,7 @@ class Reason(StrEnum):
     # The body was changed.
     REORDERED = "reordered"
     DEDUPLICATED = "deduplicated"  # text was taken out; documents may have been moved as well
+    STEADIED = "steadied"  # tools sorted, or lines put last; no document was moved
     # Same bytes: nothing to do, or asked to do nothing.
     OFF = "off"
     NO_DOCUMENTS = "no_documents"
@@ -109,14 +110,19 @@ class ContextSettings:
     points there. `auto` tries that in `holdout_share` of the conversations, and extends it to all
     but that share once reported outcomes show no harm.
     `off` never does."""
-    max_body_bytes: Annotated[int, Ge(1024), Le(64 << 20)] = 2 << 20
+    sort_tools: bool = False
+    """Whether tools are sent sorted by name, so that clients whose tools come in many orders share
+    their prefix (`laar context advise` names them). A tool with `cache_control` keeps its place."""
+    last_lines: Annotated[tuple[Annotated[str, MinLen(4), MaxLen(256)], ...], MaxLen(16)] = ()
+    """Beginnings of lines of the system prompt that go behind the last text of the user: a date, a
+    path, an id, which differ by prompt and break the prefix where they stand
+    (`laar context advise` names them)."""
+    max_body_bytes: Annotated[int, FIXED, Ge(1024), Le(64 << 20)] = 2 << 20
     """Longest body that is examined; 2 MiB are some 500,000 tokens."""
     capacity_docs: Annotated[int, Ge(1), Le(10_000_000)] = 30_000
     """Documents whose order is remembered at most: 0.1 KB each, up to 0.9 KB
     where many orders differ in their last document only. If engines report the sizes
     of their KV caches, the limit is what those hold together, if less."""
-    half_life_s: Annotated[float, Gt(0), Le(86_400)] = 600.0
-    """Half-life of a document's popularity, in seconds."""
     holdout_share: Annotated[float, Ge(0), Lt(1)] = 0.05
     """Share of conversations that stay as received, in windows, for comparison. 0 also switches
     the guard off."""

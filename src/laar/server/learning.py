@@ -104,21 +104,23 @@ class Learning:
 
     def decided(self, decision: Decision) -> None:
         """Remember a decision, so that an outcome can be reported for it."""
+        request = decision.request
         cell = decision.view.cell if decision.view is not None else None
         # In shadow, and when nothing could be looked up, no model is known to have answered.
-        if self.online is None or decision.request.shadow or not isinstance(cell, Features):
+        if self.online is None or request.shadow or not isinstance(cell, Features):
             return
         self.reports.decided(
             decision.id,
             decision.model,
             cell,
             decision.tried[:-1],
-            request=_fingerprint(decision.request),
-            tenant=decision.request.tenant,
+            request=_fingerprint(request),
+            tenant=request.tenant,
             policy=decision.policy,
             now=decision.now,
             adapter=decision.flight.adapter,
-            session=_conversation(decision.request),
+            # The same for all turns of a conversation.
+            session=hash((request.tenant, request.session)) if request.session else None,
         )
 
     def settled(self, decision: Decision, end: Completion) -> None:
@@ -260,11 +262,6 @@ def artifact_of(settings: Accuracy) -> CapabilityModel:
 def _named(models: Collection[str]) -> str:
     more = f" and {len(models) - _MAX_NAMED} more" if len(models) > _MAX_NAMED else ""
     return ", ".join(islice(models, _MAX_NAMED)) + more
-
-
-def _conversation(request: Request) -> Hashable:
-    """Return a hash that the turns of a conversation share; None where it has no name."""
-    return hash((request.tenant, request.session)) if request.session else None
 
 
 def _fingerprint(request: Request) -> Hashable:

@@ -1,0 +1,80 @@
+"""Parts of a body that break prefixes, put where they do not: tools sorted, some lines last.
+
+Tools are a set for a model, so that their order says nothing; a tool with a cache mark keeps its
+place, and all others their side of it. Lines go from the system prompt behind the last text of the
+user. What they are the route says: `laar context advise` names them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from laar.context.bodies import Text, prompt_texts
+from laar.context.formats.jsonspans import Literal, Path, raw_of, splice
+from laar.context.settings import ContextSettings
+
+_MARK = "cache_control"
+
+
+def steadied(
+    body: bytes, parsed: dict[str, Any], api: str, settings: ContextSettings
+) -> tuple[bytes, dict[str, Any], str]:
+    """Return a body and what it says with tools sorted and lines taken out, and these lines.
+
+    `with_last` puts them back. Both values are those given where nothing changes.
+
+    Raises:
+        Refused: the body cannot be changed safely.
+    """
+    edits = _sorted_tools(body, parsed) if settings.sort_tools else {}
+    taken: list[str] = []
+    if settings.last_lines:
+        texts = prompt_texts(parsed, api)
+        for text in texts if _last(texts) is not None else ():
+            lines = text.value.splitlines(keepends=True) if text.role == "system" else []
+            gone = [line for line in lines if line.lstrip().startswith(settings.last_lines)]
+            if gone and len(gone) < len(lines):
+                edits[text.path] = "".join([line for line in lines if line not in gone])
+                taken += gone
+    if not edits:
+        return body, parsed, ""
+    made = splice(body, edits)
+    return made, orjson.loads(made), "\n".join([line.strip() for line in taken])
+
+
+def with_last(body: bytes, api: str, lines: str) -> bytes:
+    """Return a body with lines behind the last text of the user.
+
+    Raises:
+        Refused: the body cannot be changed safely.
+    """
+    text = _last(prompt_texts(orjson.loads(body), api))
+    assert text is not None  # else `steadied` takes none out
+    return splice(body, {text.path: f"{text.value}\n\n{lines}"})
+
+
+def _last(texts: Sequence[Text]) -> Text | None:
+    return next((text for text in reversed(texts) if text.role == "user"), None)
+
+
+def _sorted_tools(body: bytes, parsed: dict[str, Any]) -> dict[Path, str]:
+    """Return the edits that sort the tools by name, each as it was written."""
+    tools = parsed.get("tools")
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        return {}
+    told = [
+        {**tool, **own} if isinstance(own := tool.get("function"), dict) else tool for tool in tools
+    ]
+    named = [(tool.get("name"), tool.get("type")) for tool in told]
+    names = [next((name for name in own if isinstance(name, str)), "") for own in named]
+    paths: list[Path] = [("tools", at) for at in range(len(tools))]
+    written = raw_of(body)(paths) if len(tools) > 1 else []
+    order: list[int] = []
+    for at, tool in enumerate([*told, {_MARK: None}] if written else ()):
+        if _MARK in tool:
+            order += sorted(range(len(order), at), key=lambda n: (names[n], written[n]))
+            order.append(at)
+    return {paths[at]: Literal(written[n]) for at, n in enumerate(order[:-1]) if n != at}
