@@ -43,6 +43,7 @@ def test_without_the_queue_a_correct_answer_takes_far_longer(cell: tuple[str, in
     assert without > 1.4 * ours
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_outcomes_correct_an_artifact_that_is_wrong() -> None:
     right, wrong, learned = (
         laar_ablation.run_arm(arm, "from 2 further on", 2, True, None, 1000)[0]
@@ -62,6 +63,7 @@ def test_a_liar_harms_the_choice_where_reporters_have_no_names(
     assert right["the same, reporters without names"] < true - 0.02
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_speeds_that_no_label_tells_are_learned() -> None:
     unknown, oracle = mixed_devices._UNKNOWN, mixed_devices._ORACLE
     ours, known, theirs = (
@@ -95,6 +97,7 @@ def test_apart_by_cost_ends_sooner_than_always_and_never() -> None:
     assert ours < 0.8 * min(others)
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_over_a_day_laar_finds_twice_as_much_cached_as_least_loaded() -> None:
     traffic = day._Traffic(5.0, None)
     ours, theirs = (day._day(traffic, policy, 31_000) for policy in ("laar", "least-loaded"))

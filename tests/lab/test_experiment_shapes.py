@@ -75,7 +75,8 @@ def sweep(run: Callable[..., Any], cases: Sequence[tuple[Any, ...]], *, label: s
     return [invented(kind) for _ in cases]
 
 
-SLOW = {"gorgo-rtt"}  # it tunes by itself, beside its sweeps
+SLOW = {"gorgo-rtt", "laar-ladder"}
+"""The first tunes by itself, beside its sweeps; the second draws many curves."""
 
 
 @pytest.mark.parametrize(

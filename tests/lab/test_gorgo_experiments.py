@@ -35,6 +35,7 @@ def test_all_are_listed():
     assert set(NAMES) <= set(all_experiments())
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_the_cost_that_serves_weighs_the_round_trip_rightly():
     found = seen("gorgo-rtt", 1, first_seed=1002)
     for part in ("physical", "laar"):
@@ -79,6 +80,7 @@ def test_a_load_weight_of_zero_piles_up_and_answers_suffer():
     assert hacked["e2e_p95_s"] > 2.0 * healthy["e2e_p95_s"]
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_gorgo_does_not_lose_to_affinity_where_little_is_reused():
     """As published it does; here the load weight alone puts it ahead, on a seed that shows it."""
     run = Run(policy="gorgo", seed=1001, time_scale=2.0, minutes=2.0, shape=WILDCHAT)

@@ -89,6 +89,7 @@ def test_both_layouts_serve_everybody() -> None:
         assert all(map(math.isfinite, latencies(layout, "cycle", mix, 1000).values()))
 
 
+@pytest.mark.slow  # `laar lab results --check` runs the same again
 def test_the_pickers_queue_answers_all_and_helps() -> None:
     ours, theirs = (serve(route, 60.0, 1000) for route in ("slack", "arrival"))
     assert (ours["left"], theirs["left"]) == (0, 0)

@@ -55,6 +55,7 @@ def written(path: Path, *entries: dict[str, object]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_ablation_and_the_remarks_are_about_the_fleet_that_was_given(tmp_path: Path) -> None:
     models = FLEET["models"]
     assert isinstance(models, dict)
