@@ -24,13 +24,13 @@ from laar.core.interfaces import Assessor, View
 from laar.core.policy import Policy
 from laar.policies import build_policies
 from laar.policies.laar.outlook import Outlook
-from laar_lab.claims import Claim, Evidence, Seen, paired
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen, paired
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.experiments.lookups import AllRight, World, sites_of, uncached, world_of
 from laar_lab.kv_lookup import queries
-from laar_lab.report import Report, Table
+from laar_lab.report import Report, Table, means_table
 from laar_lab.sim.fleet import Exchange, FleetSettings, Question, Site, VirtualFleet
-from laar_lab.statistics import estimate
 from laar_lab.sweep import grid
 from laar_lab.workloads.kv_questions import as_questions
 
@@ -196,18 +196,9 @@ _Results = Mapping[tuple[str, float], Sequence[Mapping[str, float]]]
 
 
 def _table(results: _Results, load: float) -> Table:
-    return Table(
-        title=f"{ENGINES} engines at {load:g} of what they can read",
-        columns=("", *_FIGURES.values()),
-        rows=[
-            (
-                name,
-                *(estimate([run[figure] for run in results[name, load]]) for figure in _FIGURES),
-            )
-            for name in CONTESTANTS
-        ],
-        digits=3,
-    )
+    title = f"{ENGINES} engines at {load:g} of what they can read"
+    runs = {name: results[name, load] for name in CONTESTANTS}
+    return means_table(title, "", runs, _FIGURES, digits=3)
 
 
 def _evidence(results: _Results) -> Evidence:
@@ -230,66 +221,4 @@ def _evidence(results: _Results) -> Evidence:
     }
 
 
-_PER_RIGHT = "mean end-to-end time by the share right, laar / the other"
-CLAIMS = (
-    Claim(
-        name="sooner",
-        says=f"At {LOADS[-1]:g} of what the engines can read answers come 2.6 times as soon as "
-        "by a router of quality and price and a balancer",
-        metric="mean end-to-end time, laar / the router's",
-        effect="ratio",
-        direction="below",
-        bound=1 / 2.6,
-        seeds=10,
-        paper="RouteBalance, abstract",
-        published="2.6 to 4.1 times",
-    ),
-    Claim(
-        name="quality",
-        says="At no load fewer are right than by a balancer alone",
-        metric="share right, less that of least-loaded",
-        effect="difference",
-        direction="above",
-        bound=0.0,
-        seeds=10,
-        why="Where models differ by little, a quicker one has the right answer sooner, if asked "
-        "again: laar gives up two points for a sixth of the time.",
-    ),
-    Claim(
-        name="both",
-        says="At no load another has a right answer 5 % sooner",
-        metric=_PER_RIGHT,
-        effect="ratio",
-        direction="below",
-        bound=1.05,
-        seeds=10,
-        why="Near the most that the engines can read what counts is work: who takes all models for "
-        "right asks the slow ones less.",
-    ),
-    Claim(
-        name="time-at-the-choice",
-        says=f"At {LOADS[-1]:g} right answers come a tenth sooner than where the model is chosen "
-        "by idle times",
-        metric=_PER_RIGHT,
-        effect="ratio",
-        direction="below",
-        bound=0.9,
-        seeds=10,
-        paper="RouteBalance, abstract",
-        published="the benefit follows from pricing latency as the model is chosen",
-    ),
-)
-
-EXPERIMENTS = (
-    Experiment(
-        name="route-balance",
-        minutes=0.2,
-        about="Model and engine in one choice, beside a router with a balancer behind it",
-        source="RouteBalance (arXiv 2606.17949)",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"fleet"}),
-        seeds=10,
-        quick_seeds=2,
-    ),
-)
+EXPERIMENTS = declared(__name__, {"route-balance": run})

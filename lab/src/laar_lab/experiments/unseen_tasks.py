@@ -24,8 +24,9 @@ from laar.accuracy.fitting.outcomes import MeasuredOutcome
 from laar.accuracy.fitting.records import Records, question_of, read_records
 from laar.accuracy.fitting.text import fit_text
 from laar.errors import SettingError
-from laar_lab.claims import Claim, Evidence, Seen
-from laar_lab.experiment import Experiment, Scope
+from laar_lab.claims import Evidence, Seen
+from laar_lab.declared import declared
+from laar_lab.experiment import Scope
 from laar_lab.judging.judge import calibration_error
 from laar_lab.judging.questions import Asked, Floats, questions_of
 from laar_lab.report import Report, Table, Value
@@ -318,87 +319,6 @@ def _evidence(by_task: _ByTask, everything: Mapping[str, Strange]) -> Evidence:
 
 
 _UNSEEN = "share right on tasks left out, less the best single model's"
-CLAIMS = (
-    Claim(
-        name="unseen",
-        says=f"On tasks that were not graded laar is {100 * MEAN:g} points above the best model",
-        metric=_UNSEEN,
-        effect="difference",
-        direction="above",
-        bound=MEAN,
-        seeds=3,
-        why="Words tell whether a question is of a graded task, and where it is not nothing tells "
-        "which model to switch to.",
-    ),
-    Claim(
-        name="worst",
-        says=f"On none of them it is more than {-100 * WORST:g} points below",
-        metric=_UNSEEN,
-        effect="difference",
-        direction="above",
-        bound=WORST,
-        seeds=3,
-    ),
-    Claim(
-        name="printed",
-        says="What `laar fit` prints of tasks that it has not seen is at most "
-        f"{100 * OPTIMISM:g} points better than what is seen",
-        metric="mean gain as printed, less the gain on tasks left out",
-        effect="difference",
-        direction="below",
-        bound=OPTIMISM,
-        seeds=3,
-    ),
-    Claim(
-        name="known",
-        says=f"On known tasks the words bring {SHARE:.0%} of what the named task brings",
-        metric="gain by the words, share of the gain with the task named",
-        effect="difference",
-        direction="above",
-        bound=SHARE,
-        seeds=3,
-    ),
-    Claim(
-        name="unlike",
-        says=f"At most {UNLIKE:.0%} of the questions of known tasks are called unlike",
-        metric="share called unlike",
-        effect="difference",
-        direction="below",
-        bound=UNLIKE,
-        seeds=3,
-    ),
-    Claim(
-        name="calibrated",
-        says=f"P(correct) on known tasks has a calibration error of at most {KNOWN_ERROR:g}",
-        metric="expected calibration error, ten bins, all models",
-        effect="difference",
-        direction="below",
-        bound=KNOWN_ERROR,
-        seeds=3,
-    ),
-    Claim(
-        name="calibrated-unseen",
-        says=f"P(correct) on tasks left out has a calibration error of at most {UNSEEN_ERROR:g}",
-        metric="expected calibration error, ten bins, all models",
-        effect="difference",
-        direction="below",
-        bound=UNSEEN_ERROR,
-        seeds=3,
-        why="How hard a task is that nobody graded is told by nothing in a request.",
-    ),
-)
 
-EXPERIMENTS = (
-    Experiment(
-        name="unseen-tasks",
-        minutes=6.0,
-        about="A switch of model by the question's words, on graded tasks and on one left out",
-        source="decision 11",
-        run=run,
-        claims=CLAIMS,
-        takes=frozenset({"data"}),
-        needs_data=True,
-        seeds=3,
-        quick_seeds=1,
-    ),
-)
+
+EXPERIMENTS = declared(__name__, {"unseen-tasks": run})
