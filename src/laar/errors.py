@@ -71,7 +71,7 @@ def unknown(kind: str, name: object, known: Iterable[str]) -> str:
         name: the name as given.
         known: the names that exist.
     """
-    names = [str(name) for name in known]
+    names = list(map(str, known))
     near = difflib.get_close_matches(str(name), names, n=1)
     meant = f" (did you mean `{near[0]}`?)" if near else ""
     return f"unknown {kind} `{name}`{meant}; known: {', '.join(names) or 'none'}"

@@ -90,6 +90,8 @@ MAX_SCOPES = 32
 """Pairs of tenant and model whose popularities are counted, 0.8 MB each. The least recently used is
 dropped."""
 
+_HALF_LIFE_S = 600.0  # of a document's popularity
+
 
 class OrderIndex:
     """Orders sent, over all scopes; 80 to 190 bytes for each document position held.
@@ -99,7 +101,6 @@ class OrderIndex:
     Args:
         capacity_docs: positions held; the documents of all endpoints' caches together.
         ttl_s: an order not sent again for this long is dropped.
-        half_life_s: half-life of the popularity counts.
         max_scopes: scopes with popularity counts.
     """
 
@@ -108,12 +109,10 @@ class OrderIndex:
         *,
         capacity_docs: int = 30_000,
         ttl_s: float = TTL_S,
-        half_life_s: float = 600.0,
         max_scopes: int = MAX_SCOPES,
     ) -> None:
         self._capacity = capacity_docs
         self._ttl_s = ttl_s
-        self._half_life_s = half_life_s
         self._max_scopes = max_scopes
         self._clear()
         self._affinities: OrderedDict[int, Affinity] = OrderedDict()
@@ -290,7 +289,7 @@ class OrderIndex:
     def _affinity(self, scope: int) -> Affinity:
         affinity = self._affinities.get(scope)
         if affinity is None:
-            affinity = self._affinities[scope] = Affinity(self._half_life_s)
+            affinity = self._affinities[scope] = Affinity(_HALF_LIFE_S)
             if len(self._affinities) > self._max_scopes:
                 self._affinities.popitem(last=False)
         self._affinities.move_to_end(scope)

@@ -115,9 +115,7 @@ class ContextHook:
     ) -> None:
         self._settings = s = settings or ContextSettings()
         self._clock = clock
-        self._index = OrderIndex(
-            capacity_docs=s.capacity_docs,
-        )
+        self._index = OrderIndex(capacity_docs=s.capacity_docs)
         self._received = DocCache(s.capacity_docs)
         self._memo = Memo()
         self._recurrences = Recurrences()

@@ -65,15 +65,15 @@ def _sorted_tools(body: bytes, parsed: dict[str, Any]) -> dict[Path, str]:
     tools = parsed.get("tools")
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         return {}
-    told = [
+    flat = [
         {**tool, **own} if isinstance(own := tool.get("function"), dict) else tool for tool in tools
     ]
-    named = [(tool.get("name"), tool.get("type")) for tool in told]
+    named = [(tool.get("name"), tool.get("type")) for tool in flat]
     names = [next((name for name in own if isinstance(name, str)), "") for own in named]
     paths: list[Path] = [("tools", at) for at in range(len(tools))]
     written = raw_of(body)(paths) if len(tools) > 1 else []
     order: list[int] = []
-    for at, tool in enumerate([*told, {_MARK: None}] if written else ()):
+    for at, tool in enumerate([*flat, {_MARK: None}] if written else ()):
         if _MARK in tool:
             order += sorted(range(len(order), at), key=lambda n: (names[n], written[n]))
             order.append(at)

@@ -118,7 +118,7 @@ class Answer:
 
 
 async def read_capped(content: aiohttp.StreamReader, max_bytes: int) -> bytes:
-    """Do the same with the body of any answer."""
+    """Return a body, up to and a little over `max_bytes`; what is beyond is left unread."""
     body = await content.readany()
     if content.at_eof():  # nearly always
         return body

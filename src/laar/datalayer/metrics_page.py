@@ -47,6 +47,7 @@ class EngineNames:
             reason that means so.
         awake: a gauge that is 0 in an engine that sleeps, with its label.
         rank: the label of a data-parallel rank, where requests may name one.
+        ranks_path: path of JSON whose `dp_size` counts the ranks, where a page may lack some.
         path: path of the page.
         aliases: other names of the engine, in labels of pods.
     """
@@ -65,6 +66,7 @@ class EngineNames:
     refused: tuple[bytes, bytes] | None = None
     awake: tuple[bytes, bytes] | None = None
     rank: bytes = b""
+    ranks_path: str = ""
     path: str = "/metrics"
     aliases: tuple[str, ...] = ()
 
@@ -102,6 +104,7 @@ ENGINES: Mapping[str, EngineNames] = {
         worked=b"sglang:generation_tokens_total",
         started=b"sglang:prompt_tokens_created",
         rank=b"dp_rank",
+        ranks_path="/server_info",  # its page lacks the ranks of other hosts
     ),
     # Its prefix counters are in blocks of the cache, not in tokens, so they are left out. Its
     # `/metrics` is JSON, of iterations.

@@ -17,7 +17,6 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import cast
 
 import aiohttp
 import orjson
@@ -25,7 +24,7 @@ import orjson
 from laar.core.membership import EndpointSpec, key_of
 from laar.datalayer.fetching import Fetcher, fault_of
 from laar.datalayer.interface import GONE, Clock, ReadingSink, Targets
-from laar.datalayer.metrics_page import PageReader, page_url, pages_by_rank
+from laar.datalayer.metrics_page import ENGINES, PageReader, page_url, pages_by_rank
 from laar.datalayer.visits import Interval, Visits
 
 INTERVAL_S = 1.0
@@ -106,7 +105,7 @@ class Scraper:
             self._sink.problem(source, f"{url}: {fault_of(error)}")
             return
         readers, pages = self._readers[spec.address], pages_by_rank(page, spec.engine)
-        if not await self._has_all(spec, len(pages)):
+        if not await self._has_all(self._pages, spec, len(pages)):
             pages = [page]
         if len(pages) != len(readers):
             readers[:] = (PageReader() for _ in pages)
@@ -122,16 +121,16 @@ class Scraper:
             problem = f"{url} has no {spec.engine} numbers; is the endpoint's `engine` right?"
         self._sink.problem(source, problem)
 
-    async def _has_all(self, spec: EndpointSpec, ranks: int) -> bool:
-        """Return whether a page has all ranks: SGLang's lacks those of other hosts."""
-        if ranks == 1 or spec.engine != "sglang":
+    async def _has_all(self, pages: Fetcher, spec: EndpointSpec, ranks: int) -> bool:
+        """Return whether a page has all ranks that the engine says it has."""
+        path = ENGINES[spec.engine].ranks_path
+        if ranks == 1 or not path:
             self._ranks.pop(spec.address, None)  # it may have restarted
             return True
         if spec.address not in self._ranks:
             self._ranks[spec.address] = None
             with suppress(TimeoutError, aiohttp.ClientError, OSError, ValueError, AttributeError):
-                about = cast(Fetcher, self._pages).get(spec.url("/server_info"), spec)
-                async with asyncio.timeout(TIMEOUT_S), about as answer:
+                async with asyncio.timeout(TIMEOUT_S), pages.get(spec.url(path), spec) as answer:
                     said = orjson.loads(await answer.read(MAX_PAGE_BYTES))
                 self._ranks[spec.address] = said.get("dp_size")
         return self._ranks[spec.address] == ranks

@@ -98,7 +98,7 @@ def guarded(policy: Policy, name: str) -> Policy:
     """Return the same policy with guards around all its parts; `name` is its name in messages."""
     return replace(
         policy,
-        filters=[GuardedFilter(guarded, name) for guarded in policy.filters],
+        filters=[GuardedFilter(filter_, name) for filter_ in policy.filters],
         scorers=[(GuardedScorer(scorer, name), weight) for scorer, weight in policy.scorers],
         picker=GuardedPicker(policy.picker, name) if policy.picker else None,
     )

@@ -46,7 +46,7 @@ def require_known_version(version: str) -> None:
         SettingError: it is not one of `KNOWN_VERSIONS`.
     """
     if ".".join(version.split(".")[:2]) not in KNOWN_VERSIONS:
-        known = ", ".join(f"{version}.x" for version in KNOWN_VERSIONS)
+        known = ", ".join(f"{minor}.x" for minor in KNOWN_VERSIONS)
         raise SettingError(
             f"vLLM {version}: laar's SlackScheduler knows {known} only, because it builds on parts "
             f"that vLLM changes freely. Install one of these, or start `vllm serve` without "
