@@ -44,7 +44,7 @@ def envoy_binary() -> Path:
 
 @pytest.fixture
 async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
-    """Starts a recording upstream, as many as asked for; all are stopped after the test."""
+    """Start a recording upstream, as many as asked for; all are stopped after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(host: str = "127.0.0.1") -> RecordingUpstream:

@@ -78,7 +78,7 @@ class Gateway:
 
 @pytest.fixture
 async def gateway(request, tmp_path, envoy_binary):
-    """Starts Envoy and a picker with some settings, in a shape; before engines of one's own."""
+    """Start Envoy and a picker with some settings, in a shape; before engines of one's own."""
 
     @asynccontextmanager
     async def start(shape="standalone", *, of=None, events=True, **sections):

@@ -61,7 +61,7 @@ class Browser:
         await self._call("POST", f"/element/{await self._element(selector)}/value", {"text": text})
 
     async def press(self, *keys):
-        """Presses keys one after the other, wherever the focus is."""
+        """Press keys one after the other, wherever the focus is."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         source = {"type": "key", "id": "keyboard", "actions": actions}
         await self._call("POST", "/actions", {"actions": [source]})
@@ -81,7 +81,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(directory):
-    """Runs a driver and a browser that can reach nothing but this machine."""
+    """Run a driver and a browser that can reach nothing but this machine."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         "chromedriver",

@@ -45,7 +45,7 @@ async def shows(browser, selector, text):
 
 
 async def keep(browser, name):
-    """Leaves a screenshot where LAAR_SCREENSHOTS names a folder."""
+    """Save a screenshot if LAAR_SCREENSHOTS names a folder."""
     if folder := os.environ.get("LAAR_SCREENSHOTS"):
         await browser.screenshot(Path(folder) / f"{name}.png")
 

@@ -355,7 +355,7 @@ sys.exit(1)
 
 
 def clean_up(directory):
-    """Removes files as old as ten days, which pass quickly here."""
+    """Remove files as old as ten days, which pass quickly here."""
     for path in directory.iterdir():
         if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
             path.unlink()

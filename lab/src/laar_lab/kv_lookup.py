@@ -159,7 +159,7 @@ def write_questions(asked: Iterable[Query], path: Path) -> None:
 
 
 def solve(prompt: str) -> Solution | None:
-    """Finds the asked key, its value, the language and the length; None for any other prompt."""
+    """Find the asked key, its value, the language and the length; None for any other prompt."""
     tail = prompt[-_QUESTION_CHARS:]
     for language, question in _QUESTIONS.items():
         if asked := question.search(tail):

@@ -47,7 +47,7 @@ def tune(
     policies: Mapping[str, Policy] | None = None,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
-    """Climbs until the tuner freezes; returns it.
+    """Climb until the tuner freezes; return it.
 
     Args:
         trace: begins the schedule again.

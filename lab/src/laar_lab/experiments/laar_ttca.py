@@ -38,7 +38,7 @@ from laar_lab.statistics import Estimate, estimate, gain
 
 
 def run(scope: Scope) -> Report:
-    """Runs every contestant on every cell, without and with prompts kept by the engines."""
+    """Run every contestant on every cell, without and with prompts kept by the engines."""
     cells = cells_of(scope)
     contestants = list(dict.fromkeys((*CONTESTANTS, *BOUNDS)))
     repeat = run_cells(scope, contestants, cached=False, label="laar-ttca, retries pay again")

@@ -298,7 +298,7 @@ class Blind:
         self._scorer = Outlook(weights)
 
     def score(self, view: View) -> Floats:
-        """Scores by the other arrays."""
+        """Score by the copied arrays."""
         setattr(view, self._name, np.zeros(len(view.slots)))
         if self._name == "base_s":
             view.timed_answers = False
@@ -319,7 +319,7 @@ class AllRight:
         return replace(known, probability=np.ones(len(models)))
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Passes it on."""
+        """Pass it on."""
         self._inner.usage(request, model, prompt_tokens)
 
 
@@ -340,5 +340,5 @@ class Oracle:
         return replace(known, probability=right)
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Passes it on."""
+        """Pass it on."""
         self._inner.usage(request, model, prompt_tokens)

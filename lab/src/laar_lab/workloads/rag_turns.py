@@ -157,6 +157,6 @@ class HookedBodies:
         return Prompt(prompt_tokens=tokens, output_tokens=self._output_tokens, blocks=blocks)
 
     def accepted(self, name: str, now: float) -> None:
-        """Commits a request that an endpoint accepted."""
+        """Commit a request that an endpoint accepted."""
         if self._hook is not None:
             self._hook.commit(self._receipts.pop(name, None), now)

@@ -93,7 +93,7 @@ class EndpointSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work.
+        """Refuse what cannot work.
 
         Raises:
             SettingError: the text names the setting.
