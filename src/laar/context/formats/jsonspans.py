@@ -28,8 +28,8 @@ _Want: TypeAlias = "dict[str | int, _Want]"
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _COLON = re.compile(r"[ \t\r\n]*+:[ \t\r\n]*+")
 _NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
-# A number of any length is a text. The scanner itself: its decoder adds a call for each value.
-_value_at = json.JSONDecoder(parse_int=str, parse_float=str).scan_once
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # a number of any length is a text
+_value_at = _DECODER.scan_once  # type: ignore[attr-defined]  # `raw_decode` adds a call a value
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
