@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from browser import browsing
 
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -77,7 +78,7 @@ class Gateway:
         loaded = load(self.settings_file)
         self.settings = loaded.settings
         self.runner = Runner(loaded, seed=5)
-        self.runner.reloader.poll_s = 0.02
+        self.runner.reloader.poll_s = 0.05
         started = asyncio.Event()
         self._running = asyncio.create_task(self.runner.run(started=started))
         self._stack.push_async_callback(self.stop_picker)
@@ -141,6 +142,15 @@ class Gateway:
         directory = self.directory / "envoy"
         directory.mkdir()
         return await self.enter(EnvoyProcess(bootstrap, directory))
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """The session of a browser whose windows tests share one after the other."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        running = browsing(tmp_path_factory.mktemp("browser") / "profile")
+        yield runner.run(running.__aenter__()).session
+        runner.run(running.__aexit__(None, None, None))
 
 
 @pytest.fixture

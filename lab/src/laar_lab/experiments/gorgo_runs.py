@@ -203,7 +203,7 @@ def below(
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """How far ours is above theirs, as a percentage."""
+    """Return by how many percent ours exceeds theirs."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 

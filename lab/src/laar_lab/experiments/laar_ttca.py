@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Largest possible gain by length: that of knowing the answers."""
+    """Largest possible gain by length: the oracle's."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]

@@ -306,7 +306,7 @@ class Blind:
 
 
 class AllRight:
-    """Takes every model for right: the cost is then time alone."""
+    """P(correct) is 1 for every model: the cost is then time alone."""
 
     def __init__(self, inner: Assessor) -> None:
         self._inner = inner
@@ -324,7 +324,7 @@ class AllRight:
 
 
 class Oracle:
-    """Knows who will be right: the bound no picker can pass."""
+    """The oracle, which knows the correct models: no picker can do better."""
 
     def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
         self._inner = inner

@@ -131,6 +131,6 @@ async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
 
 
 async def start_all(stack: AsyncExitStack, processes: Sequence[LaarProcess]) -> None:
-    """Start processes at once; the stack stops them."""
+    """Start processes together; the stack stops them."""
     for process in processes:
         await stack.enter_async_context(process)

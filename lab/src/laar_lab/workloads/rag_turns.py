@@ -114,7 +114,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """A text of its own, without anything that another text would begin with."""
+    """A text that shares no prefix with any other."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])

@@ -152,7 +152,7 @@ class EngineDriver:
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Make time pass at another pace from now on; the time that has passed stays as it was."""
+        """Change the pace of time from now on; time already passed is unaffected."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale
@@ -200,7 +200,7 @@ class EngineDriver:
         self.reported = IDLE_LOAD
 
     async def run(self) -> None:
-        """Step the engine for ever; cancel it to stop."""
+        """Step the engine until cancelled."""
         ends = self.now()
         burst = 0
         while True:
