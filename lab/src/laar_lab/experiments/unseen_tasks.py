@@ -245,7 +245,7 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
 
 
 def _told_share(seed: Sequence[Run]) -> float:
-    """The share of the told task's gain that the words alone bring, over all known questions."""
+    """The share of the gain from named tasks that words alone achieve, over known questions."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
     told = np.concatenate([each.known.told - each.known.single for each in seed])
     return float(gained.mean() / max(told.mean(), 1e-9))
