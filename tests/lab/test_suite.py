@@ -295,7 +295,7 @@ def test_a_loss_is_told_and_a_part_of_it_is_no_verdict() -> None:
         (["laar-ttca", "--records", "."], "does not take records"),
     ],
 )
-def test_what_cannot_be_run_is_said(told: list[str], said: str) -> None:
+def test_what_cannot_be_run_is_reported(told: list[str], said: str) -> None:
     ran = RUN.invoke(commands.app, ["run", *told, "--jobs", "1"])
     assert ran.exit_code == 2
     assert said in ran.output + ran.stderr

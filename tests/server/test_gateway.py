@@ -286,7 +286,7 @@ async def test_odd_but_legal_requests_pass(gateway, http):
     assert (await post(http, envoy.url(), chat(), **plain)).status == 200
 
 
-async def test_a_thousand_headers_are_envoys_to_refuse_and_hurt_nobody(gateway, http):
+async def test_a_thousand_headers_are_envoys_to_refuse_and_do_no_harm(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()
@@ -445,7 +445,7 @@ async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gatewa
     assert [answer.status for answer in answers] == [200] * len(upstream.asked)
 
 
-async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
+async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     upstream.default_answer = Answer(body=b"\x00\xffvllm:num_requests_waiting{ 1e999 }" * 1000)

@@ -261,7 +261,7 @@ async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path, 
     assert f"can't listen on 127.0.0.1:{first + worker};" in errors.decode()
 
 
-def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(tmp_path):
+def test_a_port_that_a_worker_needs_for_itself_is_reported_before_any_starts(tmp_path):
     first = consecutive_ports()
     error = refused(settings_of(tmp_path, admin=first, health=first + 1))
     assert f"listen.health: port {first + 1} is also the admin port of worker 1" in error
