@@ -37,7 +37,7 @@ _LEFT_OUT = ("/usr/share/man/*", "/usr/share/doc/*", "/usr/share/locale/*")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one step; exit with a text where it fails."""
+    """Run one step; exit with a message if it fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     steps.add_parser("lock", help="write deploy/image.lock again, after constraints.txt")

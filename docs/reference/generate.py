@@ -91,7 +91,7 @@ before a long upload ends. An event that has no row in the present phases is cou
 
 PYTHON_API_HEAD = """# Python API
 
-What stands here is public: names and signatures are pinned by a test (`tests/test_public_api.py`),
+This API is public: names and signatures are pinned by a test (`tests/test_public_api.py`),
 and change with a note in the changelog. Everything else in `laar` may change at any time. Made from
 the code by `python docs/reference/generate.py`.
 

@@ -145,7 +145,7 @@ def test_a_language_or_task_never_measured_takes_the_mean_of_those_that_were() -
     assert by_both == pytest.approx([np.mean([sigmoid(x) for x in (0.0, 0.5, 1.0, 1.5)])])
 
 
-def test_an_unknown_model_takes_the_fleet_s_mean_and_is_told() -> None:
+def test_an_unknown_model_takes_the_fleet_s_mean_and_is_reported() -> None:
     capability = CapabilityModel(artifact({"a": model(1.0, c=1e-4), "b": model(-2.0, c=3e-4)}))
     row = capability.probabilities(("a", "new", "b"), QA)
     assert row[1] == pytest.approx((row[0] + row[2]) / 2)

@@ -36,12 +36,12 @@ from support.exploring import examples
         ("中文・标点", "zh"),
     ],
 )
-def test_language_is_told_by_script(text: str, language: str) -> None:
+def test_language_is_recognized_by_script(text: str, language: str) -> None:
     assert language_of(text) == language
 
 
 @pytest.mark.parametrize("words", ["これは何ですか", "这是什么", "Что это?"])
-def test_language_is_told_from_either_end_of_a_long_text(words: str) -> None:
+def test_language_is_distinguished_from_either_end_of_a_long_text(words: str) -> None:
     data = "0123456789abcdef " * 20_000
     assert language_of(words + data) == language_of(data + words) == language_of(words)
     assert language_of(data + words + data) == "en"

@@ -175,7 +175,9 @@ ADMIN = {  # what a page in an operator's browser can make it send, and worse
 
 
 @pytest.mark.parametrize("name", ADMIN)
-async def test_the_admin_port_obeys_no_stranger(target: Attacked, judge: Judge, name: str) -> None:
+async def test_the_admin_port_refuses_unknown_hosts(
+    target: Attacked, judge: Judge, name: str
+) -> None:
     method, path, host, headers, statuses = ADMIN[name]
     port = int(target.stand.admin_url(0).rpartition(":")[2])
     host = host or ("" if name == "no host" else f"127.0.0.1:{port}")

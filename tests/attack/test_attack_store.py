@@ -87,7 +87,7 @@ def entries(name: str, own: list[bytes], rng: random.Random) -> list[bytes]:
         "bad UTF-8",
     ],
 )
-async def test_entries_of_strangers_stop_no_sharing(
+async def test_foreign_entries_do_not_stop_sharing(
     shared: Attacked, judge: Judge, name: str
 ) -> None:
     from redis.asyncio import Redis

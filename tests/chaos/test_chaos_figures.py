@@ -93,7 +93,7 @@ def memory(growth_bytes, *, rng):
     ]
 
 
-def test_growth_is_told_from_noise():
+def test_growth_is_distinguished_from_noise():
     rng = random.Random(4)
     assert not slope_of(memory(20e6, rng=rng)).is_flat
     assert slope_of(memory(20e6, rng=rng)).value == pytest.approx(20e6, rel=0.1)

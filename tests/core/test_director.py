@@ -445,7 +445,7 @@ class Forgetful(Broken):
         raise ValueError
 
 
-def test_a_learner_that_fails_keeps_no_other_from_its_lesson():
+def test_a_learner_that_fails_does_not_stop_the_others():
     beliefs = PrefixBeliefs(key=b"k", max_bytes=1 << 20)
     d = director(("a:1", "m"), prefixes=beliefs, tuner=Forgetful())
     text = "a long beginning " * 400

@@ -137,7 +137,7 @@ def test_a_trial_is_one_request_with_fallbacks_and_its_own_reason():
 
 
 @pytest.mark.parametrize("how", ["disconnect", 400])
-def test_a_trial_that_tells_nothing_is_repeated_soon(how):
+def test_a_trial_that_proves_nothing_is_repeated_soon(how):
     d = fleet(A, B)
     now = fail(d, A, 1.0) + 1.3
     trial = d.decide(request(), now)
@@ -390,7 +390,7 @@ def test_an_attempt_that_met_a_full_queue_is_found_by_a_question():
 
 
 @pytest.mark.parametrize(("sibling", "is_out"), [(200, True), (401, False)])
-def test_a_denial_is_told_apart_by_asking_a_sibling_without_a_key(sibling, is_out):
+def test_a_denial_is_distinguished_by_asking_a_sibling_without_a_key(sibling, is_out):
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
     assert d.health.questions.due(1.1, 16) == []  # one may be any client's fault
@@ -417,7 +417,7 @@ def test_what_takes_a_question_without_a_key_denies_clients_for_their_own_sake()
     assert d.health.state(slot, 21.0) == ""
 
 
-def test_two_errors_in_answers_are_enough_where_a_question_tells_nothing():
+def test_two_errors_in_answers_are_enough_where_a_question_proves_nothing():
     d = doubted(A, B, C, kind=200, text=b'{"error": {"code": 500}}', event=True)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
@@ -503,7 +503,7 @@ def test_a_useless_answer_has_the_endpoint_asked_and_a_useless_reply_takes_it_ou
     assert d.health.of(slot).breaker.probe_due(9.0)  # before a request is risked
 
 
-def test_a_page_that_a_question_meets_everywhere_takes_nobody_out():
+def test_a_page_that_a_question_meets_everywhere_takes_no_endpoint_out():
     d = doubted(A, B, C, kind=200, found=Kind.TYPE, detail="text/html")
     html = Reply(status=200, found=Kind.TYPE, detail="text/html")
     for slot in d.health.questions.due(1.1, 16):

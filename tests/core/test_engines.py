@@ -125,7 +125,7 @@ def test_a_speed_that_the_artifact_has_wrong_is_learned():
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_a_slow_device_behind_the_same_name_is_told_from_a_fast_one(shown):
+def test_a_slow_device_behind_the_same_name_is_distinguished_from_a_fast_one(shown):
     table, engines = fleet("fast:1", "slow:1")
     slow = table.slot("slow:1")
     rng = random.Random(5)
@@ -195,7 +195,7 @@ def test_attention_makes_long_prompts_take_more_than_in_proportion():
     assert constants.read[0] == pytest.approx(1.0, rel=0.05)
 
 
-def test_an_engine_that_reads_side_by_side_is_told_from_one_that_reads_in_turn():
+def test_an_engine_that_reads_side_by_side_is_distinguished_from_one_that_reads_in_turn():
     table, engines = fleet("a:1", "b:1")
     serve(table, engines, lambda _slot, work, n: (work * (1.0 + 0.2 * n), 2.0 + 0.4 * n), 600)
     constants = of(table, engines)

@@ -86,7 +86,7 @@ def test_a_fault_is_named_with_file_line_and_key(tmp_path: Path, text: str, expe
     assert str(tmp_path / "e.yaml") in str(error.value)
 
 
-def test_all_faults_are_told_at_once_but_no_more_than_a_screen(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_but_no_more_than_a_screen(tmp_path: Path) -> None:
     text = "endpoints:\n" + "  - address: x\n" * 100
     with pytest.raises(SettingError) as error:
         load_endpoints(write(tmp_path / "e.yaml", text))
@@ -95,7 +95,7 @@ def test_all_faults_are_told_at_once_but_no_more_than_a_screen(tmp_path: Path) -
     assert lines[-1].endswith("and 80 more faults")
 
 
-def test_files_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_reported_clearly(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="can't be read: No such file"):
         load_endpoints(tmp_path / "none.yaml")
     (tmp_path / "latin").write_bytes(b"endpoints: [\xff]")

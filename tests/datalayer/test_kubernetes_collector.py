@@ -177,7 +177,7 @@ async def test_410_leads_to_a_list_that_notices_what_vanished(
     await until(lambda: not sink.problems)
 
 
-async def test_endpoints_survive_an_outage_and_it_is_said(
+async def test_endpoints_survive_an_outage_and_it_is_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     await cluster.put("pods", pod("a"))
@@ -213,7 +213,7 @@ async def test_a_list_whose_pages_expire_starts_again(cluster: Any, sink: Any, u
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
-async def test_missing_permission_is_said_with_the_rule_to_add(
+async def test_missing_permission_is_reported_with_the_rule_to_add(
     cluster: Any, sink: Any, until: Any, verb: str
 ) -> None:
     cluster.denied["pods"] = verb
@@ -259,7 +259,7 @@ async def test_two_pods_with_one_address_are_one_endpoint_the_newer_ones(
     assert sink.specs[SOURCE][0].labels["laar.dev/pod"] == "ml/b-rank-0"
 
 
-async def test_too_many_pods_are_cut_and_said(
+async def test_too_many_pods_are_cut_and_reported(
     cluster: Any, sink: Any, until: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from laar.datalayer.kubernetes import collector as collector_module
@@ -302,7 +302,7 @@ async def test_a_pool_gives_selector_and_ports_and_its_changes_are_followed(
     assert sink.problems == {}
 
 
-async def test_objectives_and_rewrites_of_this_pool_are_told(
+async def test_objectives_and_rewrites_of_this_pool_are_reported(
     cluster: Any, sink: Any, until: Any
 ) -> None:
     def objective(name: str, spec: dict[str, Any], of: str = "fleet") -> dict[str, Any]:
@@ -505,7 +505,7 @@ async def test_after_any_storm_the_endpoints_are_those_of_the_cluster(
     await until(lambda: not sink.problems)
 
 
-async def test_answers_that_are_no_lists_and_events_that_are_none_are_said(
+async def test_answers_that_are_no_lists_and_events_that_are_none_are_reported(
     serve: Any, sink: Any, start: Any, until: Any
 ) -> None:
     answers = iter(

@@ -388,7 +388,7 @@ async def test_a_listener_that_starts_again_reports_that_it_missed_events(
     assert kinds(recorder)[before:] == ["lost", "stored"]
 
 
-async def test_a_label_that_is_no_address_is_said(
+async def test_a_label_that_is_no_address_is_reported(
     engine: Engine, recorder: Any, start: Any, until: Any
 ) -> None:
     start(KvEvents(lambda: [spec(engine, "ipc:///tmp/x")], recorder).run())

@@ -57,7 +57,9 @@ async def test_pages_become_readings_on_one_kept_alive_connection(
     assert recorder.problems == {}
 
 
-async def test_a_restart_is_told_once(recorder: Any, start: Any, until: Any, serve: Any) -> None:
+async def test_a_restart_is_reported_once(
+    recorder: Any, start: Any, until: Any, serve: Any
+) -> None:
     tokens = iter([900, 901, 5, *range(6, 10_000)])
 
     async def metrics(_: web.Request) -> web.Response:
@@ -109,7 +111,7 @@ async def test_bad_pages_are_problems_and_never_readings_that_look_idle(
     assert all(math.isnan(reading.waiting) for _, reading, _ in recorder.readings)
 
 
-async def test_a_huge_page_is_cut_off_and_said_and_what_came_counts(
+async def test_a_huge_page_is_cut_off_and_reported_and_what_came_counts(
     recorder: Any, start: Any, until: Any, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent = 0

@@ -115,7 +115,7 @@ async def test_an_answer_that_is_no_list_is_a_problem_and_changes_nothing(
     assert recorder.names == []
 
 
-async def test_an_engine_that_wants_a_key_tells_nothing(
+async def test_an_engine_that_wants_a_key_proves_nothing(
     recorder: Any, start: Any, until: Any, serve: Any
 ) -> None:
     visits = 0

@@ -30,7 +30,7 @@ def test_no_correct_answer_has_no_cost_for_each():
 
 
 @pytest.mark.parametrize(("factor", "said"), [(0.5, "sooner than"), (2.0, "later than")])
-def test_a_difference_on_every_question_is_told_with_its_interval(factor, said):
+def test_a_difference_on_every_question_is_reported_with_its_interval(factor, said):
     rng = np.random.default_rng(7)
     theirs = rng.uniform(5.0, 25.0, 60)
     text = sentence(contestant("laar", theirs * factor), contestant("other", theirs))

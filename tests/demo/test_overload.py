@@ -150,7 +150,7 @@ def test_a_class_that_starves_fails_however_well_the_others_do() -> None:
     ]
 
 
-def test_no_gain_is_told() -> None:
+def test_no_gain_is_reported() -> None:
     level = runs()["arrival"][0]
     (claim,) = failed(runs(slack=level))
     assert "25 % higher" in claim

@@ -94,13 +94,13 @@ def test_values_reach_the_objects(chart: Path) -> None:
     assert "laar.dev/settings" not in pod_of(default)["metadata"]["annotations"]
 
 
-def test_a_shape_that_is_not_there_is_named(chart: Path) -> None:
+def test_an_unknown_shape_is_reported(chart: Path) -> None:
     done = helm("template", "laar", chart, "--set", "shape=gateway")
     assert done.returncode != 0
     assert "shape: gateway is none of standalone, shared, inference-pool" in done.stderr
 
 
-def test_it_is_packed_alike_each_time_and_has_the_version_of_laar(tmp_path: Path) -> None:
+def test_it_is_packed_reproducibly_and_has_the_version_of_laar(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     one, two = pack(tmp_path), pack(tmp_path / "again")
     assert one.read_bytes() == two.read_bytes()

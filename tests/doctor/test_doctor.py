@@ -189,7 +189,7 @@ async def test_an_endpoint_declared_without_a_metrics_page_needs_no_remedy(tmp_p
     assert not any("metrics are not read" in finding.what for finding in found)
 
 
-async def test_a_clock_that_is_off_and_envoys_counters_are_told(tmp_path):
+async def test_a_clock_that_is_off_and_envoys_counters_are_reported(tmp_path):
     given = settings(tmp_path, ("10.0.0.1:1", "m", {})).model_copy(update={"endpoints": ()})
     stats = [
         {"name": "http.data.ext_proc.laar.failure_mode_allowed", "value": 3},

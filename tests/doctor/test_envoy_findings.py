@@ -140,7 +140,7 @@ def test_an_envoy_that_was_to_fail_closed_stays_so(shape):
     assert finding.level is Level.OK
 
 
-def test_a_fault_of_many_routes_is_told_once():
+def test_a_fault_of_many_routes_is_reported_once():
     broken = rendered("sidecar", BootstrapOptions())
     (host,) = manager(broken)["route_config"]["virtual_hosts"]
     for each in host["routes"]:

@@ -344,7 +344,7 @@ async def test_what_is_no_generation_is_decided_at_its_headers(fleet, http, meth
     assert phases(fleet)[0] == "request_headers"
 
 
-async def test_the_body_mode_is_told_apart_by_the_first_message(fleet, http):
+async def test_the_body_mode_is_distinguished_by_the_first_message(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)

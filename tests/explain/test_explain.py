@@ -196,7 +196,7 @@ def test_a_candidate_that_cannot_take_the_prompt_says_so():
     ]
 
 
-def test_a_failed_part_is_told():
+def test_a_failed_part_is_reported():
     director = fleet(Known(), *TWO)  # knows neither model: raises
     assert "could not be used" in told(director)["sentence"]
 

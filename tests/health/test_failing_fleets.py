@@ -94,7 +94,7 @@ def test_none_is_singled_out_where_all_are_slow():
     assert all(fleet.health.of(slot).breaker.openings == 0 for slot in range(5))
 
 
-def test_a_500_for_want_of_room_takes_nobody_out():
+def test_a_500_for_want_of_room_takes_no_endpoint_out():
     """Every endpoint refuses the longest prompts: they fail, and everything else goes on."""
     fleet = VirtualFleet(behave={n: no_room(1500) for n in range(5)}, probes=True)
     seen = fleet.run(REQUESTS)

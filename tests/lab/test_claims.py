@@ -65,7 +65,7 @@ def test_as_good_means_within_the_margin(ratio: float, expected: str) -> None:
     assert verdict(AS_GOOD, times(2, ratio)) == f"beyond the paper: {expected}"
 
 
-def test_all_parts_must_be_shown_and_the_weakest_is_told() -> None:
+def test_all_parts_must_be_shown_and_the_weakest_is_reported() -> None:
     seen = {"good": times(3, 0.7), "bad": times(4, 0.95)}
     (one,) = judge([SHORTER], {"c": seen})
     assert (one.verdict, one.part) == ("reproduced in kind", "bad")
@@ -84,7 +84,7 @@ def test_every_seed_counts_where_nothing_is_random() -> None:
         assert verdict(claim, Seen(values)) == "beyond the paper: refuted", unknown
 
 
-def test_what_a_run_could_have_seen_is_told() -> None:
+def test_what_a_run_could_have_seen_is_reported() -> None:
     (one,) = judge([SHORTER], {"c": {"": times(5, 1.0, scatter=0.5)}})
     assert one.outcome == "open"
     assert one.wanted > 10

@@ -183,7 +183,7 @@ def test_rivals_or_loads_of_ones_choice_do_not_decide_a_claim(
 
 @pytest.mark.parametrize("option", ["--json", "--plot"])
 @pytest.mark.parametrize("place", ["", "missing/f.png"])
-def test_a_file_that_cannot_be_written_is_told_before_the_run(
+def test_a_file_that_cannot_be_written_is_reported_before_the_run(
     option: str, place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ran = []
@@ -513,7 +513,7 @@ def test_replay_names_an_unknown_policy(trace: Path, fleet: Path) -> None:
         ("endpoints: [{name: a, profile: gorgo-main, settings: {blocks: 1}}]", "blocks"),
     ],
 )
-def test_a_bad_fleet_is_told_by_its_field(tmp_path: Path, text: str, told: str) -> None:
+def test_a_bad_fleet_is_reported_by_its_field(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "fleet.yaml"
     path.write_text(text, "utf-8")
     with pytest.raises(SettingError, match=told):

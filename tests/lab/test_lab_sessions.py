@@ -233,7 +233,7 @@ def test_anything_else_is_no_name_of_a_session(tmp_path: Path, name: object) -> 
         (["--engine", "parallel", "--policy", "smg:x=1"], "cache_threshold"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(agents: Path, told: list[str], said: str) -> None:
+def test_what_cannot_be_replayed_is_reported(agents: Path, told: list[str], said: str) -> None:
     code, text = run(str(agents), "--closed-loop", *told)
     assert code == 2
     assert said in text
@@ -246,7 +246,7 @@ def test_an_open_loop_points_to_the_closed_one_for_recorded_sessions(agents: Pat
     assert "line 1" in text
 
 
-def test_a_broken_gzip_file_is_said(tmp_path: Path) -> None:
+def test_a_broken_gzip_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"a": 1}\n' * 1000)[:-12])
     code, text = run(str(path), "--engine", "parallel")

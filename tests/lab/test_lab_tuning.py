@@ -78,7 +78,7 @@ def test_a_second_pass_shares_within_itself_and_nothing_with_the_first():
     assert max(max(tokens) for tokens in cached.values()) > 0
 
 
-def test_a_trace_without_requests_is_told():
+def test_a_trace_without_requests_is_reported():
     with pytest.raises(SettingError, match="no requests"):
         climb([])
 

@@ -86,7 +86,7 @@ def test_a_prefix_that_many_ask_for_comes_to_every_endpoint():
     assert len(seen) == 3
 
 
-def test_what_was_predicted_is_told_with_the_decision():
+def test_what_was_predicted_is_reported_with_the_decision():
     d = fleet("a:1")
     decision = ask(d, DOCUMENT, 0.0)
     seconds = decision.tokens * 1e-4

@@ -131,7 +131,7 @@ def test_documents_that_cannot_be_shared_are_named(template, named):
     assert named in " ".join(told.sentences)
 
 
-def test_agents_are_told_apart_and_their_number_is_bounded():
+def test_agents_are_distinguished_and_their_number_is_bounded():
     def bodies(agents):
         for n in range(12):
             for agent in range(agents):

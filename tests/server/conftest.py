@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import yaml
-from browser import browsing
 
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -147,6 +146,8 @@ class Gateway:
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     """The session of a browser whose windows tests share one after the other."""
+    from browser import browsing  # another package's tests have these fixtures, and no browser
+
     with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
         running = browsing(tmp_path_factory.mktemp("browser") / "profile")
         yield runner.run(running.__aenter__()).session

@@ -189,7 +189,7 @@ def test_the_cookie_stays_on_encrypted_ways(base, headers, secure):
         ("laar.example:1", "laar.example", False),
     ],
 )
-def test_which_addresses_only_this_machine_reaches(address, host, loopback):
+def test_loopback_addresses_are_recognized(address, host, loopback):
     assert host_of(address) == host
     assert is_loopback(address) is loopback
 

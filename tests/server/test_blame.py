@@ -14,6 +14,7 @@ from aiohttp import web
 
 from laar.health.breaker import State
 from support import eventually
+from support.grids import crossed
 from support.served import ServedEngine
 
 pytestmark = pytest.mark.envoy
@@ -107,8 +108,7 @@ def states(runner):
     return {e.breaker.state for _, e in runner.picker.health.records.endpoints.items()}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("how", ["500", "reset"])
+@pytest.mark.parametrize(("shape", "how"), crossed(SHAPES, ["500", "reset"]))
 async def test_requests_that_break_each_engine_are_at_fault_and_not_the_engines(
     gateway, http, shape, how
 ):

@@ -14,6 +14,7 @@ import pytest
 from laar.protocol import headers as names
 from laar.protocol.stream import sending
 from support import Answer, eventually, free_port, metric
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -70,8 +71,7 @@ class Resetting:
                 writer.transport.abort()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize(("shape", "status"), crossed(SHAPES, [503, 429, 500, 502, 504]))
 async def test_no_client_sees_the_one_endpoint_that_refuses(gateway, http, shape, status):
     bad, *good = [await gateway.upstream() for _ in range(3)]
     bad.chat_answer = Answer(status=status, body=b"no")
@@ -128,8 +128,10 @@ async def test_a_model_without_an_endpoint_is_a_503_that_names_it_and_no_others_
     await eventually(lambda: not runner.picker.table.in_flight.any(), what="release of everything")
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("status", "attempts"), [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)])
+@pytest.mark.parametrize(
+    ("shape", "status", "attempts"),
+    crossed(SHAPES, [(503, 3), (500, 3), (429, 3), (401, 1), (400, 1)]),
+)
 async def test_where_all_fail_the_client_sees_the_engines_own_error(
     gateway, http, shape, status, attempts
 ):

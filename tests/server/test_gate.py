@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_as_another_takes_its_place_costs_nobody_an_a
     assert door.left() == (0, 0, 0, 0)
 
 
-async def test_a_request_that_cannot_be_decided_holds_up_nobody(monkeypatch):
+async def test_a_request_that_cannot_be_decided_blocks_no_other(monkeypatch):
     door = Door(min_hold_s=100.0, max_hold_s=100.0)
     first, _ = await door.ask(0)
     poison, other = door.ask("poison"), door.ask("other")

@@ -10,12 +10,12 @@ from io import BytesIO
 from typing import NamedTuple
 
 import aiohttp
-import openai
 import orjson
 import pytest
 
 from laar.envoy.options import MESSAGE_TIMEOUT_S
 from support import Answer, eventually
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -66,6 +66,8 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
+    import openai  # a second, and only here
+
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker(bodies={"sample_answers": 1.0})
@@ -237,17 +239,19 @@ async def test_bodyless_and_opaque_requests_reach_an_endpoint(gateway, http, sha
     assert answer.status == 200
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("body", "status", "reason"),
-    [
-        (b"not json", 400, "bad-request"),
-        (b"\x00\xff\xfe" * 50, 415, "not-utf-8"),
-        (b'[{"role":"user","content":"x"}]', 400, "bad-request"),
-        (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
-        (gzip.compress(chat("m"), mtime=0), 415, "compressed-body"),
-        (chat("nobody"), 404, "unknown-model"),
-    ],
+    ("shape", "body", "status", "reason"),
+    crossed(
+        SHAPES,
+        [
+            (b"not json", 400, "bad-request"),
+            (b"\x00\xff\xfe" * 50, 415, "not-utf-8"),
+            (b'[{"role":"user","content":"x"}]', 400, "bad-request"),
+            (b'{"model":7,"messages":[{"role":"user","content":"x"}]}', 400, "bad-request"),
+            (gzip.compress(chat("m"), mtime=0), 415, "compressed-body"),
+            (chat("nobody"), 404, "unknown-model"),
+        ],
+    ),
 )
 async def test_a_bad_request_gets_a_clear_answer(gateway, http, shape, body, status, reason):
     upstream = await gateway.upstream()
@@ -282,7 +286,7 @@ async def test_odd_but_legal_requests_pass(gateway, http):
     assert (await post(http, envoy.url(), chat(), **plain)).status == 200
 
 
-async def test_a_thousand_headers_are_envoys_to_refuse_and_hurt_nobody(gateway, http):
+async def test_a_thousand_headers_are_envoys_to_refuse_and_do_no_harm(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))
     await gateway.picker()
@@ -441,7 +445,7 @@ async def test_an_envoy_under_load_drains_and_answers_all_that_it_sent_on(gatewa
     assert [answer.status for answer in answers] == [200] * len(upstream.asked)
 
 
-async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
+async def test_garbage_and_endless_metrics_pages_do_no_harm(gateway, http):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     upstream.default_answer = Answer(body=b"\x00\xffvllm:num_requests_waiting{ 1e999 }" * 1000)
@@ -452,8 +456,9 @@ async def test_garbage_and_endless_metrics_pages_hurt_nobody(gateway, http):
     assert (await post(http, envoy.url(), chat("m"))).status == 200
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("member", [b"", b'"model":null,', b'"model":"",'])
+@pytest.mark.parametrize(
+    ("shape", "member"), crossed(SHAPES, [b"", b'"model":null,', b'"model":"",'])
+)
 async def test_a_body_without_a_model_passes_where_all_serve_one(gateway, http, shape, member):
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m", "auto"))

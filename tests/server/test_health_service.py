@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from support import Answer, eventually
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -129,15 +130,14 @@ def says(text="ok", model="m", finish="stop"):
 
 
 USELESS = {
+    "other-model": says("hello", model="another-model"),
     "content-type": Answer(body=b"<html>", headers={"content-type": "text/html; charset=utf-8"}),
     "unreadable": Answer(body=b"<html>"),
     "empty": says(""),
-    "other-model": says("hello", model="another-model"),
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", USELESS)
+@pytest.mark.parametrize(("shape", "kind"), crossed(SHAPES, list(USELESS)))
 async def test_an_endpoint_whose_answers_are_of_no_use_gets_next_to_none(
     gateway, http, shape, kind
 ):

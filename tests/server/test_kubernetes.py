@@ -608,7 +608,7 @@ async def test_an_api_server_that_is_away_at_start_is_waited_for(gateway, cluste
     await eventually(ready, what="readiness")
 
 
-async def test_outside_a_cluster_the_remedy_is_said(gateway, monkeypatch):
+async def test_outside_a_cluster_the_remedy_is_reported(gateway, monkeypatch):
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(SettingError, match="kubectl proxy"):
         await picker(gateway, {"pool": "fleet"})

@@ -98,7 +98,7 @@ async def test_a_change_counts_while_requests_flow_and_none_of_them_fails(gatewa
     assert not runner.picker.table.queued_tokens.any()
 
 
-async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(gateway, http):
+async def test_a_broken_file_changes_nothing_and_is_reported_until_it_is_mended(gateway, http):
     gateway.members(("127.0.0.1:1", "m"))
     runner = await gateway.picker()
     good = gateway.settings_file.read_text()

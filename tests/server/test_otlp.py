@@ -209,7 +209,7 @@ async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(
 # -- trouble -----------------------------------------------------------------------------------
 
 
-async def test_a_collector_that_is_down_is_told_once_and_gets_its_spans_later(
+async def test_a_collector_that_is_down_is_reported_once_and_gets_its_spans_later(
     tmp_path, quick, caplog
 ):
     port = free_port()
@@ -331,7 +331,7 @@ def starting(directory, **section):
         ("https://host/v1/traces?key=secret", "OTEL_EXPORTER_OTLP_HEADERS"),
     ],
 )
-def test_a_url_that_cannot_be_is_told(tmp_path, url, why):
+def test_a_url_that_cannot_be_is_reported(tmp_path, url, why):
     with pytest.raises(SettingError, match=why):
         starting(tmp_path, traces=url)
 
@@ -340,7 +340,7 @@ def test_a_url_that_cannot_be_is_told(tmp_path, url, why):
     ("name", "value"),
     [("OTEL_BSP_MAX_QUEUE_SIZE", "5"), ("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "many")],
 )
-async def test_an_environment_that_cannot_be_is_told(tmp_path, monkeypatch, name, value):
+async def test_an_environment_that_cannot_be_is_reported(tmp_path, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingError, match=r"otlp: the environment's OTEL_\*"):
         starting(tmp_path, traces="http://h/v1/traces").picker.observability.tasks()
@@ -354,7 +354,7 @@ async def test_an_environment_that_disables_the_sdk_is_heeded(tmp_path, collecto
     assert collector.requests == 0
 
 
-def test_no_thread_is_there_before_a_picker_runs(tmp_path):
+def test_no_thread_starts_before_a_picker_runs(tmp_path):
     before = set(threading.enumerate())
     starting(tmp_path, traces="http://h/v1/traces")
     assert set(threading.enumerate()) <= before

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from support import Answer, eventually
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -349,9 +350,13 @@ async def test_what_a_gateway_says_of_its_clients_is_not_for_clients_to_say(
     assert not set(headers) & set(request.headers)
 
 
-@pytest.mark.parametrize("shape", ["standalone", "sidecar", "gateway"])
-@pytest.mark.parametrize("answers", ["all", "none"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/version"])
+@pytest.mark.parametrize(
+    ("shape", "answers", "path"),
+    crossed(
+        ["standalone", "sidecar", "gateway"],
+        list(itertools.product(["all", "none"], ["/v1/chat/completions", "/tokenize", "/version"])),
+    ),
+)
 async def test_an_engine_does_not_speak_for_the_picker(gateway, http, shape, answers, path):
     own = ("decision-id", "model", "endpoint", "reason", "cost-ms", "mode", "exhausted", "any")
     names = [f"x-laar-{name}" for name in (*own, "tried-models", "since")]

@@ -21,6 +21,7 @@ from laar.envoy.process import EnvoyProcess
 from laar_lab.live.processes import LaarProcess, wait_for
 from support import Answer, RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
+from support.grids import crossed
 
 pytestmark = pytest.mark.envoy
 
@@ -206,8 +207,9 @@ async def test_an_answer_goes_on_while_the_picker_leaves(tmp_path, envoy_binary,
             assert await got.content.read() == b"\ndata: 2\n\n"
 
 
-@pytest.mark.parametrize("shape", ["standalone", "gateway"])
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGSTOP"])
+@pytest.mark.parametrize(
+    ("shape", "name"), crossed(["standalone", "gateway"], ["SIGKILL", "SIGSTOP"])
+)
 async def test_an_answer_in_flight_goes_on_without_a_picker_that_is_killed_or_hangs(
     tmp_path, envoy_binary, http, shape, name
 ):

@@ -77,7 +77,7 @@ def test_a_state_that_this_user_may_not_read_costs_a_warning_and_not_the_start(
     assert caplog.text.count("Permission denied") == 1
 
 
-async def test_a_state_that_cannot_be_written_is_told(tmp_path):
+async def test_a_state_that_cannot_be_written_is_reported(tmp_path):
     problems = Problems()
     await StateFile(tmp_path / "nowhere" / "state.json", take=bytes, problems=problems).save()
     assert "state.json" in problems["accuracy.state_file"]

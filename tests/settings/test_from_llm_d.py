@@ -244,7 +244,7 @@ flowControl: {saturationDetector: {pluginRef: utilization-detector}, noEndpointR
          "concurrency-detector.maxConcurrency: inf is not a number"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_is_said(tmp_path, text, fault):
+def test_what_cannot_be_read_is_reported(tmp_path, text, fault):
     got = converted(tmp_path, text)
     assert got.exit_code != 0
     assert fault in got.output

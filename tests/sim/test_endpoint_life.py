@@ -159,7 +159,7 @@ def test_sigterm_ends_the_process_in_good_order() -> None:
         assert process.wait(10) == 0
 
 
-async def test_a_taken_port_and_a_bad_profile_are_told() -> None:
+async def test_a_taken_port_and_a_bad_profile_are_reported() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -117,7 +117,7 @@ loads = st.lists(
 
 @given(load=loads, slots=st.integers(1, 8), blocks=st.integers(200, 400))
 @settings(max_examples=examples(60))
-def test_merged_steps_change_no_time_and_every_token_is_told(
+def test_merged_steps_change_no_time_and_every_token_is_reported(
     load: list[tuple[float, int, int, str, bool]], slots: int, blocks: int
 ) -> None:
     """Merged and single runs agree but for the moment a newcomer waits for the step under way."""

@@ -102,7 +102,7 @@ def test_faults_are_named(
         )
 
 
-def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> None:
+def test_missing_files_parts_and_names_are_reported(data: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="unknown entry `nope`"):
         load_profile("nope")
     with pytest.raises(SettingError, match="can't be read"):
@@ -112,7 +112,7 @@ def test_missing_files_parts_and_names_are_told(data: Path, tmp_path: Path) -> N
         load_profile("llama-3-8b-h100", data)
 
 
-def test_an_unknown_scheduler_or_order_is_told() -> None:
+def test_an_unknown_scheduler_or_order_is_reported() -> None:
     profile = load_profile("medha-8b-a100")
     odd = replace(profile, settings=replace(profile.settings, scheduler="lifo"))
     with pytest.raises(SettingError, match="unknown scheduler `lifo`; known: fcfs"):

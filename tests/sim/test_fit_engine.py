@@ -155,7 +155,7 @@ def test_a_model_or_a_length_that_is_not_there_is_named(endpoint: str) -> None:
         assert says in ran.stderr
 
 
-def test_requests_of_others_are_told(endpoint: str) -> None:
+def test_requests_of_others_are_reported(endpoint: str) -> None:
     async def asked_beside() -> Facts:
         async with aiohttp.ClientSession() as session:
             body = {"model": "sim", "prompt": [5] * 64, "max_tokens": 2000, "stream": True}

@@ -78,7 +78,7 @@ def test_work_is_the_seconds_of_prompts_that_are_not_read_yet() -> None:
     assert fleet.pools.work_s()["", "m"] == 0.0
 
 
-def test_pools_are_told_apart() -> None:
+def test_pools_are_distinguished() -> None:
     fleet = Fleet(endpoint("a:1", "one"), endpoint("b:1", "two"))
     fleet.ask(pool="one")
     work = fleet.pools.work_s()

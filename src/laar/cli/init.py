@@ -88,7 +88,7 @@ def init(
 
 
 def _declared(url: str, key_file: Path | None, ca_file: Path | None) -> Endpoint:
-    """Return the endpoint as its file will have it, but for the models."""
+    """Return the endpoint as it will be written, without its models."""
     from pydantic import ValidationError
 
     from laar.datalayer.endpoints_file import Endpoint

@@ -52,7 +52,7 @@ _EXTRA_OF = {
     "sklearn": "fit",
     "zmq": "kv-events",
 }
-"""The extra that brings a package, by the package's name in imports."""
+"""The extra that installs a package, by the package's import name."""
 
 MIN_TABLE_WIDTH = 125  # a narrow terminal wraps lines; a cut number is worse
 FAULT = 2

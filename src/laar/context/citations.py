@@ -129,10 +129,11 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
 
 def _numbers_in(text: str) -> set[int]:
     """Return the value of every four digits in a row."""
-    signs = np.frombuffer(f"{text}    ".encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
-    rows = [signs[at : len(signs) - _DIGITS + 1 + at] for at in range(_DIGITS)]
-    fit = np.logical_and.reduce([row < 10 for row in rows])
-    numbers = sum(row[fit].astype(int) * 10 ** (_DIGITS - 1 - n) for n, row in enumerate(rows))
+    signs = np.frombuffer(text.encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
+    at = np.flatnonzero(signs < 10)
+    last = at[_DIGITS - 1 :]
+    last = last[last - at[: len(last)] == _DIGITS - 1]
+    numbers = sum(signs[last - place].astype(int) * 10**place for place in range(_DIGITS))
     return set(np.atleast_1d(numbers).tolist())
 
 

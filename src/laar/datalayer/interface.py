@@ -28,7 +28,7 @@ Targets = Callable[[], Sequence[EndpointSpec]]
 
 
 class ProblemSink(Protocol):
-    """Takes the problems of collectors; for the page, the log and a counter."""
+    """Receives collectors' problems, for the page, the log and a counter."""
 
     def problem(self, source: str, message: str | None) -> None:
         """Note that `source` has a problem, again at each failure; None or `GONE` ends it.
@@ -39,14 +39,14 @@ class ProblemSink(Protocol):
 
 
 class EndpointSink(ProblemSink, Protocol):
-    """Takes the endpoints of a source."""
+    """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
         """Take the full set of endpoints that `source` knows now; addresses are unique in it."""
 
 
 class ReadingSink(ProblemSink, Protocol):
-    """Takes what scrapes and probes read. Silence means unknown; readings age by their time."""
+    """Receives scrapes and probes. Silence means unknown; readings age by their time."""
 
     def ranked(self, address: str, ranks: int) -> None:
         """Take the number of data-parallel ranks behind an address; 1 for an engine without."""
@@ -59,14 +59,14 @@ class ReadingSink(ProblemSink, Protocol):
 
 
 class ServedSink(ProblemSink, Protocol):
-    """Takes the model names that endpoints serve."""
+    """Receives the model names that endpoints serve."""
 
     def served(self, address: str, served: Served) -> None:
         """Take the model names that `address` lists."""
 
 
 class KvEventSink(ProblemSink, Protocol):
-    """Takes the KV cache events of engines. Hashes are the engine's own."""
+    """Receives the KV cache events of engines. Hashes are the engine's own."""
 
     def stored(self, address: str, event: Stored, *, past: bool = False) -> None:
         """Note blocks that entered the cache of `address`; `past` for a report asked for again."""

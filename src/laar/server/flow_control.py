@@ -33,7 +33,7 @@ class Waiting:
     def __init__(self, future: asyncio.Future[Outcome], forget: Callable[[], None]) -> None:
         self._future = future
         self.forget = forget
-        """Gives up: the client is gone. A decision that came in the same moment is given back."""
+        """Give up: the client is gone. Release a decision made at the same moment."""
 
     async def outcome(self) -> tuple[Decision, float]:
         """Return the decision, and the seconds it had to wait; forgotten when cancelled.

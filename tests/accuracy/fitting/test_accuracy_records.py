@@ -137,7 +137,7 @@ def test_a_lead_counts_only_as_far_as_it_is_sure() -> None:
         assert few.row(np.array([1.0, 0.0, 0.0])).argmax() == expected
 
 
-def test_a_told_task_wins_over_the_words(known: Fit) -> None:
+def test_a_named_task_wins_over_the_words(known: Fit) -> None:
     capability = CapabilityModel(known.artifact)
     words = Said("how many coins left total 12 7 dollars price each apples plus")
     told = capability.guess(Features("en", 512, "code"), words)

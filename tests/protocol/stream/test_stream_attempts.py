@@ -78,7 +78,7 @@ def test_the_list_lasts_for_all_attempts_and_repeats_only_when_it_must(endpoints
     assert listed == [ranked[i % len(ranked)] for i in range(named)]
 
 
-def test_what_failed_before_an_answer_is_told_in_order():
+def test_what_failed_before_an_answer_is_reported_in_order():
     driven = Driven(3, 3)
     ranked = (driven.decision.address, *driven.decision.fallbacks)
     attempted, *_ = driven.answered(200, "via_upstream", 3)

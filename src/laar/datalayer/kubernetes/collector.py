@@ -51,7 +51,7 @@ Ref = TypeVar("Ref", Objective, ModelRewrite)
 
 
 class KubernetesSink(EndpointSink, Protocol):
-    """Takes the collector's endpoints, objectives and rewrites."""
+    """Receives the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
         """Take the objectives of a pool: the priority of each name."""

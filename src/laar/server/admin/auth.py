@@ -49,7 +49,7 @@ class Attempts:
     """
 
     MOST = 10
-    """Different ones in a row that an address may send; typing errors are fewer."""
+    """Different wrong tokens in a row that an address may send; typing errors are fewer."""
     WAIT_S = 60.0
     MAX_ADDRESSES = 10_000
 

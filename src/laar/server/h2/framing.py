@@ -50,7 +50,7 @@ class CallError(Exception):
 
 
 class Unframer:
-    """Puts messages together from pieces, however they are cut.
+    """Reassembles messages from pieces of any size.
 
     Args:
         longest_bytes: longest message that is taken.

@@ -1,0 +1,23 @@
+"""Which combinations of two parameters `make test` tries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def crossed(shapes: Sequence[str], cases: Sequence[Any]) -> list[Any]:
+    """Return the parameters of a test for each shape and case; a tuple is several of them.
+
+    Every case is tried in the first shape, and the first case in every shape. The others are for
+    the slow suites: what reads a case is the same code in each shape.
+    """
+    made = []
+    for shape in shapes:
+        for case in cases:
+            values = case if isinstance(case, tuple) else (case,)
+            is_slow = shape is not shapes[0] and case is not cases[0]
+            made.append(pytest.param(shape, *values, marks=[pytest.mark.slow] * is_slow))
+    return made
