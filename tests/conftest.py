@@ -15,6 +15,9 @@ from laar.envoy.process import find_binary
 from laar.errors import SettingError
 from support import RecordingUpstream
 
+_WORKERS = 4
+"""As many as `make test` starts on two cores: tests with servers wait, the others compute."""
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with its no-op picker
 
@@ -33,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
             name, deadline=None, max_examples=count, derandomize=name == "quick"
         )
     hypothesis.settings.load_profile("laar" if explore else "quick")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each worker a share of every folder: xdist hands out the list in consecutive parts."""
+    files = {path: n for n, path in enumerate(dict.fromkeys(item.path for item in items))}
+    items.sort(key=lambda item: files[item.path] % _WORKERS)  # stable: a file stays together
 
 
 def pytest_collection_finish() -> None:
