@@ -61,7 +61,7 @@ class LoggedRequest:
 
 
 def is_decision_log(path: Path) -> bool:
-    """Whether the first line is a decision or its outcome.
+    """Return whether the first line is a decision or its outcome.
 
     Raises:
         SettingError: it can't be read, or the line is not a JSON object.
@@ -72,7 +72,7 @@ def is_decision_log(path: Path) -> bool:
 
 
 def read_decisions(path: Path, *, time_scale: float = 1.0) -> Iterator[LoggedRequest]:
-    """The decisions in order of time, rotated files (``<path>.1`` and older) first.
+    """Yield the decisions in order of time, rotated files (``<path>.1`` and older) first.
 
     Args:
         path: the log.
@@ -110,7 +110,7 @@ def _in_order(requests: Iterable[LoggedRequest]) -> Iterator[LoggedRequest]:
 
 
 def _requests(path: Path) -> Iterator[LoggedRequest]:
-    """The log's lines, times as they stand there, prompts without blocks."""
+    """Yield the log's lines, times as they stand there, prompts without blocks."""
     rotated = (path.with_name(f"{path.name}.{age}") for age in count(1))
     older = list(takewhile(Path.is_file, rotated))
     rng = random.Random("answers")
@@ -180,7 +180,7 @@ class LoggedAssessor(MeasuredAssessor):
         self._next: LoggedRequest | None = None
 
     def arrivals(self, logged: Iterable[LoggedRequest]) -> Iterator[Arrival]:
-        """The requests to send; each must be decided on before the next is taken."""
+        """Yield the requests to send; each must be decided on before the next is taken."""
         for self._next in logged:
             arrival = self._next.arrival
             yield arrival if arrival.model in self._models else replace(arrival, model="auto")
@@ -188,7 +188,7 @@ class LoggedAssessor(MeasuredAssessor):
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The estimates that the log holds for the request that is decided on."""
+        """Return the estimates that the log holds for the request that is decided on."""
         known = super().assess(request, models, tried, now)
         if self._next is not None:
             said = self._next.probability

@@ -78,12 +78,12 @@ class Experiment:
     has_figure: bool = False
 
     def judged(self, report: Report, scope: Scope) -> list[Judged]:
-        """The verdicts; none of a smoke test, nor of policies or workloads of one's choice."""
+        """Return the verdicts; none of a smoke test, nor of chosen policies or workloads."""
         chosen = scope.quick or scope.policies or scope.workloads
         return [] if chosen else judge(self.claims, report.evidence)
 
     def hours(self, seeds: int, cores: int = 2) -> float:
-        """The approximate duration of a run on `cores` cores."""
+        """Return the approximate duration of a run on `cores` cores."""
         return self.minutes * seeds / cores / 60.0
 
     def scope(
@@ -98,7 +98,7 @@ class Experiment:
         fleet: Path | None = None,
         records: Path | None = None,
     ) -> Scope:
-        """The scope for a number of seeds, by default the experiment's own.
+        """Return the scope for a number of seeds, by default the experiment's own.
 
         Raises:
             SettingError: the experiment has no such option.

@@ -210,7 +210,7 @@ def _label(row: _Row) -> str:
 
 
 def _constants(profile: EngineProfile) -> dict[str, float]:
-    """The fitted ones, seconds."""
+    """Return the fitted ones, seconds."""
     settings = profile.settings
     return {
         **asdict(cast("LinearCost", profile.cost)),

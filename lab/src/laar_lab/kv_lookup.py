@@ -51,7 +51,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """The words of a language; English ones that name it if it has none."""
+    """Return the words of a language; English ones that name it if it has none."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)

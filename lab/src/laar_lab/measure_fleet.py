@@ -62,5 +62,5 @@ def measure_fleet(
 
 
 def default_artifact() -> bytes:
-    """The artifact that comes with the package, as it was fitted on the package's fleet file."""
+    """Return the package's artifact, as it was fitted on the package's fleet file."""
     return (files("laar_lab.sim") / "data" / "laar-fleet.capability.json").read_bytes()

@@ -48,7 +48,7 @@ class Sticky:
         self._at: dict[str, int] = {}
 
     def score(self, view: View) -> Floats:
-        """The session's own endpoint, or the one with the fewest."""
+        """Return the session's own endpoint, or the one with the fewest."""
         slots = view.slots.tolist()
         session = view.request.session
         if self._at.get(session, -1) not in slots:

@@ -45,7 +45,7 @@ _DEFAULT_BLOCK, _DEFAULT_BLOCKS = 16, 65_536  # vLLM's on a GPU, and a million t
 async def facts_of(
     session: aiohttp.ClientSession, url: str, model: str | None, batched_tokens: int
 ) -> tuple[Facts, int]:
-    """The facts that the endpoint reports, and its longest prompt and answer together.
+    """Return the facts that the endpoint reports, and its longest prompt and answer together.
 
     Raises:
         SettingError: it does not answer, or does not serve the model.
@@ -107,7 +107,7 @@ async def measure(
 
 
 def _better(one: Seen, other: Seen) -> Seen:
-    """The one whose last first token came sooner, and the sooner end of both."""
+    """Return the one whose last first token came sooner, and the sooner end of both."""
     best = min(one, other, key=lambda seen: max(seen.ttft_s))
     return replace(best, answer_s=min(one.answer_s, other.answer_s))
 

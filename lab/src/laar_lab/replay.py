@@ -80,7 +80,7 @@ class Replay:
     seed: int = 0
 
     def described(self) -> FleetFile:
-        """The fleet.
+        """Return the fleet.
 
         Raises:
             SettingError: something is wrong with it, or it is given twice or not at all.

@@ -139,7 +139,7 @@ def as_records(judged: Sequence[Judged]) -> list[dict[str, str]]:
 
 
 def dump(report: Report, **about: object) -> bytes:
-    """The report as JSON, `about` on top."""
+    """Return the report as JSON, `about` on top."""
     data = {
         **about,
         **({"held": report.held, "checks": list(report.checks)} if report.checks else {}),

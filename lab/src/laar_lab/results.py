@@ -171,7 +171,7 @@ def load(directory: Path) -> dict[str, Stored]:
 
 
 def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
-    """A part's numbers; JSON has no NaN, so it is stored as null."""
+    """Return a part's numbers; JSON has no NaN, so it is stored as null."""
     return {
         name: [math.nan if value is None else value for value in values]
         for name, values in seen.items()
@@ -179,7 +179,7 @@ def _known(seen: Mapping[str, list[float | None]]) -> dict[str, list[float]]:
 
 
 def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
-    """The stored numbers, judged by the claims as they are declared now.
+    """Return the stored numbers, judged by the claims as they are declared now.
 
     Raises:
         SettingError: they are numbers of other claims.
@@ -191,7 +191,7 @@ def verdicts(experiment: Experiment, stored: Stored) -> list[Judged]:
 
 
 def index_of(experiments: Mapping[str, Experiment], stored: Mapping[str, Stored]) -> str:
-    """The page."""
+    """Return the page."""
     rows: dict[str, list[str]] = {group: [] for group in _GROUPS}
     notes: dict[str, list[str]] = {group: [] for group in _GROUPS}
     counts: dict[str, int] = {}
@@ -296,7 +296,7 @@ def _rounded(values: Sequence[float]) -> list[float]:
 
 
 def commit_of(packages: Sequence[Path] = PACKAGES) -> str:
-    """The checkout's commit, where there is one, with a `+` where a package was changed."""
+    """Return the checkout's commit, where there is one, with a `+` where a package was changed."""
 
     def git(package: Path, *words: str) -> str:
         done = subprocess.run(  # noqa: S603

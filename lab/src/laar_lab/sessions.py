@@ -71,7 +71,7 @@ class Recorded:
         return len(self.lines)
 
     def cut(self, most: int) -> Recorded:
-        """The same session with at most `most` requests."""
+        """Return the same session with at most `most` requests."""
         return replace(self, lines=self.lines[:most])
 
     def turns(self, *, speed: float = 1.0, max_pause_s: float = math.inf) -> Iterator[Turn]:
@@ -93,7 +93,7 @@ class Recorded:
 
 
 def has_sessions(path: Path) -> bool:
-    """Whether the file's first line names a session.
+    """Return whether the file's first line names a session.
 
     Raises:
         SettingError: it can't be read, or the line is not a JSON object.
@@ -102,7 +102,7 @@ def has_sessions(path: Path) -> bool:
 
 
 def read_sessions(path: Path, *, block_tokens: int = TRACE_BLOCK_TOKENS) -> list[Recorded]:
-    """The sessions, in the order in which they begin in the file.
+    """Return the sessions, in the order in which they begin in the file.
 
     Raises:
         SettingError: the file can't be read, has too many lines, or a line is wrong; names line

@@ -46,7 +46,7 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of one number a seed, at least one."""
+    """Return the mean of one number a seed, at least one."""
     array = np.asarray(values, np.float64)
     n = len(array)
     if n < 2:
@@ -56,29 +56,29 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 
 def means(runs: Sequence[Mapping[str, float]], names: Iterable[str]) -> list[Estimate]:
-    """The mean of each of these numbers, from one run a seed."""
+    """Return the mean of each of these numbers, from one run a seed."""
     return [estimate([run[name] for run in runs]) for name in names]
 
 
 def mean(runs: Sequence[Mapping[str, float]], name: str) -> Estimate:
-    """The mean of one number, from one run a seed."""
+    """Return the mean of one number, from one run a seed."""
     return estimate([run[name] for run in runs])
 
 
 def times(
     ours: Sequence[Mapping[str, float]], theirs: Sequence[Mapping[str, float]], name: str
 ) -> Estimate:
-    """The mean of ours / theirs of one number, seed by seed."""
+    """Return the mean of ours / theirs of one number, seed by seed."""
     return estimate([a[name] / b[name] for a, b in zip(ours, theirs, strict=True)])
 
 
 def gain(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
-    """The share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
+    """Return the share by which ours is below theirs: 1 - ours / theirs, seed by seed."""
     return estimate([1.0 - a / b for a, b in zip(ours, theirs, strict=True)])
 
 
 def log_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """The logarithm of ours / theirs, seed by seed."""
+    """Return the logarithm of ours / theirs, seed by seed."""
     pairs = zip(ours, theirs, strict=True)
     return [math.log(max(a, _SMALLEST) / max(b, _SMALLEST)) for a, b in pairs]
 
@@ -100,7 +100,7 @@ def below_zero(values: Sequence[float]) -> float:
 
 
 def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """A flag for each hypothesis: whether it is refuted when all are tested together."""
+    """Return a flag for each hypothesis: whether it is refuted when all are tested together."""
     refuted = [False] * len(p_values)
     for tested, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
         if p_values[index] > alpha / (len(p_values) - tested):
@@ -110,7 +110,7 @@ def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
 
 
 def detectable(values: Sequence[float]) -> float:
-    """The smallest effect that as many seeds of such scatter show with a chance of `POWER`.
+    """Return the smallest effect that as many seeds of such scatter show with a chance of `POWER`.
 
     In the unit of the values; NaN from fewer than two.
     """
@@ -123,7 +123,7 @@ def detectable(values: Sequence[float]) -> float:
 
 
 def seeds_for(values: Sequence[float], effect: float) -> float:
-    """The number of seeds of such scatter that show an effect of that size; infinite for 0."""
+    """Return how many seeds of such scatter show an effect of that size; infinite for 0."""
     least = detectable(values)
     if effect == 0.0 or math.isnan(least):
         return math.inf

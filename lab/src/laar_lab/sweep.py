@@ -153,7 +153,7 @@ def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterato
 
 
 def _state(read: Iterable[Path | None]) -> str:
-    """A name for this state of package and files: any change may change the result of a run."""
+    """Return a name for this state of packages and files; any change may change a result."""
     digest = xxhash.xxh3_64()
     for package in PACKAGES:
         for path in sorted(package.rglob("*.*")):

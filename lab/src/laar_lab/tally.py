@@ -60,7 +60,7 @@ class Histogram:
         self._counts[min(place, len(self._counts) - 1)] += 1
 
     def percentile(self, share: float) -> float:
-        """The smallest value that so large a share (in 0..1) does not exceed; NaN when empty."""
+        """Return the smallest value that a share (in 0..1) does not exceed; NaN when empty."""
         if not self.count:
             return math.nan
         place = int(np.searchsorted(np.cumsum(self._counts), math.ceil(share * self.count)))
@@ -105,7 +105,7 @@ class Tally:
         self.cached_tokens += exchange.cached_tokens
 
     def numbers(self) -> dict[str, float]:
-        """The metrics by their names in `METRICS` and `MEANS`.
+        """Return the metrics by their names in `METRICS` and `MEANS`.
 
         Without a truth about answers, an answer that came is a correct one: `ttca_s` is then the
         mean end-to-end latency, divided by the success rate.

@@ -45,7 +45,7 @@ _MASK = (1 << 64) - 1
 def read_trace(
     path: Path, *, time_scale: float = 1.0, block_tokens: int = TRACE_BLOCK_TOKENS
 ) -> Iterator[Arrival]:
-    """The requests in order.
+    """Yield the requests in order.
 
     Args:
         path: the file.
@@ -70,7 +70,7 @@ def read_trace(
 
 
 def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
-    """The file's objects as `entries` gives them, each with its time in milliseconds.
+    """Yield the file's objects as `entries` gives them, each with its time in milliseconds.
 
     Raises:
         SettingError: as `entries`; a time is missing, goes back, or is far from the first.
@@ -95,7 +95,7 @@ def timed(path: Path) -> Iterator[tuple[str, Entry, float]]:
 
 
 def entries(path: Path) -> Iterator[tuple[str, Entry]]:
-    """The file's objects, each with the text of its place in the file.
+    """Yield the file's objects, each with the text of its place in the file.
 
     Raises:
         SettingError: the file can't be read, or a line is too long or no JSON object.
@@ -141,7 +141,7 @@ class Lengths:
     ids: array[int]
 
     def prompt(self, block_tokens: int, salt: int = 0) -> Prompt:
-        """The prompt to send; the same ids under another salt share nothing."""
+        """Return the prompt to send; the same ids under another salt share nothing."""
         # An id of a long block becomes ids of its short ones; of a last, partial block those that
         # are full.
         stride = block_tokens // BLOCK_TOKENS
@@ -155,7 +155,7 @@ class Lengths:
 
 
 def lengths(entry: Entry, where: str) -> Lengths:
-    """The lengths and ids of a line; SettingError if one is missing or wrong."""
+    """Return the lengths and ids of a line; SettingError if one is missing or wrong."""
     tokens = whole(entry, "input_length", where, least=1)
     output = whole(entry, "output_length", where, least=0)
     ids = entry.get("hash_ids")
@@ -171,13 +171,13 @@ def check_block(block_tokens: int) -> None:
 
 
 def session_of(entry: Entry) -> str | None:
-    """The name of a line's session, a text or a whole number; None if it has none."""
+    """Return the name of a line's session, a text or a whole number; None if it has none."""
     name = entry.get("session")
     return str(name) if isinstance(name, str) or type(name) is int else None
 
 
 def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
-    """A number of a line, from 0 to `most`; SettingError if it is none."""
+    """Return a number of a line, from 0 to `most`; SettingError if it is none."""
     value = entry.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
         raise SettingError(f"{where}: `{name}` must be a number, 0 to {most:g}")
@@ -185,7 +185,7 @@ def number(entry: Entry, name: str, where: str, *, most: float = 1e15) -> float:
 
 
 def whole(entry: Entry, name: str, where: str, *, least: int) -> int:
-    """A whole number of a line, from `least` to `MAX_TOKENS`; SettingError if it is none."""
+    """Return a whole number of a line, from `least` to `MAX_TOKENS`; SettingError if it is none."""
     value = entry.get(name)
     if type(value) is not int or not least <= value <= MAX_TOKENS:
         raise SettingError(f"{where}: `{name}` must be a whole number, {least} to {MAX_TOKENS}")
@@ -196,7 +196,7 @@ _KINDS: dict[type, str] = {str: "a text", list: "a list", dict: "an object"}
 
 
 def field(entry: Entry, name: str, kind: type[_T], where: str) -> _T:
-    """A text, list or object of a line; SettingError if it is none."""
+    """Return a text, list or object of a line; SettingError if it is none."""
     value = entry.get(name)
     if not isinstance(value, kind):
         raise SettingError(f"{where}: `{name}` must be {_KINDS[kind]}")

@@ -85,7 +85,7 @@ def _again_and_again(trace: Callable[[], Iterable[Arrival]], tuner: Tuner) -> It
 
 
 def _other(arrival: Arrival, number: int) -> Prompt:
-    """The same prompt in other words: two prompts of a pass still share their common prefix."""
+    """Return the prompt in other words; two prompts of a pass still share their prefix."""
     if not number:
         return arrival.prompt
     mask = np.uint64(number * _OTHER_WORDS % (1 << 64))
@@ -95,7 +95,7 @@ def _other(arrival: Arrival, number: int) -> Prompt:
 
 
 def tuning_report(export: Mapping[str, object], title: str) -> Report:
-    """The windows of a climb as a table, and its path as charts: weights, and the objective."""
+    """Return the windows of a climb as a table, its weights and objective as charts."""
     windows = cast("Sequence[Mapping[str, object]]", export["windows"])
     best = cast("Mapping[str, float]", export["weights"])
     names = tuple(best)

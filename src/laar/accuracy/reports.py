@@ -194,7 +194,7 @@ class OutcomeReports:
         self._shown(decision, decision.sign, self.signs, now)
 
     def _went_on(self, decision: _Decision, signs: Signs, now: float) -> None:
-        """Take a turn for a sign of the answer before it in its conversation."""
+        """Record a turn as a sign of how good the answer before it was."""
         before = self._decisions.get(decision.before or "")
         if before is None or before.latency_s is None or not before.answered or decision.tried:
             return

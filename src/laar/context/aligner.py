@@ -258,7 +258,7 @@ class OrderIndex:
         return len(gone)
 
     def retract(self, request: str) -> None:
-        """Take back a request's order, unless an endpoint has it all the same."""
+        """Remove a request's order, unless an endpoint has it all the same."""
         whole = self._brought.get(hash(request))
         if whole is not None and not self._orders[whole].endpoint:
             self._drop(whole)

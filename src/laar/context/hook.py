@@ -181,7 +181,7 @@ class ContextHook:
             self._sequences.observe(receipt.scope, docs)
 
     def retract(self, request: str) -> None:
-        """Take back the orders noted for a request: no endpoint has accepted it."""
+        """Remove the orders recorded for a request: no endpoint has accepted it."""
         self._index.retract(request)
 
     def commit(

@@ -105,7 +105,7 @@ class Adapters:
             del known.in_flight[name]
 
     def read(self, slot: int, running: frozenset[str], most: float) -> None:
-        """Take an endpoint's metrics page: the adapters of running requests, and its places.
+        """Record an endpoint's metrics page: the adapters of running requests, and its places.
 
         Args:
             slot: the endpoint.

@@ -59,7 +59,7 @@ class Batches:
             setattr(self, name, grown)
 
     def look(self, done_s: Floats) -> bool:
-        """Take in new readings; return whether a batch's size changed.
+        """Read the new readings; return whether a batch's size changed.
 
         `done_s` are the seconds of prompts that each endpoint has read so far.
         """

@@ -341,7 +341,7 @@ class Director:
         self._attempts.begin_prefill(decision, prefiller, now)
 
     def _end_prefill(self, decision: Decision, now: float | None, *, ok: bool) -> None:
-        """Take the prompt out of the counts where it is read: it is, or never will be."""
+        """Remove a prompt from the prefill's counts: it is read, or never will be."""
         held, prefiller = decision.flight.prefilling, decision.prefiller
         if held is None or prefiller is None or held.done:
             return

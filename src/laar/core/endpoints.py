@@ -163,7 +163,7 @@ class EndpointTable:
         self._merge()
 
     def served(self, address: str, served: Served) -> None:
-        """Take the names that an endpoint itself reports, until it leaves."""
+        """Set the names that an endpoint itself reports, until it leaves."""
         self.served_all({address: served})
 
     def served_all(self, reports: Mapping[str, Served]) -> None:
@@ -182,7 +182,7 @@ class EndpointTable:
         self._merge()
 
     def use_aliases(self, aliases: Mapping[str, Sequence[str]]) -> None:
-        """Take names that stand for others: no endpoint may call an adapter so."""
+        """Set the aliases of models: no endpoint may give an adapter such a name."""
         self._members.aliases = aliases
         self._merge()
         self._reindex()
@@ -369,20 +369,20 @@ class EndpointTable:
         self.reserve(slot, tokens, uncached_tokens)
 
     def leave(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Take such a prompt out of the counters."""
+        """Remove such a prompt from the counters."""
         self.visiting[slot] = max(0.0, self.visiting[slot] - 1)
         self.release_prefill(slot, uncached_tokens)
         self.release(slot, tokens, uncached_tokens)
 
     def release_prefill(self, slot: int, prefill_tokens: float) -> None:
-        """Take a request's prompt out of the work ahead: it has begun to answer."""
+        """Remove a request's prompt from the work ahead: its answer has begun."""
         left = self.prefill_tokens.item(slot) - prefill_tokens
         self.prefill_tokens[slot] = left if left > 0.5 else 0.0
         if self.on_count is not None:
             self.on_count(slot, False)
 
     def release(self, slot: int, tokens: float, uncached_tokens: float) -> None:
-        """Take a complete request out of the counters."""
+        """Remove a complete request from the counters."""
         in_flight = self.in_flight.item(slot) - 1.0
         if in_flight > 0.0:
             self.in_flight[slot] = in_flight

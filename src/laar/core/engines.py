@@ -190,7 +190,7 @@ class Engines:
         reads: bool = True,
         visits: bool = False,
     ) -> Began:
-        """Take a request that is sent. Call it before the table counts the request.
+        """Record a request that is sent. Call it before the table counts the request.
 
         Args:
             slot: the endpoint.
@@ -342,7 +342,7 @@ class Engines:
         hidden_s: float = 0.0,
         read_s: float = 0.0,
     ) -> None:
-        """Take the traffic of other pickers to a slot. Call it before the table counts it.
+        """Record the traffic of other pickers to a slot. Call it before the table counts it.
 
         Args:
             slot: the endpoint.

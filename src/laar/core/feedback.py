@@ -117,7 +117,7 @@ class Feedback:
             self._engines.prefilled(held.began, end.ttft_s - after_s)
 
     def engine_ended(self, decision: Decision, end: Completion) -> None:
-        """Give the engines the end of a request, before it leaves the table's counts."""
+        """Tell the engines that a request ended, before it leaves the table's counts."""
         began, now = decision.flight.began, decision.now + end.latency_s
         if decision.flight.prefilling is not None:
             self._prefill_ended(decision, end, now)
@@ -141,7 +141,7 @@ class Feedback:
         )
 
     def ended(self, decision: Decision, end: Completion) -> None:
-        """Give the tuner, the assessor and the prefixes the end of a request."""
+        """Tell the tuner, the assessor and the prefixes that a request ended."""
         flight, now = decision.flight, decision.now + end.latency_s
         if self._observe is not None and decision.weights_version:
             sample = Observed(

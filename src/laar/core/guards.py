@@ -36,7 +36,7 @@ class Faults(Counter[str]):
 
 
 def take(steps: Iterable[Step], faults: Faults, *args: Any) -> None:
-    """Make all calls; a fault in one is counted, and the next follow."""
+    """Make all calls; count a fault in one and go on with the next."""
     for part, call in steps:
         try:
             call(*args)

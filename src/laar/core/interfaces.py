@@ -200,7 +200,7 @@ class WeightSource(Protocol):
         ...
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Take the outcome of a decision."""
+        """Record the outcome of a decision."""
         ...
 
 

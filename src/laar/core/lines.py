@@ -55,7 +55,7 @@ class Line:
     def learn(
         self, features: Sequence[float], value: float, scale: float, weight: float = 1.0
     ) -> bool:
-        """Take a sample whose error is about `scale`; return whether the coefficients changed."""
+        """Add a sample with an error of about `scale`; return whether coefficients changed."""
         if len(features) != len(self.now):  # another version's
             return False
         if not all(map(_LARGEST.__gt__, map(abs, (*features, value)))):  # NaN is not below

@@ -189,7 +189,7 @@ class Membership:
         self._sources[source] = {spec.address: spec for spec in specs}
 
     def served(self, address: str, served: Served) -> bool:
-        """Take the names that an endpoint reports, until it leaves; return if they are new."""
+        """Set the names that an endpoint reports, until it leaves; return whether they are new."""
         is_news = self._served.get(address) != served
         self._served[address] = served
         return is_news

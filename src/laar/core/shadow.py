@@ -31,7 +31,7 @@ class Enforcement:
 
     @property
     def draw(self) -> EnforcedShare | None:
-        """Draws these requests; None where all decisions count."""
+        """The draw of requests whose decisions count; None if all do."""
         return None if self.share >= 1.0 else EnforcedShare(self.share)
 
 

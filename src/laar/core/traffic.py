@@ -150,7 +150,7 @@ class Traffic:
         self._arrived(slot, 1.0, work_s, now, counted=counted)
 
     def read(self, slot: int, now: float, work_s: float, pace: float, *, shown: bool) -> None:
-        """Take a prompt out of the work ahead: it is read, or never will be."""
+        """Remove a prompt from the work ahead: it is read, or never will be."""
         self.done_s[slot] += work_s
         self.own_read_s[slot] += work_s
         if shown:

@@ -77,7 +77,7 @@ class Resolver:
         self._places = asyncio.Semaphore(MAX_AT_ONCE)
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Take a source's endpoints and hand on those that are resolved already."""
+        """Replace a source's endpoints, and pass on those that are resolved already."""
         self._declared[source] = specs
         declared = [spec for specs in self._declared.values() for spec in specs]
         names = {dns_name(spec.address) for spec in declared} - {""}

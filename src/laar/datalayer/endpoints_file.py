@@ -66,7 +66,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def dns_name(address: str) -> str:
-    """Take the DNS name out of an address; empty for an IP address."""
+    """Return the DNS name in an address; empty for an IP address."""
     host, _ = split_address(address)
     return "" if ":" in host or host.replace(".", "").isdigit() else host
 

@@ -42,27 +42,27 @@ class EndpointSink(ProblemSink, Protocol):
     """Receives the endpoints of a source."""
 
     def replace(self, source: str, specs: Sequence[EndpointSpec]) -> None:
-        """Take the full set of endpoints that `source` knows now; addresses are unique in it."""
+        """Replace the endpoints of `source` by all it knows now; addresses are unique in it."""
 
 
 class ReadingSink(ProblemSink, Protocol):
     """Receives scrapes and probes. Silence means unknown; readings age by their time."""
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Take the number of data-parallel ranks behind an address; 1 for an engine without."""
+        """Set the number of data-parallel ranks behind an address; 1 for an engine without."""
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
-        """Take one metrics page's numbers, or those of one rank, read at `now`."""
+        """Record the numbers of a metrics page, or of one rank on it, read at `now`."""
 
     def round_trip(self, address: str, rtt_s: float | None, now: float) -> None:
-        """Take one raw round trip, or None for a probe that failed."""
+        """Record a raw round trip, or None for a probe that failed."""
 
 
 class ServedSink(ProblemSink, Protocol):
     """Receives the model names that endpoints serve."""
 
     def served(self, address: str, served: Served) -> None:
-        """Take the model names that `address` lists."""
+        """Set the model names that `address` lists."""
 
 
 class KvEventSink(ProblemSink, Protocol):

@@ -186,7 +186,7 @@ class KvEvents:
         until: int,
         groups: Groups,
     ) -> None:
-        """Take the batches from `start` to before `until`, or report that some are lost.
+        """Apply the batches from `start` to before `until`, or report that some are lost.
 
         Without a start all that the engine keeps; the first of those may have any number.
         """

@@ -383,7 +383,7 @@ def _order(labels: bytes) -> tuple[bytes, int, bytes, int, bytes]:
 
 
 def _label(labels: bytes, name: bytes) -> bytes:
-    """Take a label's value out of ``{a="1",b="2"}``; empty when there is none."""
+    """Return a label's value in ``{a="1",b="2"}``; empty when there is none."""
     key = name + b'="'
     start = labels.find(key)
     while start > 0 and labels[start - 1 : start] not in (b"{", b","):

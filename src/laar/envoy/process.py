@@ -203,7 +203,7 @@ class EnvoyProcess:
         await self.stop()
 
     async def drain(self, limit_s: float) -> None:
-        """Take no new connections, and wait until the open requests have ended or time is up."""
+        """Accept no new connections, and wait until the open requests have ended or time is up."""
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             async with asyncio.timeout(limit_s), aiohttp.ClientSession() as session:
                 # Only an unhealthy Envoy asks clients to close the connections that they keep.

@@ -140,7 +140,7 @@ class Sessions:
         reread_s: float,
         now: float,
     ) -> Place | None:
-        """Take a turn that is sent, and its context; return its place for `end`.
+        """Record a turn that is sent, with its context; return its place for `end`.
 
         What a newcomer is taken to find there (`found`) is others' as well, and takes no room.
 

@@ -156,7 +156,7 @@ class Breaker:
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether it is out, and the last it did was to fail again and again."""
+        """Whether it is out, and failed several times in a row before."""
         return self.is_out and self._hopeless
 
     @property
@@ -257,12 +257,12 @@ class Breaker:
         return True
 
     def retract_success(self, now: float) -> None:
-        """Take back an outcome that counted as good and was not."""
+        """Uncount an outcome that was counted as good and was not."""
         self._recent.fade(now)
         self._recent.good = max(0.0, self._recent.good - 1.0)
 
     def forget_successes(self) -> None:
-        """Take back all good outcomes: they may have been errors that were not seen."""
+        """Uncount all good outcomes: they may have been errors that were not seen."""
         self._recent.good = 0.0
 
     def record_failure(
@@ -292,13 +292,13 @@ class Breaker:
         return True
 
     def forgive(self, weight: float, now: float) -> None:
-        """Take back a weight that counted as a failure and was none."""
+        """Uncount a weight that was counted as a failure and was none."""
         self._recent.fade(now)
         self._recent.bad = max(0.0, self._recent.bad - weight)
         self._streak = max(0.0, self._streak - weight)
 
     def excuse(self, weight: float, now: float) -> None:
-        """Take back failures that were refusals for load or a request's fault, and their effect."""
+        """Uncount refusals for load and a request's faults; close if there was no other failure."""
         self.forgive(weight, now)
         if (
             self.kind in _EXCUSED

@@ -68,7 +68,7 @@ class Family:
         return max((times.typical_s for times in self.times.values()), default=0.0)
 
     def contest(self, now: float) -> None:
-        """Have the answers of all read for a while, to compare."""
+        """Let all endpoints' answers be read for a while, to compare."""
         self.contested_until = now + _CONTESTED_S
 
 

@@ -132,7 +132,7 @@ class Health:
         read: bool = False,
         excused: bool = False,
     ) -> None:
-        """Take the endpoint's reply: its status, or an error later; `read` if the body is seen.
+        """Record the endpoint's reply: its status, or a later error; `read` if the body is seen.
 
         `excused` where the request is at fault if it failed.
         """
@@ -206,7 +206,7 @@ class Health:
     def retried(
         self, traits: Iterable[int], failed: Collection[int], reply: Reply | None, now: float
     ) -> Kind:
-        """Take how a request ended; return why the attempts before the last most likely failed.
+        """Record a request's end; return why the attempts before the last most likely failed.
 
         `Kind.REQUEST` where it is at fault, and not the endpoints, of which the last one is one.
 
@@ -256,7 +256,7 @@ class Health:
             self._leave(endpoint, attempt, now)
 
     def refused(self, slot: int, count: float, now: float) -> None:
-        """Take how many requests an endpoint's page says that it has refused since the last."""
+        """Record the refusals that an endpoint's metrics page counts since the last one."""
         endpoint = self._endpoints.get(slot)
         if endpoint is not None:
             self._outcomes.refused(endpoint, count, now)
@@ -264,7 +264,7 @@ class Health:
     # -- several pickers -----------------------------------------------------------------------
 
     def heard(self, slot: int, model: str, word: Word, now: float) -> None:
-        """Take another picker's message about an endpoint that serves `model`.
+        """Apply another picker's message about an endpoint that serves `model`.
 
         A failure counts as if this picker had seen it. Each picker finds slow and silent endpoints
         by its own requests.

@@ -281,7 +281,7 @@ class Outcomes:
         self._records.say(endpoint, "full", Kind.FULL, breaker.full_until - now)
 
     def refused(self, endpoint: Endpoint, count: float, now: float) -> None:
-        """Take how many requests an endpoint's page says that it has refused for load.
+        """Record the refusals for load that an endpoint's metrics page counts.
 
         Envoy does not report why an attempt failed. So as many of those that count as failures
         were none, and as many of those that are still to be reported.

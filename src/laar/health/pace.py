@@ -108,7 +108,7 @@ class GroupTimes:
 
     @property
     def typical_s(self) -> float:
-        """A whole answer, by the geometric mean; 0 while unknown."""
+        """The geometric mean of a complete answer's seconds; 0 while unknown."""
         return math.exp(self.total_s.mean) if self.total_s.n else 0.0
 
     def lightness(self, tokens: float) -> float:

@@ -92,7 +92,7 @@ class Questions:
         *,
         refused: bool = False,
     ) -> None:
-        """Take the result of one: a reply, a failure without one, or neither: it is out of reach.
+        """Record a question's result: a reply, a failure without one, or neither if out of reach.
 
         `refused` if no process listens. That may be so for the picker alone, and counts only where
         a client's attempt has just failed too.
@@ -132,7 +132,7 @@ class Questions:
         breaker.record_probe(failed, weight, now)
 
     def _denied_again(self, endpoint: Endpoint, now: float) -> None:
-        """Take that an endpoint which denies clients denies the picker as well.
+        """Record that an endpoint which denies clients denies the picker as well.
 
         It is at fault where no sibling does.
         """

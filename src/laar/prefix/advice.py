@@ -148,7 +148,7 @@ class Advisor:
     def look(
         self, model: str, salt: str, spans: Sequence[str], template: Template, body: bytes
     ) -> None:
-        """Take in a prompt.
+        """Record a prompt.
 
         Args:
             model: the model's name.

@@ -267,7 +267,7 @@ class PrefixBeliefs:
         return again
 
     def retract(self, receipt: Receipt) -> None:
-        """Take an entry back: the request failed."""
+        """Remove an entry: the request failed."""
         self.index.retract(receipt)
         if self.watcher is not None:
             self.watcher.ended(receipt, ok=False, share=None)
@@ -385,6 +385,6 @@ class PrefixBeliefs:
             self.index.set_capacity(slot, room_bytes)
 
     def set_capacity(self, slot: int, tokens: float) -> None:
-        """Take the engine's report of how many tokens its cache holds."""
+        """Set how many tokens the engine reports that its cache holds."""
         if slot < self._slots and tokens == tokens:  # NaN is not equal to itself: not known
             self.index.set_capacity(slot, int(tokens * self._density.of(slot)))

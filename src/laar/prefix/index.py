@@ -207,7 +207,7 @@ class PrefixIndex:
         return Receipt(chain, matched, proven, cache, stamp, witness)
 
     def retract(self, receipt: Receipt) -> None:
-        """Take back the entry of a request that failed.
+        """Remove the entry of a request that failed.
 
         Blocks stay that a finished request has proven or that another open request claims.
         """
@@ -408,7 +408,7 @@ class PrefixIndex:
         )
 
     def _weigh(self, cache: _Cache, receipt: Receipt, cached_fraction: float) -> None:
-        """Take in the share of a proven prompt that the engine found."""
+        """Record the share of a proven prompt that the engine found."""
         hashes, witness, before = receipt.chain.hashes, receipt._witness, cache.missed
         if not cached_fraction < MISS_RATIO * receipt.chain.fraction(receipt.proven):
             if witness <= cache.missed_stamp:

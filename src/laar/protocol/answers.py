@@ -144,7 +144,7 @@ class AnswerReader:
         """What it shows of itself, once it was read to its end; None where that says nothing."""
 
     def feed(self, piece: bytes) -> Reply | None:
-        """Take the next piece of the body; in time that goes with the piece alone.
+        """Read the next piece of the body, in time that grows with the piece alone.
 
         Returns what it shows of its endpoint: an error, or that the answer is useful. Each once.
         """

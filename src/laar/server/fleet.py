@@ -129,7 +129,7 @@ class FleetState:
                 self._lose(self._table.slot_counted(spec.key))
 
     def ranked(self, address: str, ranks: int) -> None:
-        """Take the number of data-parallel ranks behind an address, each an endpoint from now."""
+        """Set the number of data-parallel ranks behind an address, each an endpoint from now."""
         before, version = self._table.specs(), self._table.version
         self._table.ranked(address, ranks)
         if self._table.version != version:
@@ -197,7 +197,7 @@ class FleetState:
         self._on_change()
 
     def reading(self, key: str, reading: Reading, now: float) -> None:
-        """Take one metrics page's numbers, or those of one rank."""
+        """Record the numbers of a metrics page, or of one rank on it."""
         slot = self._table.read(key, reading, now)
         if slot >= 0:
             if self._beliefs is not None:

@@ -311,7 +311,7 @@ class Picker:
     # -- from the director ---------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have decisions and their ends observed: one call for each, in turn."""
+        """Register the observers of decisions and their ends: one call for each, in turn."""
         watch, memory = self.director.watch, self.observability.memory
         watch(settled=self._doubt_names)
         watch(self.learning.decided, self.learning.settled)

@@ -85,7 +85,7 @@ class ServerTls:
 
     @property
     def shown(self) -> Identity:
-        """The identity that callers are shown now; another object after each change."""
+        """The identity presented to callers; another object after each change."""
         return self._shown
 
     async def run(self) -> None:

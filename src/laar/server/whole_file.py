@@ -22,7 +22,7 @@ class WholeFile:
         self._writing = threading.Lock()
 
     def write(self, content: Callable[[], bytes]) -> None:
-        """Make the content and replace the file by it.
+        """Replace the file by newly made content.
 
         Raises:
             OSError: it can't be written; the old content stays.

@@ -111,7 +111,7 @@ class RouteTally:
 
     @property
     def is_off(self) -> bool:
-        """Whether the hook has switched itself off here."""
+        """Whether the hook has switched itself off for the route."""
         gain = self.hook.gains().get(self.name)
         return gain is not None and gain.off
 

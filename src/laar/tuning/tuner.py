@@ -107,7 +107,7 @@ class Tuner:
         return self._tagged if counted else self._settling
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Take the outcome of one request; those of other windows are ignored."""
+        """Record the outcome of a request; those of other windows are ignored."""
         self._tick(now)
         window = self._window
         if window is None or sample.version != window.version:

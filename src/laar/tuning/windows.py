@@ -129,7 +129,7 @@ class Window:
         return self.assigned > 0
 
     def add(self, sample: Observed) -> None:
-        """Take one outcome of the cohort."""
+        """Record an outcome of the cohort."""
         if self.finished >= self.size:
             return
         usable = 0.0 < sample.ttft_s < _LONGEST_S and 0.0 < sample.e2e_s < _LONGEST_S

@@ -34,7 +34,7 @@ _PRICES = np.concatenate([[0.0], np.geomspace(1e-4, 10, 60)])  # points of accur
 
 
 def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, object]:
-    """The figures, as plain JSON types; shares of 1.
+    """Return the figures, as plain JSON types; shares of 1.
 
     Args:
         artifact: the artifact to judge.
@@ -67,14 +67,14 @@ def judge(artifact: Capability, asked: Asked, *, seed: int = 0) -> dict[str, obj
 
 
 def _base_rates(capability: CapabilityModel, models: Sequence[str]) -> Floats:
-    """The base rate of each model where it was fitted; below 0 for one with few outcomes there."""
+    """Return each model's base rate where it was fitted; below 0 for few outcomes there."""
     rates = np.array([capability.base_rate(model) for model in models])
     counts = np.array([capability.outcomes(model) for model in models])
     return np.where(2 * counts >= counts.max(), rates, rates - 1.0)
 
 
 def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
-    """The preferred model of each question, of those whose answer is known."""
+    """Return the preferred model of each question, of those whose answer is known."""
     picked: NDArray[np.intp] = np.argmax(
         np.where(np.isnan(asked.scores), -np.inf, preference), axis=1
     )
@@ -82,7 +82,7 @@ def _picked(preference: Floats, asked: Asked) -> NDArray[np.intp]:
 
 
 def _single(asked: Asked, rates: Floats) -> NDArray[np.intp]:
-    """The model with the highest base rate where it was fitted, of those whose answer is known."""
+    """Return the model of the highest base rate, of those whose answer is known."""
     return _picked(np.broadcast_to(rates, asked.scores.shape), asked)
 
 
@@ -93,7 +93,7 @@ def _means(asked: Asked) -> Floats:
 
 
 def _choices(asked: Asked, rates: Floats) -> dict[str, Floats]:
-    """The score of each question's answer, by the way of choosing."""
+    """Return the score of each question's answer, by the way of choosing."""
     rows = np.arange(len(asked.tasks))
     return {
         "best_single": asked.scores[rows, _single(asked, rates)],
@@ -121,7 +121,7 @@ def _figures(asked: Asked, rates: Floats) -> dict[str, object]:
 
 
 def _brier(asked: Asked) -> float:
-    """The Brier score over single answers, also where a score is the mean of several."""
+    """Return the Brier score over single answers, also where a score is the mean of several."""
     known = asked.answers > 0
     p, mean = asked.untold[known], asked.scores[known]
     errors = p**2 - 2 * p * mean + asked.squares[known]
@@ -316,7 +316,7 @@ def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[st
 
 
 def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
-    """The single model's score and cost, the questions' share, and both by price, of some sums."""
+    """Return the single model's score and cost, the questions' share, and both by price."""
     rows = sums.reshape(-1, 2 * (len(_PRICES) + 1) + 1).sum(axis=0)
     share = float(rows[-1])
     scores, costs = np.split(rows[:-1] / max(share, 1e-12), 2)
@@ -324,7 +324,7 @@ def _curves(sums: Floats) -> tuple[tuple[float, float], float, Floats]:
 
 
 def _same_cost(sums: Floats) -> float:
-    """The accuracy at the least price that keeps to the single model's cost."""
+    """Return the accuracy at the least price that keeps to the single model's cost."""
     (_, budget), _, (scores, costs) = _curves(sums)
     at = int(np.argmax(costs <= budget)) if (costs <= budget).any() else len(costs) - 1
     if at == 0 or costs[at - 1] <= costs[at]:
@@ -334,7 +334,7 @@ def _same_cost(sums: Floats) -> float:
 
 
 def _same_accuracy(sums: Floats) -> float:
-    """The cost of the single model's accuracy, by the price that the other half suggests."""
+    """Return the cost of the single model's accuracy, by the price that the other half suggests."""
     halves = [_curves(half) for half in np.split(sums, 2)]
     total = 0.0
     for (chosen, _, (scores, costs)), (single, share, (_, there)) in zip(

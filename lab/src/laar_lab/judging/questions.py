@@ -85,7 +85,7 @@ class Asked:
 
 
 def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> Asked:
-    """The questions that the artifact was not fitted to, and its estimates for them.
+    """Return the questions that the artifact was not fitted to, and its estimates for them.
 
     Raises:
         SettingError: there are none, or none of a model that the artifact knows.
@@ -157,7 +157,7 @@ def questions_of(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> A
 
 
 def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[list[bool], int]:
-    """Whether the fit has seen each outcome, and how many only look as if it had.
+    """Return whether the fit has seen each outcome, and how many only look as if it had.
 
     An answer that only its content identifies looks like any other of the same content. The file
     shows which it is: one with the answers of the fit, or with a part of them, has them all or has
@@ -181,14 +181,14 @@ def _fitted(artifact: Capability, outcomes: Sequence[MeasuredOutcome]) -> tuple[
 
 
 def _question_of(outcome: MeasuredOutcome) -> str:
-    """The key that groups answers to one question; a place in a file cannot serve as the key."""
+    """Return the key that groups the answers to a question; its line in a file cannot."""
     if outcome.query_id.startswith("at:"):
         return f"{outcome.task} {outcome.prompt_tokens} {outcome.text}"
     return outcome.query_id
 
 
 def _untold(outcome: MeasuredOutcome, cell: Features) -> Features:
-    """The cell with the task that serving would detect without a header."""
+    """Return the cell with the task that serving would detect without a header."""
     return cell._replace(task=task_of(outcome.text) if outcome.text else GENERIC)
 
 
@@ -216,7 +216,7 @@ def _costs(
 
 
 def billions_of(model: str) -> float | None:
-    """The size in a model's name, in billions of parameters; None if the name has none."""
+    """Return the size in a model's name, in billions of parameters; None if the name has none."""
     size = _BILLIONS.search(model)
     return None if size is None else float(size[1])
 

@@ -82,7 +82,7 @@ class Agreement:
 
 
 def in_order(asked: Sequence[Query], seed: str) -> list[Query]:
-    """The questions cell by cell as they came, in the order of this seed within each cell."""
+    """Return the questions by cell, in the order of this seed within each."""
     cells: dict[tuple[str, int], list[Query]] = {}
     for query in asked:
         cells.setdefault((query.language, query.length_tokens), []).append(query)
@@ -99,7 +99,7 @@ def in_lab(
     concurrency: int,
     keep_prompts: bool,
 ) -> dict[str, list[Figures]]:
-    """The results of each policy on these questions, in `runs` runs of the lab.
+    """Return the results of each policy on these questions, in `runs` runs of the lab.
 
     Args:
         asked: the questions that go through Envoy.

@@ -46,7 +46,7 @@ class Contestant:
 
     @classmethod
     def of(cls, tally: Tally, *, time_scale: float, name: str | None = None) -> Contestant:
-        """A contestant from its tally; its seconds are the fleet's."""
+        """Return a contestant from its tally; its seconds are the fleet's."""
         made = [attempt.latency_s for _, one in tally.results for attempt in one.attempts]
         return cls(
             name=name or tally.policy,
@@ -117,7 +117,7 @@ def _compared(
     *,
     confidence: float = CONFIDENCE,
 ) -> tuple[float, float, float]:
-    """A statistic of both with its interval, a bootstrap over the questions, which both had."""
+    """Return a statistic of both with its interval, a bootstrap over their common questions."""
     pairs = np.array(
         [
             (value(ours.seconds[each]), value(theirs.seconds[each]))
@@ -157,7 +157,7 @@ def sentence(ours: Contestant, theirs: Contestant) -> str:
 
 
 def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], list[str]]:
-    """The marks at which ours has more correct answers, and fewer, beyond chance."""
+    """Return the marks at which ours has more correct answers, and fewer, beyond chance."""
     ahead, behind = [], []
     for mark in MARKS_S:
         _, low, high = more_within(ours, theirs, mark, comparisons=len(MARKS_S))
@@ -169,7 +169,7 @@ def _beyond_chance(ours: Contestant, theirs: Contestant) -> tuple[list[str], lis
 
 
 def soon(ours: Contestant, others: Sequence[Contestant]) -> str:
-    """The share of correct answers at the first mark, beside the best of the others."""
+    """Return the share of correct answers at the first mark, beside the best of the others."""
     mark = MARKS_S[0]
     best = max(others, key=lambda one: one.within(mark))
     gain, low, high = more_within(ours, best, mark, comparisons=len(others))

@@ -118,7 +118,7 @@ async def running_fleet(
 
 
 def _in_real_seconds(artifact: bytes, time_scale: float) -> bytes:
-    """The artifact with its speeds as the fleet shows them: the picker learns by the clock."""
+    """Return the artifact with the fleet's speeds: the picker learns by the clock."""
     document = orjson.loads(artifact)
     for model in document["models"].values():
         for name in ("seconds_per_token", "spread_s_per_token", "fixed_s"):

@@ -52,7 +52,7 @@ def kept_files(endpoints: int) -> int:
 
 
 async def begin(fleet: Fleet, *, flow: bool) -> Rest:
-    """The fleet before its first client.
+    """Return the fleet before its first client.
 
     Args:
         fleet: running.
@@ -63,7 +63,7 @@ async def begin(fleet: Fleet, *, flow: bool) -> Rest:
 
 
 async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
-    """The fleet when all that was in flight is gone, or after `SETTLE_S`.
+    """Return the fleet when all that was in flight is gone, or after `SETTLE_S`.
 
     Args:
         fleet: the fleet, without clients.
@@ -81,7 +81,7 @@ async def at_rest(fleet: Fleet, before: Rest, *, flow: bool) -> Rest:
 
 
 async def served(fleet: Fleet) -> int:
-    """The number of requests that the endpoints have answered whole."""
+    """Return the number of requests that the endpoints have answered whole."""
     async with aiohttp.ClientSession() as session:
         pages = [
             await read_totals(session, f"http://{address}/metrics") for address in fleet.models

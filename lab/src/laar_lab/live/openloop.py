@@ -142,7 +142,7 @@ def _refusal_fault(response: aiohttp.ClientResponse, text: bytes) -> str:
 
 
 def _body(ask: Ask) -> bytes:
-    """A streamed chat as long as the request's prompt, by the simulated fleet's count of tokens."""
+    """Return a streamed chat as long as the request's prompt, by the fleet's count of tokens."""
     length = ASCII_PER_TOKEN * ask.prompt_tokens
     text = f"{ask.number}. "
     return orjson.dumps(

@@ -134,7 +134,7 @@ class _Bench:
     fleets: int = 0
 
     async def speed(self, requests: int) -> float:
-        """The fleet's speed on this machine, as a share of its speed in virtual time.
+        """Return the fleet's speed on this machine, as a share of its speed in virtual time.
 
         Measured by the time that `requests` requests take, all sent at once, in either.
         """
@@ -185,7 +185,7 @@ class _Bench:
         return [Endpoint(model=MODEL, arguments=arguments, names=(MODEL,)) for _ in sites()]
 
     def _prepared(self, queue: FlowSettings | None) -> tuple[Path, dict[str, object]]:
-        """A directory, and settings: the defaults, for engines so much faster than real ones."""
+        """Return a directory, and default settings for engines that much faster than real ones."""
         self.fleets += 1
         directory = self.directory / str(self.fleets)
         directory.mkdir()
@@ -215,7 +215,7 @@ class _Bench:
 
 
 def _measured(time_scale: float) -> Capability:
-    """The result of `laar measure` and `laar fit` on the fleet: one speed, always right."""
+    """Return the result of `laar measure` and `laar fit` on the fleet: one speed, always right."""
     known = assessor().assess(Request(id="", api=Api.CHAT), [MODEL], (), 0.0)
     usual = Job(id="", arrival_s=0.0, prompt_tokens=1, output_tokens=USUAL_ANSWER_TOKENS)
     answered = drive(build_engine(load_profile(PROFILE)), [usual])[usual.id]

@@ -136,7 +136,7 @@ async def _replay(console: Console, wanted: Ttca) -> list[Tally]:
 
 
 def _lab_settings(time_scale: float) -> dict[str, dict[str, object]]:
-    """The lab's settings; an interval at small scales is the shortest that the settings allow."""
+    """Return the lab's settings; at small scales intervals are the shortest allowed."""
     lab = FleetSettings()
     return {
         "accuracy": {"online": False},

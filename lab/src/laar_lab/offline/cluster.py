@@ -110,7 +110,7 @@ def _blocks(
 
 
 def _leaves(contexts: Sequence[Sequence[int]]) -> list[Node]:
-    """A leaf for each context; a set of documents seen before shares the first one's leaf."""
+    """Return a leaf for each context; equal sets of documents share a leaf."""
     known: dict[frozenset[int], Node] = {}
     leaves: list[Node] = []
     for context in contexts:
@@ -164,7 +164,7 @@ def _detach(node: Node) -> None:
 
 
 def _under(node: Node, top: Node) -> bool:
-    """Whether `node` is `top` or below it; attaching `top` to it would make a circle."""
+    """Return whether `node` is `top` or below it; attaching `top` to it would make a circle."""
     at: Node | None = node
     while at is not None and at is not top:
         at = at.parent

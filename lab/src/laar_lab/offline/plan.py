@@ -191,7 +191,7 @@ def _learn(line: bytes, learned: Recurrences) -> None:
 
 
 def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line | Reason:
-    """The first block of documents of a line's body, or why there is none."""
+    """Return the first block of documents of a line's body, or why there is none."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -236,7 +236,7 @@ def _read(line: bytes, settings: ContextSettings, learned: Recurrences) -> _Line
 
 
 def _made(line: bytes, read: _Line, docs: Sequence[int], settings: ContextSettings) -> bytes:
-    """The line with its documents in the given order; as it was where that cannot be done."""
+    """Return the line with its documents in the given order; unchanged if that fails."""
     place = {key: i for i, key in enumerate(read.keys)}
     first, *others = read.blocks
     change = Change(first, tuple(place[doc] for doc in docs))

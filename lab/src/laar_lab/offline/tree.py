@@ -87,7 +87,7 @@ class ContextTree:
         self._reading = reading
 
     def search(self, docs: Sequence[int]) -> Found:
-        """The node to follow, by greedy descent to the nearest child (algorithm 1)."""
+        """Return the node to follow, by greedy descent to the nearest child (algorithm 1)."""
         wanted = set(docs)
         node = self.root
         path: list[int] = []
@@ -101,7 +101,7 @@ class ContextTree:
         return self._found(node, path, wanted, has_prefix=True)
 
     def order(self, docs: Sequence[int]) -> list[int]:
-        """The documents as they are best sent (algorithm 2); none is added or lost."""
+        """Return the documents as they are best sent (algorithm 2); none is added or lost."""
         found = self.search(docs)
         return self._aligned(docs, found) if found.node is not None else list(docs)
 

@@ -21,7 +21,7 @@ from laar_lab.policies.sglang import CacheAware, Lmetric, SessionsFirst
 def _alone(
     name: str, make: Callable[..., Scorer], *, knows_retries: bool = False
 ) -> Callable[..., Policy]:
-    """A policy of one scorer; its parameters are the scorer's."""
+    """Return a policy of one scorer; its parameters are the scorer's."""
 
     @wraps(make)
     def policy(**given: object) -> Policy:

@@ -36,7 +36,7 @@ class SimpleSessionAffinity:
     """
 
     def score(self, view: View) -> Floats:
-        """The endpoint that the beginning hashes to, then the ones after it."""
+        """Return the endpoint that the beginning hashes to, then the ones after it."""
         start = "".join(view.request.spans)[:PREFIX_CHARS]
         count = len(view.slots)
         first = xxhash.xxh3_64_intdigest(start.encode("utf-8", "surrogatepass")) % count

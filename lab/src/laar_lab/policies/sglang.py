@@ -60,7 +60,7 @@ class CacheAware:
         return ranks(sorted(by_load, key=lambda i: -matched[i]))
 
     def out_of_balance(self, view: View) -> bool:
-        """Whether load alone decides."""
+        """Return whether load alone decides."""
         most, fewest = float(view.in_flight.max()), float(view.in_flight.min())
         return most - fewest > self._abs_threshold and most > self._rel_threshold * fewest
 

@@ -100,7 +100,7 @@ class AccuracySurface(BaseModel):
         return by_language.get(language, by_language[self.languages[0]])[at]
 
     def is_correct(self, model: str, key: str, language: str, length_tokens: int) -> bool:
-        """Whether the model finds the value of this key; the same at every call."""
+        """Return whether the model finds the value of this key; the same at every call."""
         r = self.difficulty_correlation
         latent = sqrt(r) * _standard_normal(key) + sqrt(1 - r) * _standard_normal(f"{model}\0{key}")
         return _NORMAL.cdf(latent) < self.accuracy(model, language, length_tokens)
@@ -123,7 +123,7 @@ class Answerer:
         self.answer_tokens = surface.answer_tokens
 
     def answer(self, prompt: str) -> str:
-        """The value asked for in a sentence, or some other value from the same data."""
+        """Return the value asked for in a sentence, or some other value from the same data."""
         found = solve(prompt)
         if found is None:
             return NO_QUESTION
@@ -131,7 +131,7 @@ class Answerer:
         return f"The value is {found.value if right else self._mistake(prompt, found)}."
 
     def _mistake(self, prompt: str, found: Solution) -> str:
-        """A value of the data that was not asked for; the asked key if there is no other."""
+        """Return a value of the data that was not asked for; the asked key if there is no other."""
         start = int(_uniform(f"{self.model}\0{found.key}\0mistake") * len(prompt))
         for origin in (start, 0):
             at = prompt.find('": "', origin)
@@ -144,7 +144,7 @@ class Answerer:
 
 
 def _uniform(name: str) -> float:
-    """A number in (0, 1) that only the name decides; 52 bits, so that neither end is reached."""
+    """Return a number in (0, 1) by the name alone; of 52 bits, to reach neither end."""
     digest = blake2b(name.encode(), digest_size=8).digest()
     return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
 

@@ -76,7 +76,7 @@ class FleetFile(BaseModel):
     sample_answers: _Share = _USUAL.sample_answers
 
     def sites(self) -> list[Site]:
-        """The endpoints, ready to be built."""
+        """Return the endpoints, ready to be built."""
         return [
             Site(
                 name=end.name,
@@ -94,7 +94,7 @@ class FleetFile(BaseModel):
         ]
 
     def picker(self, policy: str) -> FleetSettings:
-        """The picker's settings with one policy, `name` or `name:parameter=value,...`."""
+        """Return the picker's settings with one policy, `name` or `name:parameter=value,...`."""
         name, parameters = parse_policy(policy)
         return FleetSettings(
             policy=name,
@@ -138,7 +138,7 @@ def read_fleet(path: Path) -> FleetFile:
 
 
 def fleet_of(engines: Sequence[str], endpoints: int) -> FleetFile:
-    """A fleet of one model beside the picker, its endpoints of these engines in turn.
+    """Return a fleet of one model beside the picker, its endpoints of these engines in turn.
 
     Args:
         engines: profiles, or files that end in ``.yaml``; `name@2.5` is 2.5 times slower.

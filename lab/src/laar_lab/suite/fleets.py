@@ -26,7 +26,7 @@ _REGIONS = {
 
 
 def coarse(profile: EngineProfile, kv_tokens: int | None = None) -> EngineProfile:
-    """The engine with large KV blocks; `kv_tokens` in all, by default as many as it has."""
+    """Return the engine with large KV blocks; `kv_tokens` in all, by default as many as it has."""
     old = profile.settings
     tokens = kv_tokens or old.num_blocks * old.block_size
     settings = replace(old, num_blocks=tokens // BLOCK_TOKENS, block_size=BLOCK_TOKENS)
@@ -78,7 +78,7 @@ def parallel(fast: int = 8, slow: int = 0, *, kv_tokens: int | None = None) -> l
 
 
 def mixed_models() -> list[Site]:
-    """A small, a middle and a large model, two endpoints each."""
+    """Return a small, a middle and a large model, two endpoints each."""
     engine = coarse(load_profile("gorgo-main"))
     speeds = {"small": 0.5, "middle": 1.0, "large": 2.5}
     return [
@@ -99,7 +99,7 @@ def two_names() -> list[Site]:
 
 
 def changed(sites: Sequence[Site], **constants: float) -> list[Site]:
-    """The same fleet with other constants of its linear cost."""
+    """Return the same fleet with other constants of its linear cost."""
     made = []
     for site in sites:
         cost = site.engine.cost
@@ -160,5 +160,5 @@ def measured(sites: Sequence[Site]) -> Assessor:
 
 
 def mistaken(sites: Sequence[Site]) -> Assessor:
-    """An artifact that has one model twice as slow as it is, the other twice as fast."""
+    """Return an artifact that has one model twice as slow as it is, the other twice as fast."""
     return WrongSpeeds(MeasuredAssessor(sites), {"one": 2.0, "other": 0.5})

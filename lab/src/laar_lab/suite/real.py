@@ -60,7 +60,7 @@ class _Agents:
     half: int | None = None
 
     def __call__(self, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
-        """The sessions in an order by chance, over and over."""
+        """Yield the sessions in an order by chance, over and over."""
         order = list(_sessions(self.path)[self.half :: 1 if self.half is None else 2])
         lap = 0
         while True:
@@ -96,7 +96,7 @@ class _Window:
     speed: float
 
     def __call__(self, rng: Random, duration_s: float) -> Iterator[Arrival]:
-        """The trace from a random moment on, for `duration_s` seconds, played faster."""
+        """Yield the trace from a random moment on, for `duration_s` seconds, played faster."""
         lines = _trace(self.path)
         span_s = duration_s * self.speed
         first_s, last_s = lines[0][0], lines[-1][0]
@@ -129,7 +129,7 @@ def day_agents(data: Path, rng: Random) -> Iterator[tuple[str, Iterator[Turn]]]:
 
 
 def day_chats(data: Path, requests_per_s: float, rng: Random, until_s: float) -> Iterator[Arrival]:
-    """The chat trace from a random moment on, over and over, at a given rate of requests.
+    """Yield the chat trace from a random moment on, over and over, at a given rate of requests.
 
     Requests have a session by their common prefix beyond the prompt of the service.
 
@@ -198,7 +198,7 @@ def agent_cases(data: Path) -> tuple[Case, ...]:
 
 
 def conversation_cases(data: Path) -> tuple[Case, ...]:
-    """A chat service's requests at their times.
+    """Return a chat service's requests at their times.
 
     Raises:
         SettingError: the file is missing.

@@ -59,7 +59,7 @@ Results = dict[str, dict[str, list[Numbers]]]
 
 
 def chosen(cases: Sequence[Case], names: Sequence[str]) -> tuple[Case, ...]:
-    """The workloads of these names; all without names.
+    """Return the workloads of these names; all without names.
 
     Raises:
         SettingError: there is none of a name.

@@ -82,12 +82,12 @@ def _logs(runs: Sequence[Numbers], metric: str) -> list[float]:
 
 
 def best_of(runs: Runs, baselines: Sequence[str], metric: str) -> str:
-    """The baseline with the smallest mean log."""
+    """Return the baseline with the smallest mean log."""
     return min(baselines, key=lambda name: float(np.mean(_logs(runs[name], metric))))
 
 
 def contenders(runs: Runs, baselines: Sequence[str]) -> list[str]:
-    """The baselines that are the best, or not far from it, in some metric."""
+    """Return the baselines that are the best, or not far from it, in some metric."""
     kept = []
     means = {
         metric: {name: float(np.mean(_logs(runs[name], metric))) for name in baselines}
@@ -144,7 +144,7 @@ def compare(results: Mapping[str, Runs], ours: str, baselines: Sequence[str]) ->
 def geometric(
     results: Mapping[str, Runs], ours: str, baselines: Sequence[str], metric: str
 ) -> tuple[str, Estimate]:
-    """The best single baseline over all workloads, and how much less ours is than it.
+    """Return the best single baseline over all workloads, and how much less ours is than it.
 
     The workloads weigh the same; the interval is over them, for they are what would be others.
     """

@@ -90,11 +90,11 @@ class Day:
         return self.hour_s * (self.hours + 1)
 
     def hour(self, at_s: float) -> int:
-        """The hour of the day; below 0 for the one ahead of it, which does not count."""
+        """Return the hour of the day; below 0 for the one ahead of it, which does not count."""
         return int(at_s // self.hour_s) - 1
 
     def share(self, curve: Curve, at_s: float) -> float:
-        """The rate as a share of the busiest hour's."""
+        """Return the rate as a share of the busiest hour's."""
         hour = max(0, self.hour(at_s)) if self.only_hour is None else self.only_hour
         return curve[min(hour, HOURS - 1)] / 100.0
 
@@ -130,7 +130,7 @@ def visits(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _open(day: Day, kind: str, curve: Curve, arrivals: Iterable[Arrival]) -> Iterator[Visit]:
-    """The arrivals whose session is awake at their time."""
+    """Yield the arrivals whose session is awake at their time."""
     for number, arrival in enumerate(arrivals):
         drawn = xxhash.xxh3_64_intdigest((arrival.session or f"{kind}-{number}").encode())
         if drawn % 10_000 < 10_000 * day.share(curve, arrival.at_s):
@@ -156,7 +156,7 @@ def _begun(day: Day, rng: random.Random) -> Iterator[Visit]:
 
 
 def _apart(kind: str, turns: Iterable[Turn]) -> Iterator[Turn]:
-    """The same prompts under ids that no other kind's have: each kind numbers its texts from 1."""
+    """Yield the prompts under ids of their kind alone: each kind numbers its texts from 1."""
     salt = np.uint64(xxhash.xxh3_64_intdigest(kind.encode()))
     for turn in turns:
         blocks = array("Q")

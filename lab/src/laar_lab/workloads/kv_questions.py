@@ -35,7 +35,7 @@ def _size(language: str, length_tokens: int) -> tuple[int, int]:
 def as_questions(
     asked: Sequence[Query], surface: AccuracySurface, *, seed: int, shared: int = 1
 ) -> list[Question]:
-    """The queries as the closed loop asks them.
+    """Return the queries as the closed loop asks them.
 
     Args:
         asked: queries of any cells.
@@ -66,7 +66,7 @@ def as_questions(
 
 
 def request_for(query: Query, prompt: Prompt) -> Request:
-    """The request of a query as the picker sees it; each is a session of its own."""
+    """Return the request of a query as the picker sees it; each is a session of its own."""
     skeleton = replace(query, length_tokens=_SKELETON_TOKENS).prompt
     request = request_of(0, Arrival(at_s=0.0, prompt=prompt, session=query.id))
     chars = _size(query.language, query.length_tokens)[0]

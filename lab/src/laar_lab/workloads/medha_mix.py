@@ -47,7 +47,7 @@ class Mix:
 
 
 def jobs(mix: Mix, seed: int) -> Iterator[Job]:
-    """The requests in order of arrival; ids of long ones begin with `long`.
+    """Yield the requests in order of arrival; ids of long ones begin with `long`.
 
     Loads of one seed that differ in rate alone have the same prompts, only closer together.
     """
@@ -77,7 +77,7 @@ def jobs(mix: Mix, seed: int) -> Iterator[Job]:
 
 
 def _between(rng: random.Random, median: float, p90: float, low: float, high: float) -> float:
-    """A lognormal draw, again until it lies inside."""
+    """Return a lognormal draw, again until it lies inside."""
     while True:
         value = rng.lognormvariate(math.log(median), math.log(p90 / median) / _Z90)
         if low <= value <= high:

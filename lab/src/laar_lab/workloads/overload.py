@@ -79,19 +79,19 @@ class Ask:
 
 @lru_cache(maxsize=1)
 def sites() -> tuple[Site, ...]:
-    """The fleet."""
+    """Return the fleet."""
     engine = load_profile(PROFILE)
     return tuple(Site(name=f"e{i}", model=MODEL, engine=engine) for i in range(_ENDPOINTS))
 
 
 @lru_cache(maxsize=1)
 def assessor() -> MeasuredAssessor:
-    """The assessor that measuring the fleet gives."""
+    """Return the assessor that measuring the fleet gives."""
     return MeasuredAssessor(sites())
 
 
 def weight(ask: Ask) -> float:
-    """The weight of a prompt, in tokens of a short one: attention makes long ones dearer."""
+    """Return the weight of a prompt, in tokens of a short one: attention makes long ones dearer."""
     return ask.prompt_tokens * (1.0 + ask.prompt_tokens / QUADRATIC_TOKENS)
 
 

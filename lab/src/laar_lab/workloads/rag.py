@@ -69,7 +69,7 @@ def _about(
     docs: int,
     noise: int,
 ) -> list[int]:
-    """A request about one of the live topics; weights are of these and of a topic's documents."""
+    """Return a request about a live topic; weights are of topics and of a topic's documents."""
     topics, topic_docs = len(live), len(of_docs)
     about = live[int(rng.choice(topics, p=of_topics))]
     chosen = rng.choice(topic_docs, size=docs - noise, replace=False, p=of_docs)

@@ -30,7 +30,7 @@ _BYTES_PER_TOKEN = 4
 def prompt_of(
     docs: Sequence[int], number: int, *, note_tokens: int = 0, output_tokens: int = 1
 ) -> Prompt:
-    """The prompt that holds the documents in this order, and shares nothing behind them."""
+    """Return the prompt that holds the documents in this order, and shares nothing behind them."""
     blocks = spread(1, _SYSTEM_TOKENS // BLOCK_TOKENS)
     tokens, prefix = _SYSTEM_TOKENS, 0
     for doc in docs:
@@ -72,7 +72,7 @@ class RagClient:
         self._texts: dict[int, str] = {}
 
     def arrivals(self, fleet: VirtualFleet, times_s: Iterable[float]) -> Iterator[Arrival]:
-        """The requests as they fall due: the hook sees those accepted until then."""
+        """Yield the requests as they fall due: the hook sees those accepted until then."""
         for number, docs, at_s in zip(count(), self._load, times_s, strict=False):
             prompt, context = self._prompt(number, docs, fleet.clock.now)
             yield Arrival(

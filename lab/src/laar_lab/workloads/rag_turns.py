@@ -114,7 +114,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """A text that shares no prefix with any other."""
+    """Return a text that shares no prefix with any other."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])
@@ -138,7 +138,7 @@ class HookedBodies:
         self._receipts: dict[str, Receipt | None] = {}
 
     def prompt(self, name: str, messages: Sequence[dict[str, str]], now: float) -> Prompt:
-        """The prompt of one request, under a name that `accepted` knows it by."""
+        """Return the prompt of one request, under a name that `accepted` knows it by."""
         body = orjson.dumps({"model": "model", "messages": messages})
         if self._hook is not None:
             result = self._hook.apply(body, api="chat", tenant="", route="lab", now=now, mode="on")

@@ -148,7 +148,7 @@ def _begin(shape: ChatShape, rng: random.Random, number: int) -> _Chat:
 
 
 def _turn(shape: ChatShape, rng: random.Random, chat: _Chat) -> Prompt | None:
-    """The next turn's prompt; None when it would be too long, and the conversation is over."""
+    """Return the next turn's prompt; None if too long, which ends the conversation."""
     if chat.prompt_tokens > shape.max_prompt_tokens:
         return None
     output = max(1, min(round(rng.lognormvariate(*shape.output_log)), shape.max_output_tokens))
@@ -207,7 +207,7 @@ class RouterShape:
 
 
 def router_sessions(shape: RouterShape, rng: random.Random) -> list[Conversation]:
-    """The sessions, each with all of its turns."""
+    """Return the sessions, each with all of its turns."""
     sessions = []
     for number in range(1, shape.sessions + 1):
         tape = spread(1, shape.system_tokens // BLOCK_TOKENS)

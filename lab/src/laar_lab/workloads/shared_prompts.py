@@ -37,7 +37,7 @@ class _Text:
             self.blocks.extend(spread((number << _BITS) + len(self.blocks), fresh))
 
     def prompt(self, output_tokens: int, number: int) -> Prompt:
-        """The prompt with its answer, whose blocks may be found again."""
+        """Return the prompt with its answer, whose blocks may be found again."""
         prompt_tokens = self.tokens
         self.add(number, output_tokens)
         return Prompt(
@@ -90,7 +90,7 @@ class Questions:
 
 
 def questions(shape: Questions, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """The questions of `duration_s` seconds."""
+    """Yield the questions of `duration_s` seconds."""
     lengths = [_length(rng, shape.text_log, shape.max_text_tokens) for _ in range(shape.texts)]
     ranks = _ranked(rng, shape.texts, shape.skew)
     at_s, number = 0.0, _OWN
@@ -126,7 +126,7 @@ class BatchShape:
 
 
 def batches(shape: BatchShape, rng: random.Random, duration_s: float) -> Iterator[Arrival]:
-    """The jobs and the rest of `duration_s` seconds."""
+    """Return the jobs and the rest of `duration_s` seconds."""
     others = questions(shape.background, random.Random(rng.getrandbits(64)), duration_s)
     return heapq.merge(others, _jobs(shape, rng, duration_s), key=lambda arrival: arrival.at_s)
 
@@ -208,7 +208,7 @@ def in_bursts(
     time_share: float = 0.25,
     load_share: float = 0.75,
 ) -> Iterator[Arrival]:
-    """The same requests, `load_share` of each period's in its first `time_share`."""
+    """Yield the same requests, `load_share` of each period's in its first `time_share`."""
     busy_s, cut_s = period_s * time_share, period_s * load_share
     for arrival in arrivals:
         periods, within_s = divmod(arrival.at_s, period_s)

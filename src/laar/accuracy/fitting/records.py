@@ -194,7 +194,7 @@ class _Decided(NamedTuple):
     outcomes: dict[str, bool]
 
     def takes(self, raw: object) -> bool:
-        """Take an entry that is one of the two; return False for any other."""
+        """Add an entry if it is one of the two; return whether it is."""
         if not isinstance(raw, dict):
             return False
         named, correct = raw.get("decision_id"), raw.get("correct")

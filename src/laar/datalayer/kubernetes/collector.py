@@ -54,10 +54,10 @@ class KubernetesSink(EndpointSink, Protocol):
     """Receives the collector's endpoints, objectives and rewrites."""
 
     def objectives(self, source: str, pool: str, priorities: Mapping[str, int]) -> None:
-        """Take the objectives of a pool: the priority of each name."""
+        """Set the objectives of a pool: the priority of each name."""
 
     def rewrites(self, source: str, pool: str, rewrites: Sequence[Rewrite]) -> None:
-        """Take the model rewrites of a pool, in their order of precedence."""
+        """Set the model rewrites of a pool, in their order of precedence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -178,7 +178,7 @@ class AnswerHalf(StreamState):
         return ResponsePhase.OVER
 
     def let_go(self) -> None:
-        """Take the end of this stream, which is near, for no end of the answer."""
+        """Expect this stream to end before the answer does."""
         self.answer.let_go = True
 
     def _end(self, now: float, out: list[Action]) -> None:

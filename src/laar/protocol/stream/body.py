@@ -39,7 +39,7 @@ class HeldBytes:
         self._look_at = -math.inf
 
     def take(self, body: Collected, count: int, now: float) -> bool:
-        """Take `count` more bytes for a body; False, and nothing is taken, beyond the limit."""
+        """Reserve `count` more bytes for a body; return False if that exceeds the limit."""
         while self.now_bytes + count > self.limit_bytes:
             if now < self._look_at:
                 return False
@@ -56,7 +56,7 @@ class HeldBytes:
         return True
 
     def give_back(self, body: Collected) -> None:
-        """Give back what was taken for a body."""
+        """Release the bytes reserved for a body."""
         self.now_bytes -= body.held_bytes
         self._growing.pop(body, None)
 

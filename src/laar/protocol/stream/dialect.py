@@ -80,7 +80,7 @@ class Dialect:
         )
 
     def stand_aside(self, body: Collected, out: list[Action]) -> None:
-        """Let the request go on as it came, and take its body."""
+        """Pass the request on as it came, and read its body."""
         if body.take() is None:
             out.append(AnswerHeaders(_REQUEST, [], skip_body=not body.is_complete))
         else:

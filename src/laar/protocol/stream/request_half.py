@@ -404,12 +404,12 @@ class RequestHalf(StreamState):
         return RequestPhase.OVER
 
     def _stand_aside(self, out: list[Action]) -> RequestPhase:
-        """Let the request go on as it came."""
+        """Pass the request on as it came."""
         self.dialect.stand_aside(self.body, out)
         return RequestPhase.SENT if self.body.is_complete else RequestPhase.PASSING
 
     def _failed(self, event: Failed, now: float, out: list[Action]) -> RequestPhase:
-        """Let the request go on as it came; do nothing if it is too late.
+        """Pass the request on as it came; do nothing if it is too late.
 
         It is refused instead where the gateway's route restricts it to a pool or a subset: without
         a destination Envoy takes any endpoint, of any pool.

@@ -109,7 +109,7 @@ class Exchange(Handler):
                 processor.note(action, now)
 
     def reassure(self) -> None:
-        """Have Envoy wait for the answer to its message."""
+        """Ask Envoy to go on waiting for the answer to its message."""
         self._call.send(patience(self._processor.longest_decision_s))
 
     # -- for the processor -----------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Exchange(Handler):
     # -- inside ----------------------------------------------------------------------------------
 
     def _take(self, event: Event) -> Wait | None:
-        """Take an event through the machine; return its wait, None where it need not wait."""
+        """Give an event to the machine; return its wait, None if it need not wait."""
         processor, call, stream = self._processor, self._call, self._stream
         if stream is None:
             spans = processor.spans

@@ -84,7 +84,7 @@ class Budget:
         self._at = now
 
     def spend(self, now: float, earned: int = 0) -> bool:
-        """Take one, once `earned` by useful events are put back; return False where none is left.
+        """Spend one, after adding those `earned` by useful events; return False if none is left.
 
         There are never more than the burst.
         """

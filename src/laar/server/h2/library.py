@@ -132,7 +132,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         self.streams[stream_id].state_machine.process_input(StreamInputs.RECV_RST_STREAM)
 
     def _receive_checked(self, frame: HeadersFrame) -> tuple[list[Any], list[Any]]:
-        """Take a frame of headers, or raise as the library does where they break a rule."""
+        """Receive a frame of headers, or raise as the library does where they break a rule."""
         frames, found = super()._receive_headers_frame(frame)
         head_of(tuple(found[0].headers), type(found[0]) is TrailersReceived)
         return frames, found
@@ -142,7 +142,7 @@ class Library(H2Connection):  # type: ignore[misc]  # it ships no types
         self._frame_dispatch_table.clear()
 
     def settings_changed(self, event: RemoteSettingsChanged) -> None:
-        """Take the peer's settings: headers after a change of its table must begin with that."""
+        """Apply the peer's settings: headers after a change of its table must begin with that."""
         table = event.changed_settings.get(SettingCodes.HEADER_TABLE_SIZE)
         if table is not None and table.new_value != _FIRST_TABLE_BYTES:
             self._table_is_first = False

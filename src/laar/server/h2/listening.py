@@ -117,7 +117,7 @@ class H2Server:
         return port
 
     async def start(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         await self._listen()
 
     async def use_tls(self, context: ssl.SSLContext) -> None:
@@ -128,7 +128,7 @@ class H2Server:
             await self._listen()
 
     async def stop(self, grace_s: float) -> None:
-        """Take no new connections and calls; cut the open ones after the grace."""
+        """Accept no new connections and calls; cut the open ones after the grace."""
         self.stopping = True
         self._close()
         for connection in tuple(self.connections):

@@ -39,6 +39,6 @@ BlockTokens = Annotated[int, typer.Option(help="Tokens per entry of `hash_ids`."
 
 
 def lab_console() -> Console:
-    """A console that is wide enough for tables where it is no terminal."""
+    """Return a console that is wide enough for tables where it is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=240)

@@ -32,7 +32,7 @@ class Answer:
     spread_over: int
 
     def piece(self, start: int, end: int) -> str:
-        """The text of tokens `start` up to `end`."""
+        """Return the text of tokens `start` up to `end`."""
         length = len(self.text)
         return self.text[start * length // self.spread_over : end * length // self.spread_over]
 
@@ -45,7 +45,7 @@ def answer_for(
     wrong: bool = False,
     echo: tuple[str, str] | None = None,
 ) -> Answer:
-    """The text of an answer.
+    """Return the text of an answer.
 
     Args:
         ask: the request.

@@ -255,7 +255,7 @@ class EndpointApp:
         )
 
     def _fault(self, request: Request, body_bytes: int) -> Fault | None:
-        """The fault this request gets; those that are mere statuses are raised here."""
+        """Return the fault this request gets; those that are mere statuses are raised here."""
         headers = {name.decode("latin-1") for name, _ in request.scope["headers"]}
         fault = self._serving.faults.draw(body_bytes=body_bytes, headers=headers)
         wanted = request.headers.get("x-sim-fault")
@@ -373,7 +373,7 @@ class EndpointApp:
 
 
 def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
-    """The answer of a vLLM that is shutting down to a new request: three shapes, one an error."""
+    """Return what a vLLM that shuts down answers to a new request: three shapes, one an error."""
     if prompt.given_ids is None:
         raise ApiError(500, _AFTER_SHUTDOWN)
     if stream:
@@ -383,7 +383,7 @@ def _while_draining(prompt: Prompt, reply: Reply, *, stream: bool) -> Response:
 
 
 def _at_once(prompt: Prompt, reply: Reply, text: str, *, stream: bool) -> Response:
-    """An answer that no engine made."""
+    """Return an answer that no engine made."""
     usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=1, cached_tokens=0)
     if not stream:
         return Response(reply.whole(text, "stop", usage), media_type="application/json")
@@ -396,7 +396,7 @@ def _request_id(request: Request) -> str:
 
 
 def _vector(prompt: Prompt, *, as_base64: bool) -> list[float] | str:
-    """A unit vector that only the prompt's tokens decide."""
+    """Return a unit vector that only the prompt's tokens decide."""
     seed = xxhash.xxh3_64_intdigest(prompt.ids().tobytes())
     vector = np.random.default_rng(seed).standard_normal(EMBEDDING_DIMENSIONS)
     unit = (vector / np.linalg.norm(vector)).astype("<f4")

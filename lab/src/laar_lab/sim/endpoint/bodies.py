@@ -50,16 +50,16 @@ class Prompt:
 
     @classmethod
     def of_text(cls, text: str, question: str) -> Prompt:
-        """A prompt that the endpoint tokenizes."""
+        """Return a prompt that the endpoint tokenizes."""
         return cls(text, question, count_tokens(text))
 
     @classmethod
     def of_ids(cls, numbers: Sequence[int]) -> Prompt:
-        """A prompt that the client tokenized; its text is not known."""
+        """Return a prompt that the client tokenized; its text is not known."""
         return cls("", "", len(numbers), np.array(numbers, dtype=np.uint32))
 
     def ids(self, answer: str = "") -> TokenIds:
-        """The tokens of the prompt, and of an answer behind it where the text is known."""
+        """Return the tokens of the prompt, and of an answer behind it where the text is known."""
         return token_ids(self.text + answer) if self.given_ids is None else self.given_ids
 
 
@@ -97,15 +97,15 @@ class GenerationBody(BaseModel):
     vllm_xargs: dict[str, str | int | float | list[str | int | float]] | None = None
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """The prompt as an engine with this template reads it."""
+        """Return the prompt as an engine with this template reads it."""
         raise NotImplementedError
 
     def limit(self) -> tuple[int | None, str]:
-        """The limit on the answer's tokens, and the field that sets it."""
+        """Return the limit on the answer's tokens, and the field that sets it."""
         raise NotImplementedError
 
     def ask(self, template: str = PLAIN) -> Ask:
-        """The request in the common form."""
+        """Return the request in the common form."""
         limit, field = self.limit()
         deadline = (self.vllm_xargs or {}).get("ttft_deadline_ms")
         return Ask(
@@ -160,7 +160,7 @@ class CompletionBody(GenerationBody):
     max_tokens: _Limit | None = None
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """The one prompt.
+        """Return the one prompt.
 
         Raises:
             ApiError: there are several.
@@ -191,7 +191,7 @@ class ResponsesBody(GenerationBody):
         return _chat(template, turns, system=self.instructions, tools=self.tools)
 
     def continuing(self, earlier: str, template: str = PLAIN) -> Prompt:
-        """The prompt behind a stored exchange."""
+        """Return the prompt behind a stored exchange."""
         own = self.to_prompt(template)
         return Prompt.of_text(earlier + own.text, own.question)
 
@@ -220,7 +220,7 @@ class MessagesBody(GenerationBody):
     max_tokens: _Limit
 
     def to_prompt(self, template: str = PLAIN) -> Prompt:
-        """The system text, then all messages."""
+        """Return the system text, then all messages."""
         system = self.system
         if isinstance(system, str):
             system = _without_attribution(system)
@@ -254,7 +254,7 @@ class TokenizeBody(BaseModel):
     tools: list[Any] | None = None
 
     def ids(self, template: str = PLAIN) -> TokenIds:
-        """The tokens the same prompt would have."""
+        """Return the tokens the same prompt would have."""
         if not self.messages:
             return token_ids(self.prompt or "")
         return _chat(template, self.messages, tools=self.tools).ids()

@@ -45,7 +45,7 @@ class Controls:
         self._crash = crash
 
     def routes(self) -> list[Route]:
-        """The routes for the application."""
+        """Return the routes for the application."""
         return [
             Route("/sim/faults", self._show, methods=["GET"]),
             Route("/sim/faults", self._set, methods=["PUT"]),
@@ -53,7 +53,7 @@ class Controls:
         ]
 
     async def _show(self, request: Request) -> Response:
-        """The faults, and the outcomes of requests since they were set."""
+        """Return the faults, and the outcomes of requests since they were set."""
         book = self._serving.faults
         return _json(
             {

@@ -148,7 +148,7 @@ class EngineDriver:
         self._empty.set()
 
     def now(self) -> float:
-        """The engine's time, seconds."""
+        """Return the engine's time, seconds."""
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:

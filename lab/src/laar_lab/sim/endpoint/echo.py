@@ -17,7 +17,7 @@ ECHO_TOKENS = 16
 
 
 def echo_text(*, model: str, asked: str, question: str, tokens: int) -> str:
-    """The answer: ``model<asked|digest>`` over and over, up to this many tokens.
+    """Return the answer: ``model<asked|digest>`` over and over, up to this many tokens.
 
     Args:
         model: the model that answers.

@@ -38,12 +38,12 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def after(self, retry_after: int | None) -> ApiError:
-        """The same error with a ``retry-after`` header."""
+        """Return the same error with a ``retry-after`` header."""
         self.retry_after = retry_after
         return self
 
     def body(self) -> bytes:
-        """The envelope."""
+        """Return the envelope."""
         error = {
             "message": str(self),
             "type": _TYPES.get(self.status) or HTTPStatus(self.status).phrase,
@@ -54,5 +54,5 @@ class ApiError(Exception):
 
 
 def error_event(error: ApiError) -> bytes:
-    """The error as a line of a stream, which then ends as if all were well: vLLM does that."""
+    """Return the error as a line of a stream, which then ends regularly, as vLLM's do."""
     return b"data: " + error.body() + b"\n\n" + DONE

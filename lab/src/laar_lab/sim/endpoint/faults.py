@@ -209,7 +209,7 @@ class FaultBook:
         self.requests = self.hit = 0
 
     def draw(self, *, body_bytes: int = 0, headers: Collection[str] = ()) -> Fault | None:
-        """The fault, if any, that hits the next request; `headers` are names in lower case."""
+        """Return the next request's fault, if any; `headers` are names in lower case."""
         self.requests += 1
         for index, fault in enumerate(self.faults):
             if fault.kind.standing or not self._is_hit(index, fault, body_bytes, headers):
@@ -227,11 +227,11 @@ class FaultBook:
         return self._seen[index] % fault.every == 0 and self._rng.random() < fault.share
 
     def standing(self, accept: Callable[[FaultKind], bool]) -> Fault | None:
-        """The first fault of the whole endpoint whose kind is accepted."""
+        """Return the first fault of the whole endpoint whose kind is accepted."""
         return next((f for f in self.faults if f.kind.standing and accept(f.kind)), None)
 
     def slow_factor(self) -> float:
-        """The factor by which the engine runs slower than its profile."""
+        """Return the factor by which the engine runs slower than its profile."""
         factor = 1.0
         for fault in self.faults:
             if fault.kind is FaultKind.SLOW:
@@ -239,7 +239,7 @@ class FaultBook:
         return factor
 
     def unhealthy(self, uptime_s: float) -> bool:
-        """Whether a flapping endpoint is in a bad period; the first period is a good one."""
+        """Return whether a flapping endpoint is in a bad period; the first period is a good one."""
         return any(
             fault.kind is FaultKind.FLAP and uptime_s // (fault.value or 1) % 2 == 1
             for fault in self.faults

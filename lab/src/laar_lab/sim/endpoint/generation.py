@@ -39,7 +39,7 @@ _SSE = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 def set_to_fail(status: int) -> ApiError:
-    """The error of an endpoint that was set to fail with this status."""
+    """Return the error of an endpoint that was set to fail with this status."""
     return ApiError(status, "This endpoint is set to refuse.")
 
 
@@ -259,7 +259,7 @@ class Generation(Response):
 
 
 def _load_header(wanted: str | None, load: Load) -> list[tuple[bytes, bytes]]:
-    """The two readings that vLLM puts into an ORCA header, in the form that was asked for."""
+    """Return the two readings of vLLM's ORCA header, in the requested form."""
     readings = {
         "num_requests_waiting": float(load.waiting),
         "kv_cache_usage_perc": load.kv_usage,

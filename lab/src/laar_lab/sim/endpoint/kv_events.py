@@ -71,7 +71,7 @@ class KvEventPublisher:
             self._replays = asyncio.create_task(self._replay(), name="kv-event-replay")
 
     def source(self) -> dict[str, object]:
-        """The entry of this publisher at `/kv_event_sources`."""
+        """Return the entry of this publisher at `/kv_event_sources`."""
         return {
             "data_parallel_rank": 0,
             "enable_kv_cache_events": True,

@@ -19,7 +19,7 @@ _HTML = b"<!doctype html><title>Sign in</title><p>This is not the page you asked
 
 
 def lie(fault: Fault, page: bytes, frozen: bytes) -> tuple[bytes, str]:
-    """The page that is shown instead of `page`, and its media type.
+    """Return the page that is shown instead of `page`, and its media type.
 
     Args:
         fault: a standing fault of a kind ``metrics-...``.

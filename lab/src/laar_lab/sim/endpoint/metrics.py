@@ -98,7 +98,7 @@ class _Histogram:
         self._text = None
 
     def text(self) -> str:
-        """The lines of the page."""
+        """Return the lines of the page."""
         if self._text is None:
             lines = [self._top]
             total = 0
@@ -184,7 +184,7 @@ class ServingMetrics:
         self._by_label["admission_rejections"]["max_num_queued_reqs"] += 1
 
     def page(self, load: Load) -> bytes:
-        """The page, with the engine's own readings."""
+        """Return the page, with the engine's own readings."""
         parts = [self._gauges(load), self._info]
         labels = _labels(self._labels)
         engine_counts = {

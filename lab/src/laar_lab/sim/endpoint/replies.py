@@ -26,7 +26,7 @@ class Usage:
     cached_tokens: int
 
     def openai(self) -> dict[str, object]:
-        """The replies for chats and completions."""
+        """Return the replies for chats and completions."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
@@ -35,7 +35,7 @@ class Usage:
         }
 
     def responses(self) -> dict[str, object]:
-        """The replies for the Responses API."""
+        """Return the replies for the Responses API."""
         return {
             "input_tokens": self.prompt_tokens,
             "input_tokens_details": {"cached_tokens": self.cached_tokens},
@@ -45,7 +45,7 @@ class Usage:
         }
 
     def anthropic(self) -> dict[str, object]:
-        """The replies for the Messages API."""
+        """Return the replies for the Messages API."""
         return {
             "input_tokens": self.prompt_tokens - self.cached_tokens,
             "cache_read_input_tokens": self.cached_tokens,
@@ -71,7 +71,7 @@ class Reply(Protocol):
     """One answer in one API's shape."""
 
     def opening(self, usage: Usage) -> bytes:
-        """The bytes of a stream before its first text."""
+        """Return the bytes of a stream before its first text."""
         ...
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
@@ -79,11 +79,11 @@ class Reply(Protocol):
         ...
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
-        """The bytes of a stream after its last text; `text` is all of it."""
+        """Return the bytes of a stream after its last text; `text` is all of it."""
         ...
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """The answer in one body."""
+        """Return the answer in one body."""
         ...
 
 
@@ -141,11 +141,11 @@ class ChatReply(_OpenAiReply):
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, usage)
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
-        """A delta."""
+        """Return a delta."""
         return self._chunk({"delta": {"content": text}}, finish, usage)
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """A message."""
+        """Return a message."""
         return self._whole({"message": {"role": "assistant", "content": text}}, finish, usage)
 
 
@@ -190,7 +190,7 @@ class ResponsesReply:
         )
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
-        """A delta."""
+        """Return a delta."""
         return self._of_part("response.output_text.delta", delta=text, logprobs=[])
 
     def closing(self, text: str, finish: str, usage: Usage) -> bytes:
@@ -210,7 +210,7 @@ class ResponsesReply:
         )
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """The response."""
+        """Return the response."""
         return orjson.dumps(self._final(text, finish, usage))
 
     def _final(self, text: str, finish: str, usage: Usage) -> dict[str, object]:
@@ -281,7 +281,7 @@ class MessagesReply:
         )
 
     def piece(self, text: str, finish: str | None, usage: Usage) -> bytes:
-        """A delta."""
+        """Return a delta."""
         delta = {"type": "text_delta", "text": text}
         return _event(
             "content_block_delta", {"type": "content_block_delta", "index": 0, "delta": delta}
@@ -300,7 +300,7 @@ class MessagesReply:
         )
 
     def whole(self, text: str, finish: str, usage: Usage) -> bytes:
-        """The message."""
+        """Return the message."""
         block = {"type": "text", "text": text}
         return orjson.dumps(self._message([block], _stop_reason(finish), usage))
 

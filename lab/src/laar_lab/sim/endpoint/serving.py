@@ -124,7 +124,7 @@ class Serving:
         return missing / self.settings.transfer_tokens_per_s * scale
 
     def job(self, prompt: Prompt, answer: Answer, ask: Ask | None = None, session: str = "") -> Job:
-        """The engine's view of a request; hashes the prompt's blocks and the answer's.
+        """Return the engine's view of a request; hashes the prompt's blocks and the answer's.
 
         Without prefix caching no block has a name that another request could find.
 

@@ -34,7 +34,7 @@ class StoredResponses:
             self._kept.popitem(last=False)
 
     def earlier(self, response_id: str) -> str:
-        """The text of an exchange: its prompt and its answer.
+        """Return the text of an exchange: its prompt and its answer.
 
         Raises:
             ApiError: 404, it is not kept here.
@@ -42,7 +42,7 @@ class StoredResponses:
         return self._find(response_id)[0]
 
     def whole(self, response_id: str) -> bytes:
-        """The answer's body.
+        """Return the answer's body.
 
         Raises:
             ApiError: 404, it is not kept here.

@@ -143,7 +143,7 @@ def _harmony(turns: Sequence[Turn], tools: Sequence[Any]) -> Iterator[str]:
 
 
 def _typed(tool: Any) -> str:
-    """A tool as a type of TypeScript."""
+    """Return a tool as a type of TypeScript."""
     function = tool.get("function", tool)
     schema = function.get("parameters") or function.get("input_schema") or {}
     lines = [f"// {function.get('description', '')}", f"type {function.get('name')} = (_: {{"]
@@ -162,7 +162,7 @@ TEMPLATES: dict[str, Callable[[Sequence[Turn], Sequence[Any]], Iterator[str]]] =
 
 
 def _parted(turns: Sequence[Turn]) -> tuple[str, Sequence[Turn]]:
-    """The system text before the first other message, and all behind it."""
+    """Return the system text before the first other message, and all behind it."""
     first = next((at for at, turn in enumerate(turns) if turn.role not in SYSTEM), len(turns))
     return "\n\n".join(turn.text for turn in turns[:first]), turns[first:]
 

@@ -33,7 +33,7 @@ _TOP_BITS = np.uint64(33)
 
 
 def token_ids(text: str) -> TokenIds:
-    """The text's tokens, in order; as many as `count_tokens` counts."""
+    """Return the text's tokens, in order; as many as `count_tokens` counts."""
     if text.isascii():
         return _ascii_ids(text.encode())
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

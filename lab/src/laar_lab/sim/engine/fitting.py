@@ -90,7 +90,7 @@ class Seen:
 
 
 def fit_points(longest: int) -> dict[str, Point]:
-    """The points to fit to, for prompts of up to `longest` tokens; decoding ones by their names."""
+    """Return the points to fit to, for prompts up to `longest` tokens; decoding ones by name."""
     short, long = longest // 128, longest * 3 // 4
     points = [longest // part for part in (256, 32, 8)] + [longest * 3 // 8, long]
     return {
@@ -105,7 +105,7 @@ def fit_points(longest: int) -> dict[str, Point]:
 
 
 def check_points(longest: int) -> dict[str, list[Point]]:
-    """The points to check with, by the quantity whose shape they show."""
+    """Return the points to check with, by the quantity whose shape they show."""
     lengths = [max(16, longest // 500), *(longest // part for part in (64, 16, 4, 2, 1))]
     return {
         "prompt length": [Point(prompt_tokens=tokens) for tokens in lengths],
@@ -120,7 +120,7 @@ def check_points(longest: int) -> dict[str, list[Point]]:
 
 
 def fit(seen: Mapping[str, Seen], longest: int, facts: Facts) -> EngineProfile:
-    """The profile that the measurements of `fit_points` come to."""
+    """Return the profile that the measurements of `fit_points` come to."""
     points = fit_points(longest)
     per_context, per_sequence, step_s = _decode_constants(points, seen)
     prefills = [
@@ -173,7 +173,7 @@ def _decode_constants(
 
 
 def predict(profile: EngineProfile, point: Point, gap_s: float = 0.0) -> Seen:
-    """The engine model's result of a point; `gap_s` as in `Seen`."""
+    """Return the engine model's result of a point; `gap_s` as in `Seen`."""
     size = profile.settings.block_size
     shared = list(range(1, point.cached_tokens // size + 1))
     jobs = []

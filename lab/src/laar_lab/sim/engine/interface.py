@@ -138,7 +138,7 @@ class Engine(Protocol):
         ...
 
     def load(self) -> Load:
-        """The readings a scrape would get."""
+        """Return the readings a scrape would get."""
         ...
 
 

@@ -157,7 +157,7 @@ class ParallelEngine:
         )
 
     def _next_of(self, run: _Run, each_token: bool) -> float:
-        """The place of the job's next news on the scale of work."""
+        """Return the place of the job's next news on the scale of work."""
         if not run.told:
             return run.first_at
         if each_token and run.told + 1 < run.job.output_tokens:
@@ -165,7 +165,7 @@ class ParallelEngine:
         return run.end_at
 
     def _tell(self, each_token: bool) -> tuple[Progress, ...]:
-        """The report for when the work reaches the target; true from the next step on."""
+        """Return the report for when the work reaches the target; true from the next step on."""
         for run in self._running.values():
             if run.gone or self._next_of(run, each_token) > self._target:
                 continue
@@ -191,7 +191,7 @@ class ParallelEngine:
             del self._running[run.job.id]
 
     def _needs(self, job: Job) -> tuple[int, int, int]:
-        """The blocks of a job, those that are found, and those that it takes from the pool."""
+        """Return a job's blocks, those that are found, and those that it takes from the pool."""
         size = self._settings.block_size
         # The last token is always computed: its output is the answer's first token.
         found, idle = self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)

@@ -34,7 +34,7 @@ class MeasuredAssessor:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """The same probability for all, and each model's own speed."""
+        """Return the same probability for all, and each model's own speed."""
         n = len(models)
         speeds = [self._speeds[model] for model in models]
         return Assessment(

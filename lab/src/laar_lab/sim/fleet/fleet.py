@@ -224,7 +224,7 @@ class VirtualFleet:
             director.table.replace("lab", specs)
 
     def host(self, name: str) -> EngineHost:
-        """The engine at an endpoint, to stop and to start."""
+        """Return the engine at an endpoint, to stop and to start."""
         return self._hosts[name]
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:

@@ -54,7 +54,7 @@ class Link:
             self._turn()
 
     def rtt_s(self, now: float, normal: float) -> float:
-        """The round trip of something sent now; `normal` is its draw of jitter."""
+        """Return the round trip of something sent now; `normal` is its draw of jitter."""
         while now >= self._until:
             self._turn()
         base = self._profile.spell_rtt_s if self._slow else self._profile.rtt_s
@@ -69,5 +69,5 @@ class Link:
 
 
 def generator(seed: int, concern: str) -> random.Random:
-    """The random numbers of one concern of one run."""
+    """Return the random numbers of one concern of one run."""
     return random.Random(f"{seed}/{concern}")

@@ -70,6 +70,6 @@ def build_picker(
 
 
 def endpoint_of(site: Site) -> EndpointSpec:
-    """A site as discovery describes it."""
+    """Return a site as discovery describes it."""
     labels = {ROLE_LABEL: site.role} if site.role else {}
     return EndpointSpec(address=site.name, models=(site.model,), labels=labels)

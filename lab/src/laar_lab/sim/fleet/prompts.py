@@ -72,7 +72,7 @@ class Arrival:
 
 
 def request_of(number: int, arrival: Arrival) -> Request:
-    """The request that the picker sees; four characters a token."""
+    """Return the request that the picker sees; four characters a token."""
     prompt = arrival.prompt
     full = prompt.prompt_tokens // BLOCK_TOKENS
     known = min(_AFFINITY_BLOCKS, full, len(prompt.blocks))

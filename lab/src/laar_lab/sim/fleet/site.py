@@ -73,7 +73,7 @@ class EngineHost:
         self._begun: set[str] = set()
 
     def load(self) -> Load:
-        """The readings of now."""
+        """Return the readings of now."""
         return self._engine.load()
 
     def cached_tokens(self, job: Job) -> int:
