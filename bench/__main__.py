@@ -18,7 +18,7 @@ LONG = (
 
 
 def main() -> int:
-    """Runs each named `bench_NAME.py`."""
+    """Run each named `bench_NAME.py`."""
     known = sorted(p.stem.removeprefix("bench_") for p in Path(__file__).parent.glob("bench_*.py"))
     wanted = sys.argv[1:]
     if wanted and wanted[0] in LONG:

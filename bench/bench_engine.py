@@ -21,7 +21,7 @@ TARGET_PER_MINUTE = 100_000
 
 
 def conversations(rng: random.Random, requests: int, rate: float) -> Iterator[Job]:
-    """Yields jobs of one endpoint at `rate` a second: 40 conversations, each turn adds to its own.
+    """Yield jobs of one endpoint at `rate` a second: 40 conversations, each turn adds to its own.
 
     A conversation past 12.5k tokens makes room for a new one.
     """
@@ -65,7 +65,7 @@ def throughput(name: str, rate: float, *, merge: bool, requests: int = 2000) -> 
 
 
 def decision(waiting: int) -> None:
-    """Prints the time of one iteration of Medha's scheduler with many waiting."""
+    """Print the time of one iteration of Medha's scheduler with many waiting."""
     profile = load_profile("medha-8b-a100")
     profile = replace(profile, settings=replace(profile.settings, max_num_seqs=64))
     engine = build_engine(profile)

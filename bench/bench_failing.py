@@ -55,7 +55,7 @@ SHAPES: tuple[Shape, ...] = ("standalone", "gateway")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and prints; the exit status is 3 where a target was missed."""
+    """Measure and print; exit with 3 if a target was missed."""
     options = _parser().parse_args(argv)
     names = options.rows.split(",") if options.rows else [row.name for row in ROWS]
     if unknown := set(names) - {row.name for row in ROWS}:
@@ -316,7 +316,7 @@ class _Bench:
         return run
 
     async def _heal(self, heals: Healing, run: Run) -> None:
-        """Heals the endpoint, and waits until it has its share of a window of the load."""
+        """Heal the endpoint, and wait until it has its share of a window of the load."""
         await asyncio.sleep(heals.after_s)
         run.failed_trials, _ = await self._stand.faults_seen(0)
         await self._stand.set_faults(0)
@@ -333,7 +333,7 @@ class _Bench:
                 return
 
     async def _strike(self, row: Row, run: Run) -> None:
-        """Signals the picker amid the load, and lets the load feel it for a while."""
+        """Signal the picker amid the load, and let the load feel it for a while."""
         assert row.signal is not None
         picker = self._stand.pickers[0]
         await asyncio.sleep(2.0)

@@ -40,11 +40,11 @@ class Batch:
         self.seconds = 0.004
 
     def seconds_with(self, chunk_tokens: int, context_tokens: int) -> float:
-        """Returns the batch's time with this chunk."""
+        """Return the batch's time with this chunk."""
         return self.seconds + chunk_seconds(chunk_tokens, context_tokens) - 0.004
 
     def add(self, chunk_tokens: int, context_tokens: int) -> None:
-        """Puts a chunk into the batch."""
+        """Put a chunk into the batch."""
         self.seconds = self.seconds_with(chunk_tokens, context_tokens)
 
 

@@ -104,7 +104,7 @@ def run(load: str, hook: ContextHook | None, seed: int = 5) -> tuple[float, int]
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Prints the table, for those named in `argv` or all; 1 where a gain is over the target."""
+    """Print the table, for those named in `argv` or all; 1 where a gain is over the target."""
     print(
         f"  {'load':16}{'off':>7}{'on':>7}{'real':>8}{'guard':>8}{'2 errors':>10}{'off after':>11}"
     )

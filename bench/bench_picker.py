@@ -81,7 +81,7 @@ DEADLINES_S = {
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Runs the parts and returns 3 where one did not end or missed a target."""
+    """Run the parts and return 3 where one did not end or missed a target."""
     options = _parser().parse_args(argv)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -110,7 +110,7 @@ def _text(rng: random.Random, words: int) -> str:
 def _publish(
     beliefs: PrefixBeliefs, slot: int, pool: BlockPool, tokens: np.ndarray, *, precise: bool
 ) -> None:
-    """Passes the pool's events on; all blocks that it stored are of this prompt."""
+    """Pass the pool's events on; all blocks that it stored are of this prompt."""
     at = {name: index for index, name in enumerate(block_hashes(tokens, SIZE))}
     for event in pool.drain() if precise else ():
         if event.kind == "removed":

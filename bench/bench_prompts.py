@@ -53,7 +53,7 @@ class Blocks:
         self.found = self.asked = 0
 
     def put(self, text: str) -> None:
-        """Takes a prompt in, and counts what of it was there."""
+        """Take a prompt in, and count what of it was there."""
         chain, fresh = 0, False
         for at in range(0, len(text) - BLOCK_CHARS + 1, BLOCK_CHARS):
             chain = hash((chain, text[at : at + BLOCK_CHARS]))
@@ -137,7 +137,7 @@ def kinds(corpus: str = "pages") -> tuple[int, int, int, list[str]]:
 
 
 def main(argv: list[str]) -> int:
-    """Prints the table of the templates named in `argv`, all without; 1 where any is cut."""
+    """Print the table of the templates named in `argv`, all without; 1 where any is cut."""
     wanted = argv or list(TEMPLATES)
     print(
         f"  {'template':26}{'seen, by corpus':^32}{'bodies':>7}{'moved':>7}{'cut':>5}"

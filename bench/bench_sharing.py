@@ -45,7 +45,7 @@ DEADLINES_S = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the parts and returns 3 where one did not end or missed a target."""
+    """Run the parts and return 3 where one did not end or missed a target."""
     options = _parser().parse_args(argv)
     figures = Figures()
     asyncio.run(_run(figures, options))

@@ -67,7 +67,7 @@ class Soak:
     seconds: float = 0.0
 
     def keep(self, ended: Ended) -> None:
-        """Takes a request that has ended."""
+        """Take a request that has ended."""
         self.ends[str(ended.end)] += 1
         if ended.end is End.RIGHT:
             self.took_s.append(ended.took_s)
@@ -172,7 +172,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(soak: Soak, options: argparse.Namespace) -> dict[str, float]:
-    """Loads the stand until the count or the time is reached; returns what the counters hold."""
+    """Load the stand until the count or the time is reached; return what the counters hold."""
     shape: Shape = options.shape
     one = Endpoint(model=MODEL, names=(MODEL,), told=(MODEL,))
     plan = Plan(endpoints=(one,) * ENDPOINTS, shape=shape, engines="bench.chaos.light")

@@ -190,7 +190,7 @@ ROWS: dict[str, Row] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measures and prints; the exit status is 3 where a target was missed."""
+    """Measure and print; exit with 3 if a target was missed."""
     options = _parser().parse_args(argv)
     names = options.rows.split(",") if options.rows else list(ROWS)
     if unknown := set(names) - set(ROWS):
@@ -248,7 +248,7 @@ async def _measure(shape: str, row: Row, seed: int) -> Run:
 
 
 async def _load(stand: Stand, row: Row, rng: random.Random, run: Run, over: asyncio.Event) -> None:
-    """Asks at random times, whether or not earlier requests have ended."""
+    """Ask at random times, whether or not earlier requests have ended."""
     names = Names(
         model_at=dict.fromkeys(stand.addresses, MODEL), allowed={MODEL: frozenset({MODEL})}
     )

@@ -253,7 +253,7 @@ def run(kind: str, template: str, *, told: bool, seed: int = 3) -> tuple[float, 
 
 
 def main(argv: Sequence[str] = ()) -> int:
-    """Prints the table, for those named in `argv` or all; 1 where a cell is over its target."""
+    """Print the table, for those named in `argv` or all; 1 where a cell is over its target."""
     templates = argv or [name for name in TEMPLATES if name != "plain"]
     print(f"  {'believed / found, told':28}{''.join(f'{name:>16}' for name in templates)}  learned")
     worst = 0.0

@@ -44,7 +44,7 @@ class Figures:
         at_most: float | None = None,
         at_least: float | None = None,
     ) -> None:
-        """Takes a figure and prints it."""
+        """Take a figure and print it."""
         target, met = "", None
         if at_most is not None:
             target, met = f"<= {at_most:g}", value <= at_most
@@ -65,7 +65,7 @@ class Figures:
         return {"figures": [asdict(one) for one in self.found], "unfinished": self.unfinished}
 
     def conclude(self, path: Path | None, **about: object) -> int:
-        """Prints the targets missed, writes all figures and what they are about, if asked to.
+        """Print the targets missed, writes all figures and what they are about, if asked to.
 
         Returns:
             The exit status.
@@ -79,7 +79,7 @@ class Figures:
         return 0 if self.sound else MISSED
 
     async def run(self, part: str, within_s: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Runs a part; one that fails or takes too long is noted, and the next one follows."""
+        """Run a part; one that fails or takes too long is noted, and the next one follows."""
         print(f"{part} (at most {within_s:.0f} s)", flush=True)
         began = time.monotonic()
         try:

@@ -116,7 +116,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
-    """Runs them until SIGTERM."""
+    """Run them until SIGTERM."""
     loop = asyncio.get_running_loop()
     for one in spec:
         turns: dict[bytes, tuple[int, int]] = {}

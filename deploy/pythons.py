@@ -62,7 +62,7 @@ def install(command: str, environment: Path) -> None:
 
 
 def main() -> None:
-    """Tests on each of them; exits 1 where tests fail, not where an interpreter is absent."""
+    """Run the tests on each; exit with 1 if any fail. A missing interpreter is no failure."""
     failed, absent = [], []
     for version in claimed():
         command = interpreter(version)

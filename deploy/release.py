@@ -34,7 +34,7 @@ print(sum(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs one step; exits with a text where it fails."""
+    """Run one step; exits with a text where it fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     version = steps.add_parser("version", help="does a tag name this version?")
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def check_version(tag: str, root: Path = ROOT) -> None:
-    """Holds a tag to the version in both pyproject.toml and to a section of the changelog."""
+    """Check a tag against the version in both pyproject.toml and the changelog's sections."""
     laar, lab = (
         tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         for folder in (root, root / "lab")

@@ -54,7 +54,7 @@ def figures() -> dict[str, int]:
 
 
 def main() -> None:
-    """Prints the figures beside their limits; exits 1 where one is over."""
+    """Print the figures beside their limits; exits 1 where one is over."""
     found = figures()
     for name, limit in LIMITS.items():
         print(f"{name:14}{found[name]:>8,} of {limit:,}{'' if found[name] <= limit else '  OVER'}")

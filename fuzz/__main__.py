@@ -39,7 +39,7 @@ class Outcome:
 
 
 def main() -> int:
-    """Runs the targets; 1 where something was found."""
+    """Run the targets; 1 where something was found."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     known = [*TARGETS, "live"]
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(known))

@@ -105,7 +105,7 @@ class _Side:
         return h2.highest_inbound_stream_id, states
 
     def end(self) -> None:
-        """Has the socket go."""
+        """Close the socket."""
         self.connection.connection_lost(None)
         assert not self.faults
         assert all(one.ends == 1 for one in self.begun)

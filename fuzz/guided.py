@@ -11,7 +11,7 @@ with atheris.instrument_imports(include=["laar"]):
 
 
 def main() -> None:
-    """Fuzzes until libFuzzer's options say stop; does not return."""
+    """Fuzz until libFuzzer's options end it; never return."""
     target = TARGETS[sys.argv[1]]
     atheris.Setup([sys.argv[0], *sys.argv[2:]], target)
     atheris.Fuzz()

@@ -59,7 +59,7 @@ async def _run(seconds: float, inputs: int, seed: int) -> tuple[int, float, int,
 
 
 async def _stream(process: grpc.aio.StreamStreamMultiCallable, data: bytes) -> None:
-    """Sends a few messages, and ends the stream in one of three ways."""
+    """Send a few messages, and end the stream in one of three ways."""
     choices = Choices(data)
     way = choices.number(3)
     sent = [message(choices) for _ in range(1 + choices.number(8))]
@@ -85,7 +85,7 @@ async def _stream(process: grpc.aio.StreamStreamMultiCallable, data: bytes) -> N
 
 
 async def _at_rest(runner: Runner) -> None:
-    """Waits until nothing is under way, and looks whether the books say so."""
+    """Wait until nothing is under way, and look whether the books say so."""
     deadline = time.monotonic() + _STREAM_S
     while runner.picker.metrics.streams_open:
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ __all__ = ["Written", "by_the_library"]
 
 
 def by_the_library(connection: Connection) -> None:
-    """Has the library read and write all frames; to be called before the first of them."""
+    """Let the library read and write all frames; call it before the first one."""
     h2 = connection.h2
     connection.guard = Guard(0.0)
     h2.config = copy(h2.config)
@@ -41,12 +41,12 @@ class Written:
         self.data = b""
 
     def write(self, data: bytes) -> None:
-        """Takes bytes; an error once it is closed."""
+        """Take bytes; an error once it is closed."""
         assert not self._closed
         self.data += data
 
     def close(self) -> None:
-        """Takes no more."""
+        """Take no more."""
         self._closed = True
 
     abort = close
@@ -56,11 +56,11 @@ class Written:
         return self._closed
 
     def get_extra_info(self, _name: str) -> None:
-        """Knows no peer."""
+        """Return nothing: there is no peer."""
         return
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Has no buffer."""
+        """Do nothing: there is no buffer."""
 
     def get_write_buffer_size(self) -> int:
         """Bytes that wait: none."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT))  # `bench` is imported by tests that compare with 
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all is collected: nothing of it is garbage
     # Importing Envoy's typed messages warns about how their own classes are written.
     config.addinivalue_line("filterwarnings", "ignore::DeprecationWarning:envoy_data_plane")
     # No test asserts an absolute time, and a busy machine is no counter-example. The same examples
@@ -33,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("laar" if explore else "quick")
 
 
+def pytest_collection_finish() -> None:
+    # Thousands of tests and the modules that they import stay: no later collection looks at them.
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(scope="session")
 def envoy_binary() -> Path:
     """The real Envoy; skips the test where none is installed."""
@@ -44,7 +52,7 @@ def envoy_binary() -> Path:
 
 @pytest.fixture
 async def start_upstream() -> AsyncIterator[Callable[[], Awaitable[RecordingUpstream]]]:
-    """Starts a recording upstream, as many as asked for; all are stopped after the test."""
+    """Start a recording upstream, as many as asked for; all are stopped after the test."""
     async with AsyncExitStack() as stack:
 
         async def start(host: str = "127.0.0.1") -> RecordingUpstream:

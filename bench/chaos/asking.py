@@ -144,7 +144,7 @@ def draw(
 async def ask(
     http: aiohttp.ClientSession, url: str, question: Question, names: Names, *, limit_s: float
 ) -> Ended:
-    """Sends a question and judges its answer; never raises but for cancellation."""
+    """Send a question and judge its answer; raise nothing but cancellation."""
     began_s = time.monotonic()
     ended = Ended(question=question, began_s=began_s, ended_s=began_s, end=End.TIMEOUT)
     try:

@@ -20,7 +20,7 @@ from laar_lab.sim.endpoint import EndpointSettings, SimulatedEndpoint
 
 
 async def serve(spec: list[dict[str, Any]]) -> None:
-    """Runs them until SIGTERM."""
+    """Run them until SIGTERM."""
     endpoints = []
     for seed, one in enumerate(spec):
         settings = EndpointSettings(

@@ -77,7 +77,7 @@ class Guard:
     async def start(
         self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None
     ) -> Child:
-        """Starts a command; its output goes to ``NAME.log``."""
+        """Start a command; its output goes to ``NAME.log``."""
         log_path = self.directory / f"{name}.log"
         with log_path.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
@@ -93,7 +93,7 @@ class Guard:
         return child
 
     async def kill_all(self) -> None:
-        """Ends every child at once, and waits for the ends."""
+        """End every child at once, and wait for the ends."""
         for child in self._children:
             child.send(signal.SIGKILL)
         for child in self._children:
@@ -120,12 +120,12 @@ class Child:
         return self._process.returncode is None
 
     def send(self, number: int) -> None:
-        """Sends a signal; harmless when it has ended."""
+        """Send a signal; harmless when it has ended."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def end(self, number: int = signal.SIGTERM, *, within_s: float = STOP_TIMEOUT_S) -> None:
-        """Sends a signal that ends it, waits, and kills it when it does not end."""
+        """Send a signal that ends it, wait, and kill it when it does not end."""
         if not self.alive:
             return
         self.send(number)
@@ -138,7 +138,7 @@ class Child:
             await self._process.wait()
 
     async def ended(self) -> None:
-        """Returns when it has ended."""
+        """Return when it has ended."""
         await self._process.wait()
 
     def limit_files(self, size_bytes: int | None) -> None:

@@ -57,7 +57,7 @@ def judge(
     quiet_until_s: float,
     gateway: bool,
 ) -> Judgement:
-    """Puts every loss down to a trouble, or calls it unexplained.
+    """Put every loss down to a trouble, or calls it unexplained.
 
     An engine's error, a broken answer or a client's deadline is explained by a trouble of the
     endpoint that served it; where the endpoint is not known, by one under way anywhere that leads

@@ -27,7 +27,7 @@ PAGE = (
 
 
 async def serve(spec: list[dict[str, object]]) -> None:
-    """Runs them until SIGTERM."""
+    """Run them until SIGTERM."""
     runners = []
     for one in spec:
         endpoint = _Endpoint(str(one["model"]), f"127.0.0.1:{one['port']}")
@@ -50,7 +50,7 @@ class _Endpoint:
         self._headers = {"x-sim-endpoint": address}
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answers any request."""
+        """Answer any request."""
         if request.path == "/metrics":
             return web.Response(body=PAGE, content_type="text/plain")
         if request.method != "POST":

@@ -79,7 +79,7 @@ class Load:
         self._stopped = True
 
     async def run(self) -> None:
-        """Returns when every client has had its last answer."""
+        """Return when every client has had its last answer."""
         self.began_s = time.monotonic()
         async with client_session() as http, asyncio.TaskGroup() as group:
             for _ in range(self._at_once):
@@ -135,7 +135,7 @@ class OpenLoad:
         self.in_flight = 0
 
     async def run(self) -> None:
-        """Returns when every request has ended."""
+        """Return when every request has ended."""
         due_s, number = time.monotonic(), 0
         async with client_session() as http, asyncio.TaskGroup() as group:
             while (question := self._next(number)) is not None:

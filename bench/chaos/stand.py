@@ -146,13 +146,13 @@ class Stand:
         return document
 
     def write(self, path: Path, text: str) -> None:
-        """Replaces a file as a careful editor does: by rename."""
+        """Replace a file as a careful editor does: by rename."""
         temporary = path.with_name(f".{path.name}.edited")
         temporary.write_text(text)
         temporary.replace(path)
 
     def write_settings(self, **changes: Mapping[str, object]) -> None:
-        """Writes all pickers' settings, changed or as they were."""
+        """Write all pickers' settings, changed or as they were."""
         for index in range(self.plan.pickers):
             document = self.settings(index, **changes)
             self.write(self.settings_file(index), yaml.safe_dump(document, sort_keys=False))
@@ -168,7 +168,7 @@ class Stand:
         return yaml.safe_dump({"endpoints": told})
 
     def write_files(self) -> None:
-        """Writes everything as it should be."""
+        """Write everything as it should be."""
         self.write(self.endpoints_file, self.members())
         whole = files("laar_lab.sim") / "data" / "laar-fleet.capability.json"
         self.write(self.artifact, whole.read_text())
@@ -179,7 +179,7 @@ class Stand:
     # Processes.
 
     async def start(self) -> None:
-        """Starts everything; returns when Envoy and all pickers are ready."""
+        """Start everything; return when Envoy and all pickers are ready."""
         spec = [
             {
                 "model": endpoint.model,
@@ -206,7 +206,7 @@ class Stand:
             await self.start_envoy()
 
     async def start_store(self) -> None:
-        """Starts the store, empty, and waits until it listens; nothing where there is none."""
+        """Start the store, empty, and wait until it listens; nothing where there is none."""
         if self.plan.store is None:
             return
         self.store_socket.unlink(missing_ok=True)
@@ -237,13 +237,13 @@ class Stand:
         return await self.guard.start(f"picker-{index}", command, environment)
 
     async def restart_picker(self, index: int) -> None:
-        """Starts a picker that has ended, and waits until it is ready."""
+        """Start a picker that has ended, and wait until it is ready."""
         await self.pickers[index].end()
         self.pickers[index] = await self._picker(index)
         await self.picker_ready(index)
 
     async def picker_ready(self, index: int) -> None:
-        """Waits until it says that it is ready."""
+        """Wait until it says that it is ready."""
         await self._ready(self.admin_url(index) + "/readyz", self.pickers[index])
 
     def admin_url(self, index: int) -> str:
@@ -256,7 +256,7 @@ class Stand:
         return self._ext_proc
 
     async def start_envoy(self) -> None:
-        """Starts an Envoy; requests go there from now on, and the one before is the caller's."""
+        """Start an Envoy; requests go there from now on, and the one before is the caller's."""
         listen, ready, admin = free_ports(3)
         options = BootstrapOptions(
             picker=f"{_PICKER_HOSTS[0]}:{self._ext_proc}",
@@ -297,7 +297,7 @@ class Stand:
                 await asyncio.sleep(_POLL_S)
 
     async def replace_envoy(self, *, drain_s: float) -> None:
-        """Puts a new Envoy in the place of the present one, which may finish what it has."""
+        """Put a new Envoy in the place of the present one, which may finish what it has."""
         old, admin_url = self.envoy, self._envoy_admin
         assert old is not None
         await self.start_envoy()
@@ -332,7 +332,7 @@ class Stand:
     # Faults and readings.
 
     async def set_faults(self, index: int, *faults: str) -> None:
-        """Gives one endpoint these faults; none heals it."""
+        """Give one endpoint these faults; none heals it."""
         url = f"http://{self.addresses[index]}/sim/faults"
         for _ in range(100):  # it may be in an outage
             try:
@@ -344,7 +344,7 @@ class Stand:
         raise RuntimeError(f"endpoint {index} takes no faults")
 
     async def outage(self, index: int, seconds: float, *, forget: bool) -> None:
-        """Closes an endpoint's port for a while."""
+        """Close an endpoint's port for a while."""
         body = {"seconds": seconds, "forget": forget}
         url = f"http://{self.addresses[index]}/sim/outage"
         async with self.http.post(url, json=body) as answer:
@@ -415,7 +415,7 @@ def _keep_logs(directory: Path, target: Path) -> None:
 
 
 def _spread_over(bootstrap: dict[str, Any], hosts: Sequence[str]) -> None:
-    """Puts the picker's cluster at several addresses with the ports that it has."""
+    """Put the picker's cluster at several addresses with the ports that it has."""
     for cluster in bootstrap["static_resources"]["clusters"]:
         if cluster["name"] != "laar-picker":
             continue

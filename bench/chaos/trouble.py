@@ -148,7 +148,7 @@ class Lane:
         self._bag: list[Trouble] = []
 
     async def run(self, until_s: float) -> None:
-        """Returns when the last trouble is undone, soon after that monotonic second."""
+        """Return when the last trouble is undone, soon after that monotonic second."""
         while time.monotonic() < until_s:
             if not self._bag:
                 self._bag = self._rng.sample(self._troubles, len(self._troubles))
@@ -164,7 +164,7 @@ class Lane:
             await asyncio.sleep(self._rng.uniform(0.2, self._gap_s))
 
     async def _strike(self, trouble: Trouble, seconds: float) -> Struck:
-        """Lets one endpoint fail, now and then all of the model."""
+        """Let one endpoint fail, now and then all of the model."""
         stand = self._stand
         chosen = [self._rng.choice(self._endpoints)]
         if self._rng.random() < _WHOLE_SHARE and trouble.name in _WHOLE_MODEL:
@@ -230,7 +230,7 @@ async def _kill_envoy(stand: Stand, rng: random.Random, seconds: float) -> None:
 
 
 def _text(path: str, *texts: str) -> Callable[[Stand, random.Random, float], Awaitable[None]]:
-    """Replaces a file of the stand by one of these texts for a while."""
+    """Replace a file of the stand by one of these texts for a while."""
 
     async def act(stand: Stand, rng: random.Random, seconds: float) -> None:
         target = getattr(stand, path)

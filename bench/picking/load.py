@@ -87,7 +87,7 @@ class Load:
         return took
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         while self._free:
             self._free.pop()[1].close()
 

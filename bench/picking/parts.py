@@ -297,7 +297,7 @@ async def _by_turns(
 
 
 async def _settled(one: Running) -> None:
-    """Waits until a picker takes no more CPU in a second than in the one before."""
+    """Wait until a picker takes no more CPU in a second than in the one before."""
     last = float("inf")
     while True:
         before = one.spent_s()[0]

@@ -28,7 +28,7 @@ class Held:
 
 @asynccontextmanager
 async def hold_streams(url: str, count: int, body: bytes) -> AsyncIterator[Held]:
-    """Asks `count` times for an answer without an end, and holds what has begun within a minute."""
+    """Ask `count` times for an answer without an end, and hold what has begun within a minute."""
     host, _, port = url.partition("://")[2].partition(":")
     held = Held()
     loop = asyncio.get_running_loop()

@@ -242,7 +242,7 @@ def _as_running(subject: Subject, envoy: EnvoyProcess, pid: int | None) -> Runni
 
 
 def _ask_elsewhere(bootstrap: dict[str, Any], port: int | None, service: str) -> None:
-    """Makes Envoy ask for the picker's health at another port of loopback, or nowhere."""
+    """Make Envoy ask for the picker's health at another port of loopback, or nowhere."""
     clusters = bootstrap["static_resources"]["clusters"]
     (picker,) = (one for one in clusters if "health_checks" in one)
     if port is None:
@@ -270,13 +270,13 @@ def _filters(bootstrap: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _without_picker(bootstrap: dict[str, Any]) -> None:
-    """Makes a bootstrap one whose Envoy chooses by itself."""
+    """Make a bootstrap one whose Envoy chooses by itself."""
     manager, ext_proc = _filters(bootstrap)
     manager["http_filters"].remove(ext_proc)
 
 
 def _send_headers_first(bootstrap: dict[str, Any]) -> None:
-    """Makes a native bootstrap one that sends the headers and then the body, to every path."""
+    """Make a native bootstrap one that sends the headers and then the body, to every path."""
     manager, ext_proc = _filters(bootstrap)
     manager["http_filters"] = [f for f in manager["http_filters"] if "buffer" not in f["name"]]
     ext_proc["typed_config"]["processing_mode"]["request_header_mode"] = "SEND"

@@ -128,7 +128,7 @@ class Member:
         return sharer
 
     async def run(self) -> Driven:
-        """Meets the others, idles for a second, and decides."""
+        """Meet the others, idle for a second, and decide."""
         driven, sharer = self.driven, self.sharer
         if sharer is not None:
             for name, run in sharer.tasks().items():
@@ -155,7 +155,7 @@ class Member:
         return driven
 
     async def _drive(self, began: float) -> None:
-        """Decides at a steady rate; each request ends after a while."""
+        """Decide at a steady rate; each request ends after a while."""
         spec, director = self.spec, self.director
         flying: deque[tuple[float, Decision]] = deque()
         talk, number = _Talk(), 0

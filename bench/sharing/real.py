@@ -52,7 +52,7 @@ async def _stand(
 
 
 async def _together(stand: Stand) -> None:
-    """Waits until every picker has received from all others, and has nothing left to send."""
+    """Wait until every picker has received from all others, and has nothing left to send."""
     pickers = range(stand.plan.pickers)
     while not all([await _is_together(stand, n) for n in pickers]):  # noqa: ASYNC110 - a page
         await asyncio.sleep(0.02)
@@ -187,7 +187,7 @@ async def _workers_meet(stand: Stand) -> None:
 
 
 def _pin(processes: Sequence[psutil.Process], cores: Sequence[int]) -> None:
-    """Runs all threads of processes on these cores."""
+    """Run all threads of processes on these cores."""
     for process in processes:
         for thread in process.threads():
             os.sched_setaffinity(thread.id, cores)

@@ -56,7 +56,7 @@ class Talkers:
                 group.create_task(self._client(number, until))
 
     async def during(self, seconds: float) -> list[Turned]:
-        """Runs for a while; returns what ended in it."""
+        """Run for a while; return what ended in it."""
         first, ends = len(self.ended), time.monotonic() + seconds
         await self.run(lambda: time.monotonic() >= ends)
         return self.ended[first:]

@@ -206,7 +206,7 @@ LENGTHS = tuple(2**n for n in range(12, 20))
 
 
 def report(online: OnlineOutcomes, prior: float, share: float, cells: int, each: int = 20) -> None:
-    """Reports `each` outcomes in each of the first cells, of which this share is correct."""
+    """Report `each` outcomes in each of the first cells, of which this share is correct."""
     for length in LENGTHS[:cells]:
         for number in range(each):
             correct = number < share * each
@@ -291,7 +291,7 @@ WRONG, RIGHT = artifact({"a": model(3.0)}), artifact({"a": model(-1.4)})
 
 
 def one_in_five(capability: CapabilityModel, online: OnlineOutcomes) -> None:
-    """Reports outcomes in several cells, of which a fifth is correct."""
+    """Report outcomes in several cells, of which a fifth is correct."""
     success = SuccessModel(capability, online)
     for task in ("a", "b", "c", "d"):
         for number in range(30):

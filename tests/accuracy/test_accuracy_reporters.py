@@ -24,7 +24,7 @@ TRUE = {(m, c): 0.2 + 0.6 * random.Random(f"{m}{c}").random() for m in MODELS fo
 def reports(
     online: OnlineOutcomes, reporters: dict[str, str], each: int = 10, seed: int = 1
 ) -> None:
-    """Reports `each` outcomes of each reporter, in every cell of every model, in a mixed order."""
+    """Report `each` outcomes of each reporter, in every cell of every model, in a mixed order."""
     rng = random.Random(seed)
     turns = [(r, key) for r in reporters for key in TRUE for _ in range(each)]
     rng.shuffle(turns)

@@ -198,7 +198,7 @@ class Attacked:
             writer.close()
 
     async def raw(self, *parts: bytes, port: int | None = None, wait_s: float = ANSWER_S) -> Answer:
-        """Sends bytes; returns the first answer after any that are informational."""
+        """Send bytes; return the first answer after any that are informational."""
         async with self.connected(port) as (reader, writer):
             try:
                 async with asyncio.timeout(wait_s):

@@ -35,7 +35,7 @@ async def target(stand: Attacked) -> AsyncIterator[Attacked]:
 
 @pytest.fixture
 def judge(request: pytest.FixtureRequest) -> Judge:
-    """Notes what was expected and what was seen, and asserts that it holds."""
+    """Note what was expected and what was seen, and assert that it holds."""
 
     def note(expected: str, seen: object, holds: bool) -> None:
         request.node.user_properties.append(("attack", (expected, str(seen)[:90])))

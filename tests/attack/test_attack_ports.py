@@ -96,7 +96,7 @@ FLOODS = {
 
 
 async def flood(target: Attacked, pieces: Iterator[bytes], seconds: float) -> int:
-    """Sends as fast as the port takes it, and reads nothing; returns the pieces sent."""
+    """Send as fast as the port takes it, and read nothing; return the pieces sent."""
     sent = 0
     until_s = time.monotonic() + seconds
     port = target.stand.ext_proc_port

@@ -43,7 +43,7 @@ def end(status=200, cause="complete", latency_s=0.2):
 
 
 def fail(director, address, now, times=3):
-    """Lets an endpoint refuse `times` requests."""
+    """Let an endpoint refuse `times` requests."""
     slot = director.table.slot(address)
     for _ in range(times):
         attempt = director.health.sent(

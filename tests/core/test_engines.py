@@ -33,7 +33,7 @@ def of(table, engines):
 
 
 def serve(table, engines, took, count, *, shown=True, seed=1):
-    """Sends requests that take what `took(slot, work_s, others)` says: first token, the rest."""
+    """Send requests that take what `took(slot, work_s, others)` says: first token, the rest."""
     rng = random.Random(seed)
     due = []
 

@@ -12,7 +12,7 @@ FLEET = [(f"10.0.0.{n}:80", "m") for n in range(1, 6)]
 
 
 def answered(d, name, session="", now=0.0):
-    """Lets some endpoint give an answer under that id; returns the endpoint."""
+    """Let some endpoint give an answer under that id; return the endpoint."""
     decision = d.decide(request("m", session=session), now)
     d.settle(decision, Completion(status=200, cause="complete", latency_s=1.0, response_id=name))
     return decision.address

@@ -406,7 +406,7 @@ class Replay:
         self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
 
     def answer(self) -> None:
-        """Answers a request, if there is one."""
+        """Answer a request, if there is one."""
         if self.socket.poll(0):
             client, _, start = self.socket.recv_multipart()
             for number, payload in self.kept:

@@ -11,7 +11,7 @@ MODELS = ("phi3-mini", "granite-3.1-8b")
 
 
 async def start(*arguments: str) -> asyncio.subprocess.Process:
-    """Starts `laar`, its output in one pipe."""
+    """Start `laar`, its output in one pipe."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "laar.cli", *arguments),
         stdout=asyncio.subprocess.PIPE,

@@ -8,6 +8,7 @@ are written down here, as far as deploy/ uses them.
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,16 @@ VERSIONS = ("1.30", "1.34")
 def faults(one: dict[str, Any], version: str) -> list[str]:
     """The faults of an object, as text."""
     kind, group = one["kind"], one["apiVersion"]
+    if kind in CRDS and group != CRDS[kind][0]:
+        return [f"{kind} is of {CRDS[kind][0]}, not of {group}"]
+    found = _validator(kind, version).iter_errors(one)
+    return [f"{kind} {error.json_path}: {error.message}" for error in found]
+
+
+@cache
+def _validator(kind: str, version: str) -> Draft202012Validator:
     if kind in CRDS:
-        wanted_group, spec = CRDS[kind]
-        if group != wanted_group:
-            return [f"{kind} is of {wanted_group}, not of {group}"]
+        _, spec = CRDS[kind]
         schema = {
             "type": "object",
             "required": ["apiVersion", "kind", "metadata", "spec"],
@@ -32,8 +39,7 @@ def faults(one: dict[str, Any], version: str) -> list[str]:
     else:
         path = Path(__file__).parent / "schemas" / f"kubernetes-{version}.json"
         schema = json.loads(path.read_text()) | {"$ref": f"#/$defs/{kind}"}
-    found = Draft202012Validator(schema).iter_errors(one)
-    return [f"{kind} {error.json_path}: {error.message}" for error in found]
+    return Draft202012Validator(schema)
 
 
 def closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:

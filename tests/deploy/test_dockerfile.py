@@ -101,7 +101,7 @@ def run(command: str, where: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 async def test_its_steps_make_a_picker_that_answers_its_probes(tmp_path: Path) -> None:
-    """Runs the build's own commands on this machine, with its directories moved to a temporary one.
+    """Run the build's own commands on this machine, with its directories moved to a temporary one.
 
     Skips where packages can't be installed.
     """
@@ -141,7 +141,7 @@ _PYTHON = f"{sys.executable} -m venv"
 
 
 async def _answers_probes(opt: Path, directory: Path) -> None:
-    """Starts the image's command on a Kubernetes settings file, as the pod's probes see it."""
+    """Start the image's command on a Kubernetes settings file, as the pod's probes see it."""
     [entry], [arguments] = (
         [json.loads(line) for line in said(FINAL, instruction)]
         for instruction in ("ENTRYPOINT", "CMD")

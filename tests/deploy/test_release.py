@@ -75,7 +75,7 @@ def test_a_tag_must_name_the_version_and_the_changelog_must_have_it(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_wheel_and_source_are_built_and_a_clean_environment_takes_the_wheel(tmp_path: Path) -> None:
-    """Skips where packages can't be installed."""
+    """Skip where packages can't be installed."""
 
     def run(*arguments: object) -> str:
         done = subprocess.run(

@@ -121,7 +121,7 @@ class Site:
         return text
 
     def write_files(self, directory, page=GUIDE):
-        """Writes the files that the page shows, over those of the guide."""
+        """Write the files that the page shows, over those of the guide."""
         for fence in (*fences(GUIDE), *fences(page)):
             if fence.title:
                 (directory / fence.title).write_text(self.here(fence.text))
@@ -152,7 +152,7 @@ def site(tmp_path_factory, envoy_binary):
 
 
 async def start(site, stack):
-    """Starts what the guide says to start."""
+    """Start what the guide says to start."""
     endpoints = yaml.safe_load(next(f.text for f in fences(GUIDE) if f.title == "endpoints.yaml"))
     for each in endpoints["endpoints"]:
         model = each["models"][0]
@@ -226,7 +226,7 @@ async def run_for_shell(reader, writer):
 
 @pytest.fixture(scope="module")
 def shell(site):
-    """Runs a shell text in the site's folder; curl fails where the server says no."""
+    """Run a shell text in the site's folder; curl fails where the server says no."""
     bin_folder = site.directory / "bin"
     bin_folder.mkdir()
     for name, script in (("laar", LAAR.replace("{python}", sys.executable)), ("curl", CURL)):

@@ -33,7 +33,7 @@ CHAT = json.dumps({"model": "auto", "messages": [{"role": "user", "content": "he
 
 @asynccontextmanager
 async def serving(routes):
-    """Serves fixed answers: path -> JSON value, or text."""
+    """Serve fixed answers: path -> JSON value, or text."""
 
     async def answer(request):
         value = routes.get(request.path)

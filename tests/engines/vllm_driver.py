@@ -96,7 +96,7 @@ class Driver:
     def run(
         self, arrivals: list[tuple[float, list[int]]], output: int, salt: str | None = None
     ) -> list[str]:
-        """Sends prompts at their times and steps until all are answered; returns their ids."""
+        """Send prompts at their times and step until all are answered; return their ids."""
         from vllm import SamplingParams
 
         start = time.time()

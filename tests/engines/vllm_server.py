@@ -63,7 +63,7 @@ class Engine:
 
 
 def write_model(work: Path) -> None:
-    """Writes configuration, tokenizer and chat template; the weights are random."""
+    """Write configuration, tokenizer and chat template; the weights are random."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     (work / "config.json").write_text(json.dumps(MODEL))
@@ -92,7 +92,7 @@ def write_model(work: Path) -> None:
 
 @contextlib.contextmanager
 def running(model: Path, logs: Path, count: int, *options: str) -> Iterator[Sequence[Engine]]:
-    """Starts `count` engines of one model; all are stopped at the end."""
+    """Start `count` engines of one model; all are stopped at the end."""
     ports = iter(free_ports(3 * count))
     engines = [Engine(next(ports), next(ports), next(ports)) for _ in range(count)]
     with started(engines, model, logs, *options):
@@ -149,7 +149,7 @@ def _process(
 
 
 def _wait(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Waits until an engine answers; shows its log where it does not start, or fails."""
+    """Wait until an engine answers; show its log where it does not start, or fails."""
     asked = json.dumps({"model": "tiny", "prompt": QUESTION, "max_tokens": 2}).encode()
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"{engine.url}/v1/completions", asked, headers)

@@ -32,7 +32,7 @@ def cheap_first(tmp_path):
 
 
 def run(*words, path=()):
-    """Runs Python beside laar; returns what it prints."""
+    """Run Python beside laar; return what it prints."""
     given = os.pathsep.join(map(str, [*path, os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, *map(str, words)],

@@ -48,7 +48,7 @@ class Known:
         )
 
     def usage(self, request, model, prompt_tokens):
-        """Learns nothing."""
+        """Learn nothing."""
 
 
 def fleet(known, *endpoints, prefixes=None):

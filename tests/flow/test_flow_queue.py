@@ -35,18 +35,18 @@ def filled(*items: Item, limits: Limits = RELAXED) -> Queue[str]:
 
 
 def anywhere(one: Item, shorts_wait: bool) -> str:
-    """Admits everything."""
+    """Admit everything."""
     return "endpoint"
 
 
 def one_place() -> Callable[[Item, bool], str | None]:
-    """Admits one request, and no more."""
+    """Admit one request, and no more."""
     room = iter(["endpoint"])
     return lambda one, shorts_wait: next(room, None)
 
 
 def nowhere(one: Item, shorts_wait: bool) -> None:
-    """Admits nothing."""
+    """Admit nothing."""
 
 
 def order(queue: Queue[str], now: float) -> list[object]:

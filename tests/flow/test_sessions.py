@@ -45,7 +45,7 @@ class Picker:
         self.asked = 0
 
     def ask(self, now, *, session="", tokens=6_000, text=""):
-        """Asks for a turn; its decision, or its ticket where it waits."""
+        """Ask for a turn; its decision, or its ticket where it waits."""
         self.asked += 1
         text = text or f"{session} {self.asked:06} " * (tokens // 2)
         request = Request(

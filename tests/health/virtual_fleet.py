@@ -142,11 +142,11 @@ class VirtualFleet:
         heapq.heappush(self._events, (when, next(self._order), what, args))
 
     def call(self, when, what):
-        """Runs a function of nothing at a time."""
+        """Run a function of nothing at a time."""
         self._at(when, lambda _now: what())
 
     def run(self, requests, *, until=math.inf):
-        """Sends `requests` requests in all; returns the results."""
+        """Send `requests` requests in all; return the results."""
         self.left = requests
         if self._probes:
             self._at(self.now, self._probe)
@@ -191,7 +191,7 @@ class VirtualFleet:
             self._at(now + answer.seconds, self._end, job, index, answer, "complete", good)
 
     def _probe(self, now):
-        """Asks those that are due, as the picker does."""
+        """Ask those that are due, as the picker does."""
         for slot in self.health.questions.due(now, 16):
             index = self.addresses.index(self.table.spec(slot).address)
             answer = self._answer(index, Job(-1, -1, now, 1, True), now)
@@ -249,7 +249,7 @@ class VirtualFleet:
 
 
 def refuses(status, share=1.0, since=0.0, until=math.inf, **more):
-    """Answers a status at once."""
+    """Answer with a status at once."""
 
     def behave(fleet, _job, now, ordinary):
         if since <= now < until and fleet.rng.random() < share:
@@ -260,12 +260,12 @@ def refuses(status, share=1.0, since=0.0, until=math.inf, **more):
 
 
 def error_event(since=0.0):
-    """Sends an error as the first event of a 200."""
+    """Send an error as the first event of a 200."""
     return refuses(200, since=since, event=ERROR_EVENT)
 
 
 def hangs(since=0.0, until=math.inf, *, head=False):
-    """Says nothing, or nothing after the head."""
+    """Send nothing, or nothing after the head."""
 
     def behave(_fleet, job, now, ordinary):
         if not since <= now < until:
@@ -276,7 +276,7 @@ def hangs(since=0.0, until=math.inf, *, head=False):
 
 
 def slow(factor, since=0.0):
-    """Takes `factor` times longer."""
+    """Take `factor` times longer."""
 
     def behave(_fleet, job, now, ordinary):
         if now < since:

@@ -56,7 +56,7 @@ class Known:
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns nothing."""
+        """Learn nothing."""
 
 
 class Picker:

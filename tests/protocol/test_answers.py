@@ -29,7 +29,7 @@ EVENTS = (
 
 
 def cut(data: bytes, places: list[int]) -> list[bytes]:
-    """Cuts bytes at places taken modulo their length."""
+    """Cut bytes at places taken modulo their length."""
     marks = sorted({place % (len(data) + 1) for place in places})
     return [data[a:b] for a, b in zip([0, *marks], [*marks, len(data)], strict=True)]
 

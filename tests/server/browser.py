@@ -25,14 +25,14 @@ def missing():
 
 
 class Browser:
-    """One tab."""
+    """One window."""
 
-    def __init__(self, http, url):
+    def __init__(self, http, session):
         self._http = http
-        self._url = url
+        self.session = session
 
     async def _call(self, method, path, body=None):
-        async with self._http.request(method, f"{self._url}{path}", json=body) as answer:
+        async with self._http.request(method, f"{self.session}{path}", json=body) as answer:
             value = (await answer.json())["value"]
             assert answer.status == 200, value
             return value
@@ -61,7 +61,7 @@ class Browser:
         await self._call("POST", f"/element/{await self._element(selector)}/value", {"text": text})
 
     async def press(self, *keys):
-        """Presses keys one after the other, wherever the focus is."""
+        """Press keys one after the other, wherever the focus is."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         source = {"type": "key", "id": "keyboard", "actions": actions}
         await self._call("POST", "/actions", {"actions": [source]})
@@ -81,7 +81,7 @@ class Browser:
 
 @asynccontextmanager
 async def browsing(directory):
-    """Runs a driver and a browser that can reach nothing but this machine."""
+    """Run a driver and a browser that can reach nothing but this machine."""
     port = free_port()
     process = await asyncio.create_subprocess_exec(
         "chromedriver",
@@ -120,3 +120,20 @@ async def browsing(directory):
     finally:
         process.terminate()
         await process.wait()
+
+
+@asynccontextmanager
+async def window(session):
+    """Opens a window of a browser that runs, as empty as a new browser's; closes it."""
+    async with aiohttp.ClientSession() as http:
+        browser = Browser(http, session)
+        await browser.errors()  # those of the windows before
+        before = await browser._call("GET", "/window")
+        opened = await browser._call("POST", "/window/new", {"type": "window"})
+        await browser._call("POST", "/window", {"handle": opened["handle"]})
+        try:
+            yield browser
+        finally:
+            await browser.emulate("Network.clearBrowserCookies")
+            await browser._call("DELETE", "/window")
+            await browser._call("POST", "/window", {"handle": before})

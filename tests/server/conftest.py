@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from browser import browsing
 
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
@@ -23,7 +24,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch):
-    """Lets the context hook take its time: on a busy machine it is no reason to leave a body."""
+    """Let the context hook take its time: on a busy machine it is no reason to leave a body."""
     monkeypatch.setattr("laar.context.hook.MAX_ADDED_MS", 1000.0)
 
 
@@ -41,7 +42,7 @@ class Gateway:
         self._running = None
 
     async def enter(self, context):
-        """Enters a context that outlives picker and Envoy, which may still connect to it.
+        """Enter a context that outlives picker and Envoy, which may still connect to it.
 
         A server that closes while it accepts a connection leaves that socket open
         (`asyncio.Server` of Python 3.11).
@@ -52,7 +53,7 @@ class Gateway:
         return await self.enter(RecordingUpstream(host=host, port=port))
 
     def members(self, *endpoints):
-        """Writes the endpoints file: (address, model, ...) each."""
+        """Write the endpoints file: (address, model, ...) each."""
         document = {
             "endpoints": [{"address": a, "models": list(models)} for a, *models in endpoints]
         }
@@ -61,7 +62,7 @@ class Gateway:
         temporary.replace(self.endpoints_file)
 
     async def picker(self, **sections):
-        """Starts the picker on free ports; returns its runner."""
+        """Start the picker on free ports; return its runner."""
         document = {
             "endpoints_file": str(self.endpoints_file),
             "listen": {
@@ -77,7 +78,7 @@ class Gateway:
         loaded = load(self.settings_file)
         self.settings = loaded.settings
         self.runner = Runner(loaded, seed=5)
-        self.runner.reloader.poll_s = 0.02
+        self.runner.reloader.poll_s = 0.05
         started = asyncio.Event()
         self._running = asyncio.create_task(self.runner.run(started=started))
         self._stack.push_async_callback(self.stop_picker)
@@ -90,7 +91,7 @@ class Gateway:
         return self.runner
 
     def change(self, **sections):
-        """Writes the settings file again, with some settings changed."""
+        """Write the settings file again, with some settings changed."""
         for name, values in sections.items():
             if isinstance(values, dict):
                 values = {**self.document.get(name, {}), **values}
@@ -100,7 +101,7 @@ class Gateway:
         temporary.replace(self.settings_file)
 
     async def stop_picker(self):
-        """Stops it in an orderly way; again is harmless."""
+        """Stop in an orderly way; a second call is harmless."""
         if self._running is not None:
             self.runner.stop()
             running, self._running = self._running, None
@@ -118,7 +119,7 @@ class Gateway:
         patient=True,
         **options,
     ):
-        """Starts Envoy; `change` may alter its bootstrap.
+        """Start Envoy; `change` may alter its bootstrap.
 
         On a busy machine one that is not `patient` may give the picker up and decide alone.
         """
@@ -141,6 +142,15 @@ class Gateway:
         directory = self.directory / "envoy"
         directory.mkdir()
         return await self.enter(EnvoyProcess(bootstrap, directory))
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """The session of a browser whose windows tests share one after the other."""
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        running = browsing(tmp_path_factory.mktemp("browser") / "profile")
+        yield runner.run(running.__aenter__()).session
+        runner.run(running.__aexit__(None, None, None))
 
 
 @pytest.fixture

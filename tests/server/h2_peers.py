@@ -130,7 +130,7 @@ class Peer:
         self.h2.send_data(number, b"\0" + len(data).to_bytes(4, "big") + data, end_stream=end)
 
     async def until(self, condition, timeout_s=20):
-        """Reads until an event is as wanted; None where the connection ended before."""
+        """Read until an event is as wanted; None where the connection ended before."""
         async with asyncio.timeout(timeout_s):
             while True:
                 for event in self.events:
@@ -146,7 +146,7 @@ class Peer:
                 await self.flush()
 
     async def closed(self, timeout_s=20):
-        """Reads to the end of the connection."""
+        """Read to the end of the connection."""
         async with asyncio.timeout(timeout_s):
             try:
                 while await self.reader.read(65536):

@@ -95,7 +95,7 @@ async def post(http, envoy, body, **headers):
 
 
 async def apart(count, every_s, one):
-    """Runs `one(n)` for each n, `every_s` apart whatever they take; returns their results."""
+    """Run `one(n)` for each n, `every_s` apart whatever they take; return their results."""
     start, tasks = time.monotonic(), []
     for n in range(count):
         await asyncio.sleep(start + n * every_s - time.monotonic())

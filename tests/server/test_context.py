@@ -80,7 +80,7 @@ class Place:
         self.runner = gateway.runner
 
     async def send(self, body, path=PATHS["chat"], **headers):
-        """Sends a request; returns the body that the endpoint received."""
+        """Send a request; return the body that the endpoint received."""
         status, _ = await post(self.http, self.envoy, body, path, **headers)
         assert status == 200
         return self.upstream.asked[-1].body
@@ -207,7 +207,7 @@ async def test_numbered_documents_move_and_answers_cite_the_clients_numbers(plac
             wire = wire[size:]
 
     def answer():
-        """Names each document by what the prompt calls it, in the prompt's order."""
+        """Name each document by what the prompt calls it, in the prompt's order."""
         prompt = orjson.loads(there.upstream.asked[-1].body)["messages"][0]["content"]
         named = SOURCE.findall(prompt)
         said = "".join(f"{name} is in [{own}], source {own}. " for own, name in named)
@@ -381,7 +381,7 @@ def judged_soon(monkeypatch):
 
 
 async def served(there, rounds, cached, enough=lambda: True):
-    """Sends requests until both groups have `rounds` answers with `cached` of 100 tokens each."""
+    """Send requests until both groups have `rounds` answers with `cached` of 100 tokens each."""
     rng = random.Random(11)
     ids = list(range(8))
     groups = {}

@@ -4,7 +4,7 @@ from functools import partial
 
 import orjson
 import pytest
-from browser import browsing, missing
+from browser import missing, window
 from watching import watched_picker
 
 from laar.context.guard import GainGuard
@@ -25,11 +25,11 @@ def body(ids):
     return orjson.dumps({"model": "m", "messages": messages})
 
 
-async def test_it_shows_what_breaks_prefixes(tmp_path):
+async def test_it_shows_what_breaks_prefixes(tmp_path, chromium):
     rules = "\n".join(f"Rule {n} of the <b>house</b>: keep it tidy, and warm." for n in range(30))
     async with (
         watched_picker(tmp_path) as (runner, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
     ):
         for n in range(12):
             spans = ("\x1esystem\x1f", f"Date: 2026-11-{n + 10}\n{rules}", "\x1euser\x1f", f"{n}?")
@@ -43,7 +43,7 @@ async def test_it_shows_what_breaks_prefixes(tmp_path):
         assert await browser.errors() == []
 
 
-async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):
+async def test_it_shows_both_groups_beside_each_other(tmp_path, chromium, monkeypatch):
     monkeypatch.setattr("laar.context.hook.GainGuard", partial(GainGuard, requests=2, window=4))
     route = {
         "name": "rag",
@@ -52,7 +52,7 @@ async def test_it_shows_both_groups_beside_each_other(tmp_path, monkeypatch):
     }
     async with (
         watched_picker(tmp_path, context={"routes": [route]}) as (runner, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
     ):
         await browser.open(url)
         assert await browser.run("return document.querySelector('#context') !== null")

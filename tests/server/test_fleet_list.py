@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import openai
 import pytest
 
 from laar.datalayer import served_names
@@ -16,6 +15,8 @@ OWN = Answer(body=b'{"object":"list","data":[{"id":"own","object":"model"}]}')
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_client_sees_the_whole_fleet_and_its_aliases(gateway, http, shape):
+    import openai  # a second, and only here
+
     a, b = await gateway.upstream(), await gateway.upstream()
     gateway.members((a.address, "small"), (b.address, "large"))
     await gateway.picker()

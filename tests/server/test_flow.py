@@ -110,7 +110,7 @@ class Busy:
         return post(self.http, self.envoy, chat(text), **headers)
 
     async def hold(self, text, **headers):
-        """Sends a request that waits; its task."""
+        """Send a request that waits; its task."""
         before = metric(self.runner, "laar_flow_waiting")
         task = asyncio.create_task(self.ask(text, **headers))
         await eventually(waiting(self.runner, before + 1), what=f"{text} to wait")

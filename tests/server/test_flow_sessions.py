@@ -63,7 +63,7 @@ class Full:
             return answer.status
 
     async def hold(self, session):
-        """Sends a turn that has to wait; its task."""
+        """Send a turn that has to wait; its task."""
         before = metric(self.runner, WAITING)
         task = asyncio.create_task(self.ask(session))
         await eventually(

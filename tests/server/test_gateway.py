@@ -10,7 +10,6 @@ from io import BytesIO
 from typing import NamedTuple
 
 import aiohttp
-import openai
 import orjson
 import pytest
 
@@ -66,6 +65,8 @@ async def test_the_picked_endpoint_is_reached_with_only_the_model_changed(gatewa
 
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_openai_package_streams_chunk_by_chunk(gateway, shape):
+    import openai  # a second, and only here
+
     upstream = await gateway.upstream()
     gateway.members((upstream.address, "m"))
     await gateway.picker(bodies={"sample_answers": 1.0})

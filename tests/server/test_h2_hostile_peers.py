@@ -56,7 +56,7 @@ async def nothing_left(served):
 
 
 async def ends(served, *data, greet=True):
-    """Sends bytes after the greeting; asserts that the connection ends, and only this one."""
+    """Send bytes after the greeting; assert that the connection ends, and only this one."""
     async with Peer.to(served, greet=greet) as peer:
         for one in data:
             await peer.send(one)

@@ -17,7 +17,7 @@ FULL = b'{"error": {"message": "The request queue is full", "code": 503}}'
 
 
 def without_retries(bootstrap):
-    """Takes the retry policies out, so that each answer of an endpoint reaches the client."""
+    """Take the retry policies out, so that each answer of an endpoint reaches the client."""
     if isinstance(bootstrap, dict):
         bootstrap.pop("retry_policy", None)
         bootstrap.pop("retryPolicy", None)

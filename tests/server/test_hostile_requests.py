@@ -43,7 +43,7 @@ async def connected(envoy):
 
 
 async def send_raw(envoy, lines, body):
-    """Sends header lines that no HTTP client would make; returns the whole answer."""
+    """Send header lines that no HTTP client would make; return the whole answer."""
     async with connected(envoy) as (reader, writer), asyncio.timeout(10):
         length = b"content-length: %d\r\n\r\n" % len(body)
         writer.write(HEAD + lines + length + body)

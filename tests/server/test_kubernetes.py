@@ -111,7 +111,7 @@ async def quiet(upstream):
 
 
 async def knows(gateway, *upstreams):
-    """Waits until the picker has listed exactly these for Envoy, and sends requests to them.
+    """Wait until the picker has listed exactly these for Envoy, and send requests to them.
 
     An Envoy that starts before that decides alone until it asks for the picker's health again.
     """
@@ -442,7 +442,7 @@ async def llm_d_pool(gateway, cluster, *models):
 
 
 async def picks(http, envoy):
-    """Waits until Envoy asks the picker: one that started without endpoints was not ready."""
+    """Wait until Envoy asks the picker: one that started without endpoints was not ready."""
 
     async def asked():
         async with ask(http, envoy) as answer:

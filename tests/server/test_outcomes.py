@@ -24,7 +24,7 @@ C = 1e-4  # seconds per token of every model here
 
 
 def artifact(path, probabilities, *, spread=0.0):
-    """Writes an artifact of models that differ in P(correct) alone."""
+    """Write an artifact of models that differ in P(correct) alone."""
     cell = Cell(language="en", bucket=4096, task="generic", outcomes=50, correct=25)
     path.write_bytes(
         Capability(

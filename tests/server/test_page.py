@@ -7,7 +7,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from browser import browsing, missing
+from browser import missing, window
 from watching import PROMPT, ask, settle, watched_picker
 
 from support import eventually
@@ -21,7 +21,7 @@ TAB, ENTER = "\ue004", "\ue007"
 
 
 @pytest.fixture
-async def page(tmp_path):
+async def page(tmp_path, chromium):
     """A browser and a picker that has decided something."""
     endpoints = (
         ("10.9.0.1:8000", "small", "eu-west"),
@@ -30,7 +30,7 @@ async def page(tmp_path):
     )
     async with (
         watched_picker(tmp_path, endpoints) as (runner, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
     ):
         runner.picker.observability.feed._interval_s = 0.1
         browser.url, browser.runner = url, runner
@@ -45,7 +45,7 @@ async def shows(browser, selector, text):
 
 
 async def keep(browser, name):
-    """Leaves a screenshot where LAAR_SCREENSHOTS names a folder."""
+    """Save a screenshot if LAAR_SCREENSHOTS names a folder."""
     if folder := os.environ.get("LAAR_SCREENSHOTS"):
         await browser.screenshot(Path(folder) / f"{name}.png")
 
@@ -430,12 +430,12 @@ async def test_a_picker_that_goes_is_told_and_one_that_comes_back_is_found(page,
     await shows(page, "#link", "live")
 
 
-async def test_the_token_is_asked_for_in_a_form(tmp_path):
+async def test_the_token_is_asked_for_in_a_form(tmp_path, chromium):
     (tmp_path / "token").write_text("let-me-look-please")
     sections = {"decisions": {"viewers_token_file": str(tmp_path / "token")}}
     async with (
         watched_picker(tmp_path, **sections) as (_, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
     ):
         await browser.open(url)
         assert await browser.text("#fleet") == ""
@@ -447,14 +447,16 @@ async def test_the_token_is_asked_for_in_a_form(tmp_path):
         assert await browser.run("return document.cookie") == ""
 
 
-async def test_an_open_page_asks_for_the_token_that_replaced_its_own(tmp_path, monkeypatch):
+async def test_an_open_page_asks_for_the_token_that_replaced_its_own(
+    tmp_path, chromium, monkeypatch
+):
     """It tried the old one again and again, and its address, that of all others, was shut out."""
     monkeypatch.setattr("laar.server.admin.server.TOKENS_S", 0.05)
     token = tmp_path / "token"
     token.write_text("let-me-look-please")
     async with (
         watched_picker(tmp_path, decisions={"viewers_token_file": str(token)}) as (_, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
         aiohttp.ClientSession() as http,
     ):
         await browser.open(url)
@@ -467,10 +469,10 @@ async def test_an_open_page_asks_for_the_token_that_replaced_its_own(tmp_path, m
             assert answer.status == 200
 
 
-async def test_in_shadow_the_page_shows_agreement(tmp_path):
+async def test_in_shadow_the_page_shows_agreement(tmp_path, chromium):
     async with (
         watched_picker(tmp_path, routing={"mode": "shadow"}) as (runner, url),
-        browsing(tmp_path / "profile") as browser,
+        window(chromium) as browser,
     ):
         for other in (False, True, False, False):
             decision = ask(runner, shadow=True)

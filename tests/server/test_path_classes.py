@@ -76,7 +76,7 @@ async def test_each_path_reaches_an_endpoint_with_the_name_it_knows(
 
 
 async def ask_all(http, url, asked):
-    """Sends each request several times; all are answered."""
+    """Send each request several times; all are answered."""
     for _, (method, path, body) in itertools.product(range(6), asked):
         data = body() if callable(body) else body
         async with http.request(method, url + path, data=data) as answer:

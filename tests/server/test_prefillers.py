@@ -21,7 +21,7 @@ def chat(text):
 
 
 def write(gateway, **roles):
-    """Writes the endpoints file: an upstream for each role's name."""
+    """Write the endpoints file: an upstream for each role's name."""
     document = {
         "endpoints": [
             {"address": address, "models": ["m"], "labels": {ROLE_LABEL: role}}

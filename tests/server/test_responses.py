@@ -11,7 +11,7 @@ pytestmark = pytest.mark.envoy
 
 
 async def asked(http, url, text, **fields):
-    """Posts a response; returns its id and the endpoint it came from."""
+    """Post a response; return its id and the endpoint it came from."""
     body = orjson.dumps({"model": "m", "input": text, "max_output_tokens": 4, **fields})
     headers = {"content-type": "application/json", "x-laar-policy": "round-robin"}
     async with http.post(f"{url}/v1/responses", data=body, headers=headers) as answer:

@@ -20,7 +20,7 @@ class Stream:
         self._body_mode = body_mode
 
     async def request(self):
-        """Sends a chat request; returns once it is decided."""
+        """Send a chat request; return once it is decided."""
         head = pb.ProcessingRequest()
         head.protocol_config.request_body_mode = self._body_mode
         headers = head.request_headers.headers.headers
@@ -35,7 +35,7 @@ class Stream:
             pass
 
     async def answer_begins(self):
-        """Sends the head of an answer; returns the picker's."""
+        """Send the head of an answer; return the picker's."""
         message = pb.ProcessingRequest()
         message.response_headers.headers.headers.add(key=":status", raw_value=b"200")
         await self._call.write(message.SerializeToString())

@@ -111,7 +111,7 @@ def _quick_to_bring_a_key(request, monkeypatch):
 
 @pytest.fixture
 def snapshots_every(monkeypatch):
-    """Sets the seconds between two snapshots."""
+    """Set the seconds between two snapshots."""
 
     def every(seconds):
         for module in ("sharer", "store"):

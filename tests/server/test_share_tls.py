@@ -28,7 +28,7 @@ def authority(tmp_path):
 
 @pytest.fixture(params=SERVERS)
 async def secured(request, tmp_path, authority):
-    """Starts a store with a certificate; gives its port."""
+    """Start a store with a certificate; give its port."""
     stores = []
 
     async def start(pair):
@@ -55,7 +55,7 @@ async def secured(request, tmp_path, authority):
 
 
 async def talk(url, **files):
-    """Sends a batch and reads it back at another picker."""
+    """Send a batch and read it back at another picker."""
     share = Share(url=url, **files)
     settings = part(SharingSettings, share)
     one, other = [Store(share, settings, origin=f"{n}/1", secret=None) for n in range(2)]

@@ -58,7 +58,7 @@ def make_pair(directory, name, *, days=1, weak=False):
 
 
 def put(directory, pair):
-    """Puts a pair where the picker looks, as a renewal would: one file after the other."""
+    """Put a pair where the picker looks, as a renewal would: one file after the other."""
     settings = {"certificate": directory / "tls.crt", "key": directory / "tls.key"}
     for path, source in zip(settings.values(), pair, strict=True):
         path.with_suffix(".new").write_bytes(source.read_bytes())

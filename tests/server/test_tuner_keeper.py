@@ -33,7 +33,7 @@ def keeper(**settings):
 
 
 def serve_windows(tuner, count, seconds):
-    """Lets `count` windows pass; `seconds` of an answer is a function of the weights."""
+    """Let `count` windows pass; `seconds` of an answer is a function of the weights."""
     done = 0
     while done < count and not tuner.frozen:
         weights = tuner.weights(0.0)

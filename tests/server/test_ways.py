@@ -78,7 +78,7 @@ def authority(tmp_path):
 
 
 def members(gateway, *entries):
-    """Writes the endpoints file."""
+    """Write the endpoints file."""
     temporary = gateway.endpoints_file.with_suffix(".new")
     temporary.write_text(
         yaml.safe_dump({"endpoints": [{"model": "m", **each} for each in entries]})

@@ -16,12 +16,15 @@ import aiohttp
 import orjson
 import psutil
 import pytest
+import pytest_asyncio
 import yaml
 
+from laar.cli.serve import _serve_together
 from laar.envoy.options import BootstrapOptions
 from laar.envoy.process import EnvoyProcess
+from laar.errors import SettingError
 from laar.server import workers
-from laar.settings import Loaded, Settings
+from laar.settings import Loaded, Settings, load
 from laar_lab.live.processes import LaarProcess
 from support import RecordingUpstream, eventually, free_port
 from support.bootstraps import rendered
@@ -125,21 +128,68 @@ class Machine:
             return (await answer.json())["verdicts"][0]
 
 
-@pytest.fixture
-async def machine(tmp_path, envoy_binary):
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def machine(tmp_path_factory, envoy_binary):
+    """For the first tests together: the first wants it fresh, and the last ends it."""
     async with AsyncExitStack() as stack:
-        yield await Machine().start(tmp_path, stack)
+        yield await Machine().start(tmp_path_factory.mktemp("machine"), stack)
 
 
+on_the_machine = pytest.mark.asyncio(loop_scope="module")
+
+
+@on_the_machine
+async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
+    """It comes before Envoy has read how many streams a connection to a worker should have."""
+    asked = [machine.ask(f"the question {number}") for number in range(BURST)]
+    answers = await asyncio.gather(*asked)
+    assert {status for status, _ in answers} == {200}
+    assert sum(reason is None for _, reason in answers) == 0
+
+
+@on_the_machine
+async def test_an_outcome_may_be_reported_to_any_worker(machine):
+    verdicts = set()
+    for _ in range(6):
+        assert (await machine.ask())[0] == 200
+        verdicts |= {
+            await machine.report(index, machine.decision, correct=False) for index in (0, 1)
+        }
+    assert "passed" in verdicts
+    assert verdicts <= {"passed", "taken", "repeated"}
+
+    async def counted():
+        cells = [await machine.metric(index, "laar_outcome_cells") for index in (0, 1)]
+        return cells == [1.0, 1.0]
+
+    await eventually(counted, what="what was learned at both")
+    async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
+        shown = (await answer.json())["about"]["sharing"]
+    assert (shown["connected"], shown["pickers"]) == (True, 1)
+
+
+@on_the_machine
+async def test_a_worker_that_hangs_is_started_again(machine):
+    """An Envoy whose health check came to it passed all workers by for as long as it hung."""
+    victim = machine.workers()[0]
+    victim.send_signal(signal.SIGSTOP)
+    gone = "the end of the one that hangs"
+    await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
+    await eventually(machine.together, what="a new worker", timeout_s=90.0)
+    await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
+
+
+@on_the_machine
 async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine):
     assert len(machine.workers()) == 2
     text = "a conversation that goes on " * 100
+    before = sum([await machine.taken(index) for index in (0, 1)])
     statuses = [(await machine.ask(text))[0] for _ in range(10)]
     assert statuses == [200] * 10
 
     async def heard():
         taken = [await machine.taken(index) for index in (0, 1)]
-        return sum(taken) >= 10
+        return sum(taken) >= before + 10
 
     await eventually(heard, what="the prompts of each at the other")
     victim = machine.workers()[0]
@@ -161,16 +211,6 @@ async def test_workers_share_a_killed_one_comes_back_and_a_stop_ends_all(machine
     assert not any(worker.is_running() for worker in workers)
 
 
-async def test_a_worker_that_hangs_is_started_again(machine):
-    """An Envoy whose health check came to it passed all workers by for as long as it hung."""
-    victim = machine.workers()[0]
-    victim.send_signal(signal.SIGSTOP)
-    gone = "the end of the one that hangs"
-    await eventually(lambda: not victim.is_running(), what=gone, timeout_s=60.0)
-    await eventually(machine.together, what="a new worker", timeout_s=90.0)
-    await eventually(machine.picked, what="no request passed by", timeout_s=30.0)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux ends them")
 async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary):
     """Draining, they would share the port with the next ones, and answer the health checks."""
@@ -186,72 +226,50 @@ async def test_workers_end_with_a_parent_that_is_killed(tmp_path, envoy_binary):
         machine.process.kill()
 
 
-async def test_a_burst_at_a_fresh_envoy_passes_no_worker_by(machine):
-    """It comes before Envoy has read how many streams a connection to a worker should have."""
-    asked = [machine.ask(f"the question {number}") for number in range(BURST)]
-    answers = await asyncio.gather(*asked)
-    assert {status for status, _ in answers} == {200}
-    assert sum(reason is None for _, reason in answers) == 0
-
-
-async def test_an_outcome_may_be_reported_to_any_worker(machine):
-    verdicts = set()
-    for _ in range(6):
-        assert (await machine.ask())[0] == 200
-        verdicts |= {
-            await machine.report(index, machine.decision, correct=False) for index in (0, 1)
-        }
-    assert "passed" in verdicts
-    assert verdicts <= {"passed", "taken", "repeated"}
-
-    async def counted():
-        cells = [await machine.metric(index, "laar_outcome_cells") for index in (0, 1)]
-        return cells == [1.0, 1.0]
-
-    await eventually(counted, what="what was learned at both")
-    async with machine.http.get(f"http://127.0.0.1:{machine.admin}/fleet") as answer:
-        shown = (await answer.json())["about"]["sharing"]
-    assert (shown["connected"], shown["pickers"]) == (True, 1)
-
-
-async def errors_of_a_start(tmp_path, share=None, **ports):
-    """The errors of two workers that cannot start with these ports."""
+def settings_of(tmp_path, share=None, **ports):
+    """The settings of two workers that cannot start with these ports."""
     settings = tmp_path / "laar.yaml"
     ports = {"ext_proc": free_port(), "health": free_port(), **ports}
     listen = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
     document = {"endpoints": [{"address": "127.0.0.1:1", "models": ["m"]}], "listen": listen}
     document["share"] = {"url": "redis://127.0.0.1:1"} if share is None else share
     settings.write_text(yaml.safe_dump(document))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "laar.cli", "serve", "-c", str(settings), "-w", "2"),
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, errors = await asyncio.wait_for(process.communicate(), 90)
-    assert process.returncode != 0
-    assert b"Traceback" not in errors
-    return errors.decode()
+    return settings
 
 
-@pytest.mark.parametrize("worker", [0, 1])
+def refused(settings):
+    """The error before any worker starts."""
+    with pytest.raises(SettingError) as error:
+        _serve_together(load(settings), settings, 2, with_envoy=False, verbose=False)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("worker", [pytest.param(0, marks=pytest.mark.slow), 1])
 async def test_a_fault_of_the_settings_ends_the_parent_with_one_error(tmp_path, worker):
     first = consecutive_ports()
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", first + worker))
         taken.listen()
-        errors = await errors_of_a_start(tmp_path, admin=first)
-    assert f"can't listen on 127.0.0.1:{first + worker};" in errors
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "laar.cli", "serve", "-w", "2"),
+            *("-c", str(settings_of(tmp_path, admin=first))),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, errors = await asyncio.wait_for(process.communicate(), 90)
+    assert process.returncode != 0
+    assert b"Traceback" not in errors
+    assert f"can't listen on 127.0.0.1:{first + worker};" in errors.decode()
 
 
-async def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(tmp_path):
+def test_a_port_that_a_worker_needs_for_itself_is_told_before_any_starts(tmp_path):
     first = consecutive_ports()
-    errors = await errors_of_a_start(tmp_path, admin=first, health=first + 1)
-    assert f"listen.health: port {first + 1} is also the admin port of worker 1" in errors
-    assert "would have port 65536" in await errors_of_a_start(tmp_path, admin=65535)
+    error = refused(settings_of(tmp_path, admin=first, health=first + 1))
+    assert f"listen.health: port {first + 1} is also the admin port of worker 1" in error
+    assert "would have port 65536" in refused(settings_of(tmp_path, admin=65535))
 
 
-async def test_workers_without_a_store_are_refused_with_the_remedy(tmp_path):
-    errors = await errors_of_a_start(tmp_path, share={})
-    assert "share.url: --workers 2 needs it" in errors
+def test_workers_without_a_store_are_refused_with_the_remedy(tmp_path):
+    assert "share.url: --workers 2 needs it" in refused(settings_of(tmp_path, share={}))
 
 
 _SLOW_WORKER = """
@@ -355,7 +373,7 @@ sys.exit(1)
 
 
 def clean_up(directory):
-    """Removes files as old as ten days, which pass quickly here."""
+    """Remove files as old as ten days, which pass quickly here."""
     for path in directory.iterdir():
         if path.is_file() and time.time() - path.stat().st_mtime > 0.15:
             path.unlink()

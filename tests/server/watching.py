@@ -24,7 +24,7 @@ ENDPOINTS = (
 
 @asynccontextmanager
 async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
-    """Runs a picker for some endpoints without scraping them."""
+    """Run a picker for some endpoints without scraping them."""
     document = {
         "endpoints": [
             {"address": address, "model": model, "region": region, "metrics_url": ""}
@@ -52,7 +52,7 @@ async def watched_picker(directory, endpoints=ENDPOINTS, **sections):
 
 
 def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header's own name
-    """Decides on a request as a stream would have."""
+    """Decide on a request as a stream would have."""
     text = fields.pop("text", PROMPT * 400)
     request = Request(
         id=id,
@@ -68,11 +68,11 @@ def ask(runner, *, model="auto", id="r-1", **fields):  # noqa: A002 - the header
 
 
 def settle(runner, decision, **fields):
-    """Ends a request well, unless `fields` differ."""
+    """End a request well, unless `fields` differ."""
     end = {"status": 200, "cause": "complete", "latency_s": 1.5, "ttft_s": 0.4}
     runner.picker.director.settle(decision, Completion(**{**end, **fields}))
 
 
 def read(runner, address, **numbers):
-    """Stores a reading of an endpoint's engine."""
+    """Store a reading of an endpoint's engine."""
     runner.fleet.reading(address, Reading(**numbers), runner.picker.clock())

@@ -41,7 +41,7 @@ def job(name: str, arrival_s: float, prompt: int, output: int = 1, **given: obje
 
 
 def run_out(target: SimulatedEngine, now: float = 0.0) -> list[tuple[float, Step]]:
-    """Steps one iteration at a time until nothing is left; returns (end, step)."""
+    """Step one iteration at a time until nothing is left; return (end, step)."""
     steps = []
     while (step := target.step(now)) is not None:
         now += step.duration_s

@@ -6,12 +6,11 @@ import pytest
 
 from laar_lab.sim.engine.validation import Figure, published_figures
 
-FIGURES = published_figures()
 
-
-@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.name)
-def test_published_figure_is_met(figure: Figure) -> None:
-    assert figure.holds, f"published {figure.published}, ours {figure.ours}"
+@pytest.mark.long
+def test_the_published_figures_are_met() -> None:
+    missed = [figure for figure in published_figures() if not figure.holds]
+    assert missed == []
 
 
 def test_a_figure_off_by_more_than_the_tolerance_does_not_hold() -> None:

@@ -11,7 +11,7 @@ __all__ = ["install", "installed"]
 
 
 def install(site: Path, package: str, points: Mapping[str, Mapping[str, str]]) -> Path:
-    """Writes the dist-info of a package, version 1.0, into a folder; returns the folder.
+    """Write the dist-info of a package, version 1.0, into a folder; return the folder.
 
     Args:
         site: a folder on the path, now or later.

@@ -76,7 +76,7 @@ async def streamed(request: web.Request, whole: web.Response) -> web.StreamRespo
 
 @pytest.fixture
 async def serve() -> AsyncIterator[Callable[..., Any]]:
-    """Starts scripted fleets; all stop with the test."""
+    """Start scripted fleets; all stop with the test."""
     runners: list[web.AppRunner] = []
 
     async def start(script: Callable[[int, dict[str, Any]], Any], **given: Any) -> ScriptedFleet:

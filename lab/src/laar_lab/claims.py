@@ -231,7 +231,7 @@ class _Part:
 
 
 def judge(claims: Sequence[Claim], evidence: Evidence) -> list[Judged]:
-    """Judges each claim by its evidence, claims of a family together.
+    """Judge each claim by its evidence, and the claims of a family together.
 
     Raises:
         ValueError: evidence is missing, or is of no claim.

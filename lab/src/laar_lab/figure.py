@@ -19,7 +19,7 @@ _HEADROOM = 1.25
 
 
 def draw(report: Report, path: Path, title: str, *, runs: int | None = None) -> None:
-    """Writes the figure; the file's ending sets the format.
+    """Write the figure; the file's ending sets the format.
 
     Args:
         report: the report with the charts to draw.

@@ -220,7 +220,7 @@ def _constants(profile: EngineProfile) -> dict[str, float]:
 
 
 def check_out(path: Path | None) -> None:
-    """Refuses a file that could not be named or written, before anything is measured.
+    """Refuse a file that could not be named or written, before anything is measured.
 
     Raises:
         SettingError: the name does not end in ``.yaml``, or its directory is missing.
@@ -232,7 +232,7 @@ def check_out(path: Path | None) -> None:
 
 
 def write_profile(fitted: Fitted, path: Path) -> None:
-    """Writes the profile as a file that a fleet file and `laar sim-endpoint` can name."""
+    """Write the profile as a file that a fleet file and `laar sim-endpoint` can name."""
     profile, settings = fitted.profile, fitted.profile.settings
     source = f"fitted to a running engine, prompts of up to {fitted.longest} tokens"
     linear = {

@@ -51,7 +51,7 @@ _WORDINGS = {
 
 
 def _wording(language: str) -> _Wording:
-    """The words of a language; English ones that name it where there are none of its own."""
+    """The words of a language; English ones that name it if it has none."""
     if language in _WORDINGS:
         return _WORDINGS[language]
     return _Wording(f"JSON data [{language}]: ", f"Key [{language}]: ", _WORDINGS["en"].after_key)
@@ -159,7 +159,7 @@ def write_questions(asked: Iterable[Query], path: Path) -> None:
 
 
 def solve(prompt: str) -> Solution | None:
-    """Finds the asked key, its value, the language and the length; None for any other prompt."""
+    """Find the asked key, its value, the language and the length; None for any other prompt."""
     tail = prompt[-_QUESTION_CHARS:]
     for language, question in _QUESTIONS.items():
         if asked := question.search(tail):

@@ -48,7 +48,7 @@ def fleet_outcomes(surface: AccuracySurface, asked: Iterable[Query]) -> Iterator
 def measure_fleet(
     surface: AccuracySurface, *, seed: int = 0, per_cell: int = 50, created: str = DEFAULT_CREATED
 ) -> Fit:
-    """Fits a fleet file's models on the first split of look-ups."""
+    """Fit a fleet file's models on the first split of look-ups."""
     asked = queries(
         languages=surface.languages,
         lengths_tokens=surface.lengths_tokens,

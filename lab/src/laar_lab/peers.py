@@ -87,7 +87,7 @@ class Gate:
     _queue: list[tuple[Request, Arrival, Callable[[Exchange], None]]] = field(default_factory=list)
 
     def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
-        """Sends a turn now, or when its session is let in."""
+        """Send a turn now, or when its session is let in."""
         program = self._known.setdefault(request.session, _Program(0))
         program.tokens = arrival.prompt.prompt_tokens + arrival.prompt.output_tokens
         if not program.inside:

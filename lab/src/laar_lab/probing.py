@@ -82,7 +82,7 @@ async def measure(
     repeat: int,
     progress: Callable[[], None],
 ) -> Mapping[Point, Seen]:
-    """Asks each point `repeat` times; `progress` is called after each.
+    """Ask each point `repeat` times; `progress` is called after each.
 
     Raises:
         SettingError: the endpoint refuses a prompt, or breaks an answer off.
@@ -145,7 +145,7 @@ async def _ask(
     tokens: int,
     delay_s: float = 0.0,
 ) -> tuple[float, float, int | None]:
-    """Returns the seconds to the first and to the last token, and the cached ones it reports."""
+    """Return the seconds to the first and to the last token, and the cached ones it reports."""
     body = {
         "model": model,
         "prompt": prompt,

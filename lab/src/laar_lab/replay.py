@@ -100,7 +100,7 @@ class Replay:
 
 
 def replay(given: Replay, policies: Sequence[str]) -> Report:
-    """Runs the trace once for each policy, `name` or `name:parameter=value,...`.
+    """Run the trace once for each policy, `name` or `name:parameter=value,...`.
 
     Raises:
         SettingError: something is wrong with the trace, the fleet or a policy's name; or nothing is

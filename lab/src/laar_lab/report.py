@@ -111,7 +111,7 @@ def means_table(
 
 
 def show(report: Report, console: Console, judged: Sequence[Judged] = ()) -> None:
-    """Prints tables, verdicts, checks and remarks."""
+    """Print tables, verdicts, checks and remarks."""
     for table in report.tables:
         drawn = RichTable(title=table.title, title_justify="left")
         for index, column in enumerate(table.columns):

@@ -110,7 +110,7 @@ class Stored:
 def store(
     directory: Path, experiment: Experiment, report: Report, scope: Scope, commit: str
 ) -> Stored:
-    """Writes a run's file, and its picture where the report has one."""
+    """Write a run's file, and its picture where the report has one."""
     picture, seeds = "", scope.seeds
     given = "" if scope.data is None else " --data DIR"
     if report.charts:

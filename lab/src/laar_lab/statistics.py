@@ -36,7 +36,7 @@ class Estimate:
 
     @property
     def low(self) -> float:
-        """The interval's lower end; the mean itself where one seed gives no interval."""
+        """The interval's lower end; the mean itself with a single seed."""
         return self.mean - (self.half if self.half == self.half else 0.0)
 
     @property

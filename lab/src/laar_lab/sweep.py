@@ -40,7 +40,7 @@ _kept: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 
 def sweep(run: Callable[..., _T], cases: Sequence[tuple[Any, ...]], *, label: str) -> list[_T]:
-    """Calls `run` with each case; the results are in the order of the cases.
+    """Call `run` with each case; the results are in the order of the cases.
 
     Args:
         run: a module's function, so that it can travel to another process.
@@ -73,7 +73,7 @@ def grid(
     *,
     label: str,
 ) -> dict[_Key, list[_T]]:
-    """Calls `run` with each case and each seed; the results of a case are in the seeds' order.
+    """Call `run` with each case and each seed; the results of a case are in the seeds' order.
 
     Args:
         run: a module's function, as for `sweep`; the seed is its last argument.
@@ -94,7 +94,7 @@ class _Lines:
         self._began_s = self._told_s = time.monotonic()
 
     def tell(self, done: int) -> None:
-        """Prints the progress, at most once a minute."""
+        """Print the progress, at most once a minute."""
         now_s = time.monotonic()
         if now_s - self._told_s < _LINE_EVERY_S or done == self._total:
             return
@@ -106,7 +106,7 @@ class _Lines:
 
 @contextmanager
 def placed(backend: str, jobs: int) -> Iterator[None]:
-    """Chooses where sweeps inside run.
+    """Set where the sweeps inside run.
 
     A Dask scheduler is found as Dask finds one (``DASK_SCHEDULER_ADDRESS``), else one is started
     on this machine; Ray likewise joins the cluster of its own environment.
@@ -138,7 +138,7 @@ def placed(backend: str, jobs: int) -> Iterator[None]:
 
 @contextmanager
 def kept_in(directory: Path | None, read: Iterable[Path | None] = ()) -> Iterator[None]:
-    """Keeps the finished runs of sweeps inside, and does not repeat those that are there already.
+    """Keep the finished runs of sweeps inside, and do not repeat those that are there already.
 
     Args:
         directory: runs of other sources, files or cases in it stay untouched; workers on other

@@ -53,7 +53,7 @@ class Histogram:
         self.count = 0
 
     def add(self, value: float) -> None:
-        """Counts one value."""
+        """Count one value."""
         self.total += value
         self.count += 1
         place = int(math.log(max(value, _LEAST_S) / _LEAST_S) / _WIDTH)
@@ -87,7 +87,7 @@ class Tally:
         self.first_s, self.last_s = math.inf, 0.0
 
     def add(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Counts one request."""
+        """Count one request."""
         self.by_endpoint[exchange.decision.address] += 1
         self.first_s = min(self.first_s, exchange.sent_s)
         self.last_s = max(self.last_s, exchange.end_s)

@@ -165,7 +165,7 @@ def lengths(entry: Entry, where: str) -> Lengths:
 
 
 def check_block(block_tokens: int) -> None:
-    """Refuses a size of blocks that can't be cut into the lab's; SettingError."""
+    """Raise SettingError for a block size that is not a multiple of the lab's."""
     if block_tokens < BLOCK_TOKENS or block_tokens % BLOCK_TOKENS:
         raise SettingError(f"trace blocks of {block_tokens} tokens: give a multiple of 16")
 

@@ -33,7 +33,7 @@ from laar_lab.statistics import Estimate
 _OTHER_WORDS = 0xD1B54A32D192ED03  # not the multiplier that ids are spread with
 _PASS_GAP_S = 1.0
 MAX_PASSES = 1000
-"""A trace of a handful of requests must not be replayed for ever."""
+"""Limit of replays: a trace may have only a handful of requests."""
 
 
 def tune(
@@ -47,7 +47,7 @@ def tune(
     policies: Mapping[str, Policy] | None = None,
     on_end: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tuner:
-    """Climbs until the tuner freezes; returns it.
+    """Climb until the tuner freezes; return it.
 
     Args:
         trace: begins the schedule again.

@@ -191,7 +191,7 @@ class TextColumn(_Part):
     @classmethod
     def _complete(cls, weights: str) -> str:
         if len(b64decode(weights, validate=True)) != TEXT_COLUMNS:
-            raise ValueError(f"has not {TEXT_COLUMNS} weights")
+            raise ValueError(f"does not have {TEXT_COLUMNS} weights")
         return weights
 
 

@@ -34,7 +34,7 @@ from laar.accuracy.tokens import TokenEstimator
 from laar.errors import SettingError
 
 MAX_CELLS = 4096
-"""Cells whose evidence is kept at hand: clients may name any task, so the number needs a cap.
+"""Cells whose evidence is cached: clients may name any task, so the number needs a cap.
 Beyond it the table starts again, which costs microseconds a cell."""
 
 MAX_LISTS = 16

@@ -174,7 +174,7 @@ class CapabilityModel:
         self._rows: dict[tuple[tuple[str, ...], Features], _Row] = {}
         self._tables: dict[tuple[tuple[str, ...], str, int], TaskTable] = {}
         self.text = TextModel(artifact.text) if artifact and artifact.text else None
-        """Infers tasks from words; None where the artifact has no terms for that."""
+        """Classifier of tasks by words; None if the artifact has no terms for it."""
 
     @property
     def chars_per_token(self) -> Mapping[str, Mapping[str, float]]:

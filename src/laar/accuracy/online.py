@@ -50,8 +50,8 @@ MAX_SHARES = 40_000
 KAPPA = 50.0
 """Least weight of a fitted prior, in outcomes: a thin cell leans on the fit's other cells."""
 _MOST_KAPPAS = 4.0
-"""Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as reports can
-bring within an hour."""
+"""Largest weight of a well measured prior, in prior weights: 200 outcomes, as many as are reported
+within an hour."""
 HALF_LIFE_S = 86_400.0
 """Half-life of an outcome. A day: a model changes rarely, and its traffic by the hour."""
 CAP_PER_HOUR = 200.0
@@ -121,7 +121,7 @@ class OnlineOutcomes:
         self.refused = 0
         """Outcomes refused because they make no sense, or for want of a free cell."""
         self.on_taken: Callable[[Taken], None] | None = None
-        """Gets each outcome that was taken and does not come from another picker."""
+        """Called with each accepted outcome that another picker did not send."""
         self.restored_at_s = float("-inf")
         """Moment as of which a saved state was restored; infinite once an outcome was taken."""
         self.measured: Callable[[str, Features], float] = lambda _model, _features: 0.0

@@ -71,7 +71,7 @@ class Answered(NamedTuple):
 
 
 _MOST_ALIKE = 8
-"""Attempts of one request with the same models tried that a retry may follow, the latest."""
+"""Latest attempts of one request and one set of tried models that a retry may follow."""
 
 _AT_ONCE_S = 60.0  # after an answer, within which the same question again means discontent
 
@@ -105,9 +105,9 @@ class OutcomeReports:
     def __init__(self, success: SuccessModel, *, max_pending: int = MAX_PENDING) -> None:
         self.on_answered: Callable[[Answered], None] = lambda _answered: None
         self.on_verdict: Callable[[str, bool], None] = lambda _decision_id, _correct: None
-        """Gets each verdict on a decision, reported or shown by a retry, once."""
+        """Called once with each verdict on a decision, reported or implied by a retry."""
         self.pass_on: Callable[[str, bool, str], bool] = lambda *_report: False
-        """Gives a report of an unknown decision to other pickers; False where none decided it."""
+        """Forwards a report of an unknown decision to other pickers; False if none made it."""
         self._success = success
         self.signs: Signs | None = None
         """The reliability of what answers show of themselves; None where that does not count."""

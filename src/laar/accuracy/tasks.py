@@ -30,7 +30,7 @@ class TaskNames:
         self.known = frozenset(known)
         self._named: dict[str, dict[str, float]] = {}
         self.ignored = 0
-        """Requests whose task was one too many of their tenant's."""
+        """Requests whose task exceeded their tenant's limit."""
 
     def taken(self, tenant: str, task: str, now: float) -> bool:
         """Return whether a task counts.

@@ -221,9 +221,9 @@ class TaskTable(NamedTuple):
 
 _LESS = 1e-9  # what is not surely better comes behind the best single model, not beside it
 
-_SURE, _SURE_STRANGE = 1.25, 0.25
-"""Standard errors that a lead has to be large to count: of questions, and of tasks for a strange
-one. Decision 11 has what others cost."""
+_SURE = 0.5
+"""How large a lead has to be to count: in standard errors of its questions on a graded task, in
+deviations between tasks on a strange one. Decision 11 has what others cost."""
 
 
 def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int) -> TaskTable:
@@ -236,7 +236,7 @@ def task_table(probabilities: _Floats, counts: _Floats, base: _Floats, best: int
         best: the best single model.
     """
     leads = probabilities - probabilities[:, best : best + 1]
-    stranger = leads.mean(axis=0) - _SURE_STRANGE * leads.std(axis=0, ddof=1)
+    stranger = leads.mean(axis=0) - _SURE * leads.std(axis=0, ddof=1)
     # The error of a difference between two models whose answers correlate by a half.
     leads = leads - _SURE * np.sqrt(probabilities * (1 - probabilities) / np.maximum(counts, 1))
     leads[:, best] = stranger[best] = 1.0

@@ -44,7 +44,7 @@ _Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Likely:
-    """The score of each document asked about, and whether it was seen at all."""
+    """The score of each document, and the documents that were seen before."""
 
     score: dict[int, float]
     known: frozenset[int]
@@ -65,7 +65,7 @@ class Affinity:
         self._origin: float | None = None
 
     def likely(self, docs: Sequence[int], now: float) -> Likely:
-        """Scores of one request's documents (64-bit hashes); the order they come in is no input."""
+        """Return the scores of a request's documents (64-bit hashes), whatever their order."""
         ordered = sorted(docs)
         hashes = _hashes(ordered)
         weight = self._weight(now)
@@ -74,11 +74,11 @@ class Affinity:
         mixed = hashes[:, None] ^ hashes[:partners]
         together = self._read(self._pairs, _slots(mixed, _PAIR_BITS))
         together.reshape(-1)[: partners * partners : partners + 1] = 0.0  # a document and itself
-        each = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
-        total = np.full(len(ordered), each.sum(), np.float32)
-        total[:partners] -= each
+        inverse = 1.0 / (counts[:partners] + np.float32(PRIOR * weight))
+        total = np.full(len(ordered), inverse.sum(), np.float32)
+        total[:partners] -= inverse
         share = counts * np.float32(PRIOR * weight / (self._requests + weight))
-        score = (together @ each + share * total) / max(1, partners - 1)
+        score = (together @ inverse + share * total) / max(1, partners - 1)
         least = KNOWN * weight
         seen = zip(ordered, counts.tolist(), strict=True)
         known = frozenset([doc for doc, count in seen if count > least])

@@ -1,4 +1,4 @@
-"""The online aligner: follow orders sent before, then put first documents likely to be shared next.
+"""The online aligner: follow orders sent before, then put likely shared documents first.
 
 The index holds the orders that were sent, as a trie; a search finds the longest path that earlier
 requests took through the same documents, in any order. The rest is sorted by `affinity`; documents
@@ -76,7 +76,7 @@ class _Order:
 
 @dataclass(slots=True, eq=False)
 class _Branch:
-    """A path that `count` orders share, and how they go on."""
+    """A path that `count` orders share, and what follows it in them."""
 
     count: int
     below: dict[int, _Branch | _Order]
@@ -131,7 +131,7 @@ class OrderIndex:
         self._docs = 0  # of all orders, each by itself
 
     def __len__(self) -> int:
-        """Document positions held."""
+        """Return the number of document positions held."""
         return self._positions
 
     @property
@@ -390,7 +390,7 @@ def _orders(below: _Branch | _Order) -> int:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     for i, (left, right) in enumerate(zip(a, b, strict=False)):
         if left != right:
             return i

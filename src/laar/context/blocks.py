@@ -1,7 +1,7 @@
-"""The results of a scanner: blocks of documents, as spans of a text.
+"""Blocks of documents, as the scanners find them: spans of a text.
 
-Everything is a pair of offsets into the text as received. Nothing is rendered again, so
-attributes, gaps and anything that a scanner does not know stay in place and unchanged.
+All places are offsets into the text as received. Nothing is rendered again, so attributes, gaps and
+whatever a scanner does not know stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from laar.context.settings import Reason
 
 
 class Refused(Exception):  # noqa: N818 (no error: a decision not to touch the text)
-    """Ends a scan; the text is then forwarded as it came."""
+    """Raised to end a scan; the text is then forwarded as it came."""
 
     def __init__(self, reason: Reason) -> None:
         super().__init__(reason.value)
@@ -28,7 +28,7 @@ Span = tuple[int, int, int, int]
 
 
 class Item(NamedTuple):
-    """One document; a tuple, because a scan makes dozens and has microseconds.
+    """One document; a tuple, because a scan makes dozens in microseconds.
 
     Args:
         start, end: the span that moves.
@@ -45,7 +45,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Documents that follow each other.
+    """A run of documents in a text.
 
     Args:
         items: documents in the order received.
@@ -68,11 +68,11 @@ class Block:
 
     @property
     def documents(self) -> int:
-        """How many there are."""
+        """Return how many there are."""
         return len(self.items)
 
     def part(self, first: int, stop: int) -> Block:
-        """Return the block of some of its documents, which follow each other."""
+        """Return the block of the documents from `first` up to `stop`."""
         items, end = self.items[first:stop], self.end
         numbers = tuple([(a, b, at - first) for a, b, at in self.numbers if first <= at < stop])
         if stop < len(self.items):
@@ -106,7 +106,7 @@ def block_of(
     quoted: bool = False,
     shape: str = "",
 ) -> Block:
-    """Check that a run of items can be rearranged and names them.
+    """Return a run of items as a block, with their labels.
 
     Args:
         text: the text in which they were found.
@@ -132,8 +132,8 @@ def block_of(
                 return Block(whole, end, quoted=quoted, shape=shape, held=stays)
             block = _counted(text, spans, end, name, values)
             return replace(block, quoted=quoted, shape=shape)
-        told = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
-        if labels is None and told and len(set(values)) == len(values):
+        fits = len(max(values, key=len)) <= MAX_LABEL and all(name in own for own in names)
+        if labels is None and fits and len(set(values)) == len(values):
             labels = values
     items = map(Item, *zip(*spans, strict=True), labels or repeat(None))
     return Block(tuple(items), end, quoted=quoted, shape=shape)
@@ -150,12 +150,12 @@ _PLACES = frozenset(
 def _counted(
     text: str, spans: Sequence[Span], end: int, name: str, numbers: Sequence[str]
 ) -> Block:
-    """Items that number themselves: the text behind the number moves, and the number stays."""
+    """Return items that begin with their number: it stays, and the text behind it moves."""
     items: list[Item] = []
     heads: set[str] = set()
     for (start, stop, first, last), number in zip(spans, numbers, strict=True):
-        said = rf"{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?{number}(?!\d)[\"']?"
-        match = re.compile(rf"[^\d\n]{{0,{MAX_HEAD}}}?{said}").match(text, start, stop)
+        counted = rf"{re.escape(name)}[\"']?\s{{0,8}}[=:]\s{{0,8}}[\"']?{number}(?!\d)[\"']?"
+        match = re.compile(rf"[^\d\n]{{0,{MAX_HEAD}}}?{counted}").match(text, start, stop)
         behind = match.end() if match is not None and match.end() <= first else start
         heads.add(text[start:behind].replace(number, ""))
         items.append(Item(behind, stop, first, last, number))

@@ -1,10 +1,10 @@
-"""The strings of a request body that are prompt text, their roles, and the text before them.
+"""The texts of a prompt in a request body, with their roles and what the engine reads before them.
 
 Chat (`messages`), Anthropic's (`system`, `messages`), Responses (`instructions`, `input`) and
-completions (`prompt`) bodies. A string is *fresh* when it came with the last turn: after the last
-answer of the assistant. Only fresh text may be ordered again; older text must come out as it did in
-its own turn, or the conversation's own prefix in the cache is lost. Messages with cache marks, and
-all that is not text, are left out.
+completions (`prompt`) bodies. A text is *fresh* when it came with the last turn, after the last
+answer of the assistant. Only fresh text may be reordered; older text must be sent as it was in its
+own turn, or the conversation's own prefix in the cache is lost. Messages with cache marks, and all
+that is not text, are left out.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Text(NamedTuple):
 
 
 Raw: TypeAlias = Callable[[Sequence[Path]], list[str]]
-"""Gives the JSON of values of the body as it was written."""
+"""A function that returns the JSON of values of the body as it was written."""
 
 
 def api_of(body: dict[str, object]) -> str | None:
-    """Return the interface that a body is for, by its fields; None for none that is known."""
+    """Return the API that a body is for, by its fields; None for none that is known."""
     if "messages" in body:
         return "messages" if "system" in body else "chat"
     return "completions" if "prompt" in body else "responses" if "input" in body else None
@@ -103,7 +103,7 @@ def _texts(body: dict[str, object], api: str, *, whole: bool) -> list[Text]:
 
 
 def _prompts(prompt: object) -> list[Text]:
-    """Return a prompt of its own, or several that are answered apart from each other."""
+    """Return the texts of a prompt, or of several that are answered independently."""
     if isinstance(prompt, str):
         return [Text(("prompt",), prompt, "user", True)]
     if not isinstance(prompt, list):
@@ -116,7 +116,7 @@ def _prompts(prompt: object) -> list[Text]:
 
 
 def said_before(body: dict[str, object], path: Path) -> bytes:
-    """The parts of the prompt that the engine reads before the string at `path`, to be hashed.
+    """Return the parts of the prompt that the engine reads before the string at `path`, to hash.
 
     Two prompts that differ here share no cached prefix beyond this point, whatever follows.
     """
@@ -157,7 +157,7 @@ def _messages(key: str, messages: object, whole: bool) -> Iterator[Text]:
 def _content(
     path: Path, value: object, role: Role, fresh: bool, whole: bool = False
 ) -> Iterator[Text]:
-    """The texts of a message's content: a string, or parts; none if any part has a cache mark."""
+    """Yield the texts of a message's content; none if any of its parts has a cache mark."""
     if isinstance(value, str):
         yield Text(path, value, role, fresh)
         return

@@ -1,8 +1,8 @@
-"""A prefix cache that holds documents: the model that expected hits are counted by.
+"""A model of an engine's prefix cache that holds documents, to count expected hits.
 
 Documents are of equal size and reuse is by leading documents only. The least recently used leaf
-goes first. It leaves out the system prompt, the question, decoded tokens and the rounding to KV
-blocks.
+goes first. The system prompt, the question, decoded tokens and the rounding to KV blocks are left
+out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class DocCache:
 
     def __init__(self, capacity_docs: int | None) -> None:
         self._capacity = capacity_docs
-        self._nodes: OrderedDict[int, int] = OrderedDict()  # and which request used each last
+        self._nodes: OrderedDict[int, int] = OrderedDict()  # the last request to use each
         self._requests = 0
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class DocCache:
 
     @property
     def oldest(self) -> int:
-        """The request, counted from 0, that last used the entry to be evicted first."""
+        """Return the request, counted from 0, that last used the entry to be evicted first."""
         return next(iter(self._nodes.values()), self._requests)
 
     def resize(self, capacity_docs: int) -> None:

@@ -1,13 +1,13 @@
 """Ids in place of numbers, so that documents which answers cite may move and citations stay right.
 
-Where a prompt numbers its documents by place (`<source id="1">`, `[2] ...`), one that stands
-elsewhere is another text. So each gets an id that is its own in all prompts, a note says which
-number it came with, and in the answer the number takes the id's place again.
+Where a prompt numbers its documents by place (`<source id="1">`, `[2] ...`), a document in another
+place has another text. So each gets an id that is the same in all prompts, a note says which number
+it came with, and in the answer ids are replaced by the numbers.
 
     [1] a [2] b  ->  [4821] b [7340] a (note: 1 = [7340], 2 = [4821])  ->  "see [4821]"  ->  [2]
 
-An id has four digits: more than any number of a list, no year, and not in the prompt. So where an
-answer passes unread (a picker that died), a citation names nothing rather than another document.
+An id has four digits: longer than the numbers of lists, no year, and not in the prompt. So where an
+answer passes unread (a picker that died), a citation names no document rather than a wrong one.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _rests(text: str, found: Sequence[re.Match[str]], end: int) -> Iterator[str]
 
 
 def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, ...]:
-    """An id for each document, the same in all prompts; none where they would not be unmistakable.
+    """Return an id for each document, the same in all prompts; none where one would be ambiguous.
 
     Args:
         scope: hash of tenant, route and model.
@@ -128,16 +128,17 @@ def ids_of(scope: int, keys: Sequence[int], texts: Sequence[str]) -> tuple[str, 
 
 
 def _numbers_in(text: str) -> set[int]:
-    """Return what any four digits in a row say."""
-    signs = np.frombuffer(f"{text}    ".encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
-    rows = [signs[at : len(signs) - _DIGITS + 1 + at] for at in range(_DIGITS)]
-    fit = np.logical_and.reduce([row < 10 for row in rows])
-    numbers = sum(row[fit].astype(int) * 10 ** (_DIGITS - 1 - n) for n, row in enumerate(rows))
+    """Return the value of every four digits in a row."""
+    signs = np.frombuffer(text.encode(errors="replace"), np.uint8) - np.uint8(ord("0"))
+    at = np.flatnonzero(signs < 10)
+    last = at[_DIGITS - 1 :]
+    last = last[last - at[: len(last)] == _DIGITS - 1]
+    numbers = sum(signs[last - place].astype(int) * 10**place for place in range(_DIGITS))
     return set(np.atleast_1d(numbers).tolist())
 
 
 class _Text:
-    """One text of an answer as it comes in pieces; the beginning of an id waits for the rest."""
+    """One text of an answer, fed in pieces; the beginning of an id is held until the rest comes."""
 
     def __init__(self, numbers: Mapping[str, str]) -> None:
         self._numbers = numbers
@@ -167,7 +168,7 @@ class _Text:
 
 
 class Citations:
-    """Puts numbers back in an answer that passes in pieces; implements `ports.Restorer`.
+    """Restore numbers in an answer that passes in pieces; implements `ports.Restorer`.
 
     Args:
         numbers: the client's number of each id.
@@ -181,7 +182,7 @@ class Citations:
 
     @property
     def holds_back(self) -> bool:
-        """Whether a part of the pieces so far waits for the next one."""
+        """Return whether a part of the pieces so far waits for the next one."""
         return bool(self._held)
 
     def feed(self, piece: bytes, *, end: bool) -> bytes:
@@ -214,13 +215,13 @@ class Citations:
     def _choice(self, choice: dict[str, Any], *, whole: bool) -> bool:
         """Restore the texts of a choice; return whether any changed."""
         where = choice.get("message" if whole else "delta", choice)
-        said = {name for name in _FIELDS if where.get(name) and isinstance(where[name], str)}
+        present = {name for name in _FIELDS if where.get(name) and isinstance(where[name], str)}
         ends = whole or bool(choice.get("finish_reason"))
         changed = False
         for name, text in self._texts.items():
-            if name in said or (text.held and (ends or said)):
-                before = where[name] if name in said else ""
-                made = text.feed(before, end=ends or name not in said)
+            if name in present or (text.held and (ends or present)):
+                before = where[name] if name in present else ""
+                made = text.feed(before, end=ends or name not in present)
                 if made != before:
                     where[name] = made
                     changed = True

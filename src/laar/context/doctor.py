@@ -1,12 +1,13 @@
-"""Diagnosis of one body as the hook sees it: how many documents, in which shape, and why not more.
+"""Diagnosis of a body: the documents that the hook finds in it, and why it moves no more.
 
-Bodies that came before it are learned from, as the hook does. No request waits.
+Earlier bodies are learned from first, as the hook would have done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import orjson
 
@@ -38,12 +39,12 @@ WHY = {
     "too_complex": "The text takes too many steps to read.",
     "duplicate_keys": "A key of the JSON comes twice.",
 }
-"""Reasons in words."""
+"""A sentence for each reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The findings in a body.
+    """What the hook finds in a body.
 
     Args:
         documents: number of documents in all lists.
@@ -81,10 +82,10 @@ def diagnose(
         earlier: bodies that came before, to learn documents from.
     """
     hook = ContextHook(replace(settings or ContextSettings(), holdout_share=0.0))
-    for one in earlier:
-        hook.commit(_looked(hook, one, api)[0].receipt, 0.0)
-    made, own_api = _looked(hook, body, api)
-    shape = max(made.shapes, key=lambda each: each[1])[0] if made.shapes else None
+    for earlier_body in earlier:
+        hook.commit(_observed(hook, earlier_body, api)[0].receipt, 0.0)
+    made, own_api = _observed(hook, body, api)
+    shape = max(made.shapes, key=itemgetter(1))[0] if made.shapes else None
     reason = None if made.reason in _MOVABLE else made.reason.value
     return Diagnosis(
         documents=made.documents,
@@ -97,7 +98,7 @@ def diagnose(
     )
 
 
-def _looked(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResult, str | None]:
+def _observed(hook: ContextHook, body: bytes, api: str | None) -> tuple[HookResult, str | None]:
     """Return what the hook makes of a body, and by which API it was read."""
     try:
         value = orjson.loads(body)

@@ -1,18 +1,18 @@
-"""The proof that reordering pays, by route: found in the caches, less what would have been found.
+"""Whether reordering pays on a route: the cached share of prompts, less the share without it.
 
-A group left alone can only share with itself, so comparing with it flatters the hook. Instead all
-documents pass through two simulated caches: in the order they are sent in, and in the order they
-came in. The difference of what the two expect to find is the gain, on the scale of what engines
-report: their share is fitted on the expected one, for routing and eviction spoil a part of both.
-The fit learns from windows, too, in which new conversations are left as received. Reordering goes
-off for a route when the gain, with two standard errors granted, stays below the required one, or
-when reported answers are worse with it than without; it stays off until `reset`.
+Comparing with a control group would flatter the hook, since a small group can only share prefixes
+with itself. Instead all documents pass through two simulated caches, one in the order sent and one
+in the order received. The difference of the hits that the two expect is the gain, scaled to what
+engines report: the reported share is fitted on the expected one, because routing and eviction lose
+a part of both. The fit also sees windows in which new conversations are left as received. A route
+is switched off when its gain plus two standard errors stays below the required one, or when its
+answers are reported to be worse than without reordering; it stays off until `reset`.
 
-Conversations count once each, by their mean, and stay on one side with all turns and retries. A few
-questions that are asked about most would otherwise pass their difficulty for an effect.
+A conversation counts once, by its mean, and stays in its group with all turns and retries.
+Otherwise a few popular questions would decide, by how hard they are.
 
-De-duplication saves what it leaves out, so only its harm has to be found: a slice of the
-conversations has it on trial, and all others once outcomes were reported that show none.
+De-duplication always saves what it leaves out, so only its harm is measured: a slice of the
+conversations tries it, and all but such a slice get it once reported outcomes show no harm.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from dataclasses import dataclass, field
 import numpy as np
 
 MAX_ROUTES = 256
-"""Routes come from the settings; this only keeps a mistake from growing."""
+"""Routes come from the settings; this bounds the memory if a caller invents names."""
 
 MAX_CONVERSATIONS = 2048
-"""Conversations of a mean that may still change, some 0.2 KB each. An older one that goes on counts
-as another."""
+"""Conversations of a mean that may still change, some 0.2 KB each. An older one that continues
+counts as a new one."""
 
 MAX_SIDES = 20_000
-"""Conversations whose side is remembered; an older one takes that of the present window."""
+"""Conversations whose group is remembered; an older one joins that of the current window."""
 
 HARM_ERRORS = 3.0
-"""Standard errors by which answers must be worse. They are looked at after each outcome, so that
-two would be passed by chance sooner or later."""
+"""Standard errors by which answers must be worse. The test is repeated after each outcome, so two
+would be exceeded by chance sooner or later."""
 
 MIN_GAIN = 0.01
 """Increase in the share of prompt tokens found cached that reordering must reach: less is not worth
@@ -65,11 +65,11 @@ class MeanOfMeans:
 
     @property
     def mean(self) -> float:
-        """The mean; 0 without values."""
+        """Return the mean; 0 without values."""
         return self._sum / self.n if self.n else 0.0
 
     def add(self, conversation: int, value: float) -> None:
-        """Take in one value."""
+        """Add a value of a conversation."""
         count, before = self._open.pop(conversation, (0, 0.0))
         mean = before + (value - before) / (count + 1)
         self.n += not count
@@ -88,7 +88,7 @@ class MeanOfMeans:
 
 @dataclass(slots=True)
 class _Sides:
-    """Shares of correct answers, with a change to the prompts and without."""
+    """Shares of correct answers to prompts that were changed, and to others."""
 
     changed: MeanOfMeans = field(default_factory=MeanOfMeans)
     left: MeanOfMeans = field(default_factory=MeanOfMeans)
@@ -98,12 +98,12 @@ class _Sides:
 
         The error is that of equally good sides: 50 right answers of 50 have none of their own.
         """
-        one, other = self.changed, self.left
-        if min(one.n, other.n) < least:
+        changed, left = self.changed, self.left
+        if min(changed.n, left.n) < least:
             return None
-        share = (one.mean * one.n + other.mean * other.n) / (one.n + other.n)
-        error = math.sqrt(share * (1.0 - share) * (1.0 / one.n + 1.0 / other.n))
-        return one.mean - other.mean < -HARM_ERRORS * error
+        share = (changed.mean * changed.n + left.mean * left.n) / (changed.n + left.n)
+        error = math.sqrt(share * (1.0 - share) * (1.0 / changed.n + 1.0 / left.n))
+        return changed.mean - left.mean < -HARM_ERRORS * error
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _Route:
     dedup: str = "trial"
 
     def gain(self) -> tuple[float, float]:
-        """Return the gain and its standard error: found for each expected, times what is ahead."""
+        """Return the gain and its standard error: hits found per hit expected, times the lead."""
         n, sums = max(1.0, self.products[0, 0]), self.products[0, 1:]
         (xx, xy), (_, yy) = self.products[1:, 1:] - np.outer(sums, sums) / n + _PRIOR
         slope, ahead = min(max(xy / xx, 0.0), 1.5), self.ahead.mean
@@ -154,7 +154,7 @@ class RouteGain:
 
 
 class GainGuard:
-    """Decides by route whether reordering and de-duplication go on.
+    """Decide by route whether reordering and de-duplication go on.
 
     Args:
         share: share of conversations left alone, in windows, and of others de-duplicated on trial;
@@ -182,7 +182,7 @@ class GainGuard:
         self._sides: OrderedDict[int, bool] = OrderedDict()
 
     def holds_out(self, route: str, conversation: int) -> bool:
-        """Whether the conversation with this hash is left alone: it began in such a window."""
+        """Return whether a conversation, given its hash, began in a window that is left alone."""
         side = self._sides.get(conversation)
         if side is None:
             of = self._of(route)
@@ -208,7 +208,7 @@ class GainGuard:
     def record(
         self, route: str, conversation: int, *, found: float, expected: float, ahead: float | None
     ) -> None:
-        """Take in one answer's usage, as shares of its prompt.
+        """Record the usage of an answer, as shares of its prompt.
 
         Args:
             route: route of the request.
@@ -236,7 +236,7 @@ class GainGuard:
         deduplicated: bool | None,
         correct: bool,
     ) -> None:
-        """Take in whether an answer was right.
+        """Record whether an answer was correct.
 
         Args:
             route: route of the request.

@@ -1,14 +1,14 @@
-"""The hook that the server calls: a request body in, the same bytes or better ones out.
+"""The hook that the server calls with each request body, and that returns the one to forward.
 
     size -> parse -> scan -> (duplicates) -> align -> rewrite -> verify -> splice
 
-Pure but for its bounded memory: orders sent (hashes), decisions for running conversations (hashes
-and positions), counts. It holds no text beyond a request's commit, so nothing can be lost or leak
-between requests: a duplicate note only ever names text earlier in the same outgoing body.
+Its state is bounded: orders sent (hashes), decisions for running conversations (hashes and
+positions), counts. No text is kept beyond a request's commit, so none can leak into another
+request: a duplicate note only ever names text earlier in the same outgoing body.
 
-It never fails a request. A body that is not plainly a list of documents, takes too long or causes a
-fault stays as it came, under a reason. The hook stores its state of a request at `commit`, once the
-endpoint has accepted it; losing that race costs a cache hit, nothing else.
+A request never fails because of the hook. A body is forwarded unchanged, with a reason, where it is
+not plainly a list of documents, takes too long or causes a fault. What a request teaches is stored
+at `commit`, once an endpoint has accepted it; a commit that never comes costs a cache hit at most.
 
 Tenants share only capacity: the scope (tenant, route, model, cache salt) is part of every hash and
 has counts of its own.
@@ -61,7 +61,7 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookResult:
-    """The outcome of a body.
+    """What the hook made of a body.
 
     Args:
         body: the body to forward; the same object as the input unless it was changed.
@@ -103,7 +103,7 @@ of 4 KB take 2 to 3."""
 
 
 class ContextHook:
-    """Reorders and de-duplicates the documents in request bodies.
+    """Reorder and de-duplicate the documents in request bodies.
 
     Args:
         settings: settings of the routes it serves.
@@ -138,7 +138,7 @@ class ContextHook:
         document: dict[str, Any] | None = None,
         restores: bool = False,
     ) -> HookResult:
-        """Look at one request body; never raise.
+        """Return the body to forward, and what was found in it; never raise.
 
         Args:
             body: the complete body as received.
@@ -236,7 +236,7 @@ class ContextHook:
         return self._index.forget(endpoint, before=before)
 
     def set_capacity(self, cache_bytes: float | None) -> None:
-        """Take the size of all engines' caches together, in bytes of prompt; None if not known.
+        """Set the size of all engines' caches together, in bytes of prompt; None if not known.
 
         The index then holds as many documents, of the mean size it sees, as the caches do, and
         `capacity_docs` at most.
@@ -255,7 +255,7 @@ class ContextHook:
     def record_usage(
         self, receipt: Receipt | None, *, prompt_tokens: int, cached_tokens: int
     ) -> None:
-        """Take an engine's report on cached tokens, for the guard."""
+        """Record the cached tokens that an engine reports, for the guard."""
         if receipt is None or prompt_tokens <= 0:
             return
         self._guard.record(
@@ -267,7 +267,7 @@ class ContextHook:
         )
 
     def record_outcome(self, receipt: Receipt, *, correct: bool) -> None:
-        """Take in whether an answer was right, for the guard."""
+        """Record whether an answer was correct, for the guard."""
         self._guard.record_outcome(
             receipt.route,
             receipt.conversation,
@@ -277,7 +277,7 @@ class ContextHook:
         )
 
     def gains(self) -> dict[str, RouteGain]:
-        """Measured gain by route, and whether the guard has switched it off."""
+        """Return the measured gain by route, and whether the guard has switched it off."""
         return self._guard.gains()
 
     def reset_guard(self, route: str) -> None:
@@ -285,7 +285,7 @@ class ContextHook:
         self._guard.reset(route)
 
     def stats(self) -> dict[str, int]:
-        """Requests by reason (all reasons, zeros included), and the fill of every memory."""
+        """Return requests by reason, zeros included, and the size of every table."""
         return {reason.value: self._reasons[reason] for reason in Reason} | {
             "index_documents": len(self._index),
             "index_orders": self._index.orders,
@@ -389,7 +389,7 @@ class ContextHook:
 
 
 def _scope(body: dict[str, object], tenant: str, route: str, *, observe: bool) -> int:
-    """Hash of a request's scope; orders only observed were never sent, so they are separate."""
+    """Return the hash of a request's scope, apart for orders that are observed and never sent."""
     named = (body.get(name) for name in ("model", "cache_salt"))
     texts = [name if isinstance(name, str) else None for name in named]  # another may be deep
     parts = [tenant, route, *texts, observe]

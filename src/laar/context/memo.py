@@ -1,8 +1,8 @@
-"""Memory of the decision on a block of a running conversation, so that its next turn repeats it.
+"""The changes made to the texts of running conversations, so that later turns repeat them.
 
-Clients resend the whole history as they know it, so the key is a hash of the text as *received*.
-A key of the text as sent, as in the published program, makes the next turn look new and loses
-documents. Only places, orders and hashes are remembered, never text.
+Clients resend the history as they wrote it, so the key is a hash of the text as *received*. With a
+key of the text as sent, as in the published program, the next turn looks new and loses documents.
+Only places, orders and hashes are kept, never text.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from laar.context.rewrite import Change
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The changes to a text; none where it was left as received.
+    """The changes to a text; none where it was sent as received.
 
     Args:
-        changes: what was done to its blocks; places in the text, and none of its text.
+        changes: the changes to its blocks.
         docs: hashes of the documents that went out in full, for later turns to point at.
     """
 
@@ -52,7 +52,7 @@ class Memo:
         return len(self._entries)
 
     def get(self, key: int, now: float) -> Remembered | None:
-        """The changes to a text, or None if none are known; a look-up keeps the entry alive."""
+        """Return the changes to a text, None if unknown; a look-up keeps the entry alive."""
         entry = self._entries.get(key)
         if entry is None or now - entry[0] > self._ttl_s:
             return None
@@ -60,7 +60,7 @@ class Memo:
         return entry[1]
 
     def put(self, key: int, what: Remembered, now: float) -> None:
-        """Remember a text's changes, and forget the oldest entry beyond the capacity."""
+        """Keep the changes to a text, and drop the oldest entry beyond the capacity."""
         self._entries[key] = (now, what)
         self._entries.move_to_end(key)
         if len(self._entries) > self._capacity:

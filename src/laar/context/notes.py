@@ -1,9 +1,8 @@
-"""The sentences the hook adds, so that the model knows the changes (ContextPilot, 5.3 and 6).
+"""The notes that tell the model what the hook changed (ContextPilot, 5.3 and 6).
 
-An order note stands after all documents, since anything before them would end the shared prefix,
-and only when their order changed. A duplicate note stands where the text was, and only ever names
-text that is earlier in the same body. Their wording is part of every prompt: changing it empties
-caches.
+An order note follows documents that were moved; before them it would end the shared prefix. A
+duplicate note stands where the text was, and only ever names text earlier in the same body. The
+wording is part of every prompt: changing it empties caches.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ def order_note(labels: Sequence[str | None], order: Sequence[int]) -> str:
 
 
 def number_note(numbers: Sequence[str | None], ids: Sequence[str]) -> str:
-    """Return the same where ids took the place of numbers, which a question may name."""
+    """Return the order note where ids replace numbers, which a question may name."""
     names = ", ".join(f"{number} = [{own}]" for number, own in zip(numbers, ids, strict=True))
     return f"(The documents above as the user counts them, most relevant first: {names}.)"
 
 
 def order_note_bytes(documents: int) -> int:
-    """The approximate length of the note about `documents` documents; labels may make it longer."""
+    """Return the approximate length of an order note; labels may make it longer."""
     return 66 + 5 * documents
 
 
 def duplicate_note(text: str) -> str:
-    """Stands for a document whose full text is earlier in the conversation."""
+    """Return the note that replaces a document whose full text is earlier in the conversation."""
     return f"(Same text as the earlier document that begins: {_head(text)})"
 
 

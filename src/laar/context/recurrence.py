@@ -1,19 +1,19 @@
 """Documents learned by recurrence: a span that came before between other neighbours is a document.
 
-No look, word or language is known here. A text is a row of lines; a *long* line identifies itself.
-Two lines that follow each other are joined as long as either was only ever seen beside the other,
-and are parted once both were seen beside others too. What stands between two partings and comes
-back with another line before it and another one behind it is a document; from then on it is found
-wherever it stands. Chunks that overlap, paragraphs that many chunks share and headings that all
-have never meet that: a part that always comes with the same neighbour is no document of its own.
+No shape, word or language is known here. A text is a sequence of lines; a *long* line identifies
+itself. Two adjacent lines are joined as long as either was only seen beside the other, and parted
+once both were seen beside others too. A span between two partings that comes again, with another
+line before it and another one behind it, is a document; from then on it is found wherever it
+stands. Overlaps of chunks, paragraphs that many chunks share and headings that all of them have do
+not qualify: a part that always comes with the same neighbour is no document of its own.
 
     learn:  lines -> partings -> pieces -> (other neighbours on both sides) -> documents
     find:   lines -> documents, longest first -> what short lines between them belong to
 
-Short lines (labels, rules, fences) prove nothing by themselves. Those that always stand behind a
-document among others are its tail, those always before it its head; what both claim or neither
-does, and is alike in all gaps, separates. Where that is in doubt two neighbours stay one item, so
-a document is never cut; where the edge of the first or the last one is in doubt it stays in place.
+Short lines (labels, rules, fences) identify nothing. Those that always follow a document are its
+tail, those that always precede it its head; lines that both neighbours claim, or neither, and that
+are alike in all gaps are the separator. In doubt two neighbours stay one item, so that no document
+is cut; a first or last document whose outer edge is in doubt stays in place.
 
 Only hashes are kept, salted by the process, in tables of fixed size. The scope (tenant, route and
 model) is part of each.
@@ -84,8 +84,8 @@ _RULE = "-=#*_~+|`.:<>/ \t\r"
 
 
 _Looks: TypeAlias = "tuple[int, int, int, int, int, bool]"
-"""Of a line: where it begins, its number ends, its label ends and it ends itself; the hash of what
-identifies it; whether it is long. The end is 0 for a blank one."""
+"""A line taken apart: where it begins, where its number, its label and the line itself end, the
+hash of what identifies it, and whether it is long. The end is 0 for a blank one."""
 
 
 class Lines(NamedTuple):
@@ -173,19 +173,20 @@ class _Neighbours:
         self._slots = array("Q", bytes(8 << _SLOT_BITS))
 
     def get(self, key: int) -> int:
-        """The part of the neighbour's key that is kept, `_VARIED` for several, 0 for none."""
+        """Return the part kept of the neighbour's key, `_VARIED` for several, 0 for none."""
         word = self._slots[key & ((1 << _SLOT_BITS) - 1)]
         return word & _VARIED if word >> 31 == _tag(key) else 0
 
     def note(self, key: int, neighbour: int) -> bool:
-        """Take a neighbour in; return whether several are known."""
+        """Record a neighbour; return whether several are known."""
         known = self.get(key)
+        if known == _VARIED:
+            return True
         own = part(neighbour)
-        if known == own:
-            return False
-        word = _VARIED if known else own
-        self._slots[key & ((1 << _SLOT_BITS) - 1)] = _tag(key) << 31 | word
-        return bool(known)
+        if known != own:
+            word = _VARIED if known else own
+            self._slots[key & ((1 << _SLOT_BITS) - 1)] = _tag(key) << 31 | word
+        return known not in (0, own)
 
 
 def _tag(key: int) -> int:
@@ -219,7 +220,7 @@ class _Together:
 
 
 class Recurrences:
-    """Documents of all scopes."""
+    """The documents of all scopes, and what may become one."""
 
     def __init__(self) -> None:
         self._together = _Together()
@@ -236,7 +237,7 @@ class Recurrences:
         return len(self._pieces)
 
     def find(self, scope: int, text: str) -> tuple[Block | None, Seen | None]:
-        """The documents in a text, as one block, and what to `learn` from; both may be missing."""
+        """Return the block of documents in a text, and what to `learn` from; either may be None."""
         if text.count("\n") > MAX_LINES:
             return None, None
         seen = self._read(scope, text)
@@ -309,7 +310,7 @@ class Recurrences:
         return looks
 
     def _unjoined(self, lines: Lines, places: list[Place]) -> list[Place]:
-        """Without those that are part of a longer piece: what stands beside them always does."""
+        """Return the places, without those in a longer piece: they never part from a neighbour."""
         known = {place.nth for place in places}
         return [
             place
@@ -330,7 +331,7 @@ class Recurrences:
     # -- learning ------------------------------------------------------------------------------
 
     def learn(self, seen: Seen) -> None:
-        """Take in a text that was sent."""
+        """Learn from a text that was sent."""
         lines = seen.lines
         keys = lines.keys
         counted = Counter([keys[i] for i in lines.long])
@@ -369,7 +370,7 @@ class Recurrences:
                 self._learn_end(seen, piece, stop - 1, after)
 
     def _piece(self, seen: Seen, first: int, last: int, before: int, after: int) -> _Piece | None:
-        """Take in a span between two partings, and its neighbours; None for a short one."""
+        """Record a span between two partings, and its neighbours; return None for a short one."""
         lines = seen.lines
         begin, end = lines.cores[first], lines.ends[last]
         if end - begin < LEAST_CHARS:
@@ -399,24 +400,27 @@ class Recurrences:
 
     @staticmethod
     def _learn_start(seen: Seen, piece: _Piece, nth: int, before: int) -> None:
-        """Take in what stands before a piece that follows a document."""
+        """Record what stands before a piece that follows a document."""
         lines, first = seen.lines, seen.lines.long[nth]
         head = tuple(lines.keys[_before(lines, nth) : first][-MOST_SHORT:])
-        piece.head = head if piece.head is None else _common_end(piece.head, head)
+        if piece.head != head:
+            piece.head = head if piece.head is None else _common_end(piece.head, head)
         if piece.previous != before:
             piece.previous = before if piece.previous < 0 else 0
         now = [seen.labels.get(first - k, _NO_LABEL) for k in range(len(piece.head) + 1)]
-        piece.labels = [
-            (number if number == known[0] else None, name if name == known[1] else None)
-            for (number, name), known in zip(now, piece.labels or now, strict=False)
-        ]
+        if piece.labels != now:
+            piece.labels = [
+                (number if number == known[0] else None, name if name == known[1] else None)
+                for (number, name), known in zip(now, piece.labels or now, strict=False)
+            ]
 
     @staticmethod
     def _learn_end(seen: Seen, piece: _Piece, nth: int, after: int) -> None:
-        """Take in what stands behind a piece that a document follows."""
+        """Record what stands behind a piece that a document follows."""
         lines = seen.lines
         tail = tuple(lines.keys[lines.long[nth] + 1 : _after(lines, nth)][:MOST_SHORT])
-        piece.tail = tail if piece.tail is None else _common_start(piece.tail, tail)
+        if piece.tail != tail:
+            piece.tail = tail if piece.tail is None else _common_start(piece.tail, tail)
         if piece.next != after:
             piece.next = after if piece.next < 0 else 0
 
@@ -463,7 +467,7 @@ def _common_end(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Gap(NamedTuple):
-    """The short lines between two documents, `first` to `stop`, and who claims them.
+    """The short lines between two documents, and which of the two claim them.
 
     Args:
         first, stop: the lines.
@@ -490,7 +494,7 @@ _Bound: TypeAlias = "tuple[int, int]"
 
 
 class _Bounds:
-    """Decides where items begin and end, by the short lines around all documents of a text."""
+    """Decide where items begin and end, by the short lines around all documents of a text."""
 
     def __init__(self, seen: Seen, together: _Together) -> None:
         self._scope, self._text = seen.scope, seen.text
@@ -503,7 +507,7 @@ class _Bounds:
         self._numbered = False
 
     def block(self) -> Block | None:
-        """The items from the first known document to the last one; None for fewer than two."""
+        """Return the items from the first known document to the last; None for fewer than two."""
         places = self._places
         if len(places) < 2:
             return None
@@ -533,7 +537,10 @@ class _Bounds:
 
     def _alike(self, bounds: list[_Bound]) -> list[_Bound]:
         """Return the bounds in the most usual gap, blanks and all, where most are in it."""
-        gaps = [_NUMBER.sub("#", self._text[end:start]) for end, start in bounds]
+        gaps = [self._text[end:start] for end, start in bounds]
+        if len(set(gaps)) < 2:
+            return bounds
+        gaps = [_NUMBER.sub("#", gap) for gap in gaps]
         usual = max(gaps, key=gaps.count, default="")
         if 2 * gaps.count(usual) <= len(gaps):
             return bounds
@@ -650,7 +657,7 @@ class _Bounds:
     def _own(
         self, lines: tuple[int, ...] | None, *, sure: bool, behind: bool
     ) -> tuple[int, ...] | None:
-        """What of the short lines beside a document is its own; None where that is not known."""
+        """Return which short lines beside a document are its own; None where that is not known."""
         size = len(self._claimed)
         if lines is not None and len(lines) >= MOST_SHORT:
             return None
@@ -678,7 +685,7 @@ class _Bounds:
         return first + len(own)
 
     def _around_unknown(self, x: Place, y: Place) -> list[_Bound]:
-        """The bounds of unknown text between two documents, one item; those that are certain."""
+        """Return the certain bounds of unknown text between two documents, which is one item."""
         lines, size = self._lines, len(self._separator)
         bounds: list[_Bound] = []
         end = self._tail(x)

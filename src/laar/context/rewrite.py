@@ -1,4 +1,4 @@
-"""A text with its documents in another order: spans moved, nothing rendered again.
+"""A text with its documents in another order: spans move, nothing is rendered again.
 
     before | item gap item gap item | rest of the block | order note | after
 
@@ -37,7 +37,7 @@ class Change:
 
     @property
     def moved(self) -> bool:
-        """Whether the order differs from the received one, or the names do."""
+        """Return whether the order differs from the received one, or the names do."""
         return bool(self.ids) or self.order != tuple(range(len(self.order)))
 
 
@@ -127,8 +127,10 @@ def verified(text: str, changes: Sequence[Change], made: str, earlier: Sequence[
 
 def _gap(text: str, change: Change, start: int, end: int) -> str:
     """Return the text between two documents, with ids of those beside it where numbers were."""
+    if not change.ids:
+        return text[start:end]
     parts: list[str] = []
-    numbers = change.block.numbers if change.ids else ()
+    numbers = change.block.numbers
     begin, stop = bisect_left(numbers, (start,)), bisect_left(numbers, (end,))
     for first, behind, place in numbers[begin:stop]:
         parts += text[start:first], change.ids[change.order[place]]

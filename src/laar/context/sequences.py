@@ -1,8 +1,8 @@
-"""Whether the order of documents means something: learned from the orders that they came in.
+"""Whether the order of documents means something, learned from the orders in which they came.
 
-A search ranks the same documents now so, now so; the parts of a story, the steps of a recipe and
-the results that a client sorts come in the same order each time. So a document may move among
-others once it was seen on either side of another one, and never before.
+A search ranks the same documents differently from query to query; the parts of a story, the steps
+of a recipe and results that a client sorts keep their order. So a document may move among others
+once it was seen both before and behind another one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_DOCUMENTS = 30_000
 
 @dataclass(slots=True)
 class _Last:
-    """Where a document stood last: in which list, at which place; and whether it ever moved."""
+    """The list and place in which a document came last, and whether it ever changed sides."""
 
     whole: int
     place: int
@@ -26,7 +26,7 @@ class _Last:
 
 
 class Sequences:
-    """Documents by their last place; a key holds the scope (tenant, route and model)."""
+    """Documents by their last place; the scope (tenant, route and model) is part of the key."""
 
     def __init__(self) -> None:
         self._last: OrderedDict[int, _Last] = OrderedDict()
@@ -39,10 +39,10 @@ class Sequences:
         """Return the longest run of documents that may move among each other, maybe empty.
 
         Returns:
-            its first place, the one behind it, and whether any two of all stood together before.
+            its first place, the one behind it, and whether any two documents came together before.
 
-        Documents that stood beside others of them before, and always in one order, part the runs. A
-        run holds two at least that were seen in several orders; new ones among them may move.
+        A document that came with others of the list, always in one order, ends a run. A run has at
+        least two documents that were seen in several orders; new ones among them may move.
         """
         free, met = self._compared(scope, docs)
         best = (0, 0)
@@ -55,7 +55,7 @@ class Sequences:
         return *best, any(met)
 
     def observe(self, scope: int, docs: Sequence[int]) -> None:
-        """Take in an order as received."""
+        """Record an order as received."""
         free, _ = self._compared(scope, docs)
         whole = hash(tuple(docs))
         for place, (doc, moves) in enumerate(zip(docs, free, strict=True)):
@@ -66,7 +66,7 @@ class Sequences:
             self._last.popitem(last=False)
 
     def _compared(self, scope: int, docs: Sequence[int]) -> tuple[list[bool], list[bool]]:
-        """For each document whether it is free, and whether it was seen beside another one here."""
+        """Return for each document whether it is free, and whether it came with others here."""
         known = [self._last.get(hash((scope, doc))) for doc in docs]
         free = [last is not None and last.free for last in known]
         met = [False] * len(docs)
@@ -86,4 +86,4 @@ class Sequences:
 
 
 _LEAST_FREE = 2
-"""Documents seen in several orders that a list needs."""
+"""Documents seen in several orders that a run needs."""

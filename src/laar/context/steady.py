@@ -1,8 +1,8 @@
-"""Parts of a body that break prefixes, put where they do not: tools sorted, some lines last.
+"""Parts of a body that break prefixes, moved where they do not: tools sorted, some lines last.
 
-Tools are a set for a model, so that their order says nothing; a tool with a cache mark keeps its
-place, and all others their side of it. Lines go from the system prompt behind the last text of the
-user. What they are the route says: `laar context advise` names them.
+The order of tools means nothing to a model. A tool with a cache mark keeps its place, and the
+others stay on their side of it. The route's settings name the lines that move from the system
+prompt behind the last text of the user; `laar context advise` finds them.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MARK = "cache_control"
 def steadied(
     body: bytes, parsed: dict[str, Any], api: str, settings: ContextSettings
 ) -> tuple[bytes, dict[str, Any], str]:
-    """Return a body and what it says with tools sorted and lines taken out, and these lines.
+    """Return a body with tools sorted and lines taken out, the same parsed, and these lines.
 
-    `with_last` puts them back. Both values are those given where nothing changes.
+    `with_last` puts the lines back. Body and `parsed` are those given where nothing changes.
 
     Raises:
         Refused: the body cannot be changed safely.

@@ -1,9 +1,9 @@
-"""One request's plan: the changes to each text of the prompt, in prompt order.
+"""The plan of a request: the changes to each text of the prompt, in prompt order.
 
-Text of the last turn is aligned with the index; older text repeats the changes of its own turn, if
-the memo has them, and is left as received otherwise. So later turns extend the text sent before and
-never rewrite it. A document may be pointed at only where its full text went out earlier in the same
-body, which is looked up by hash and then compared.
+Documents of the last turn are aligned with the index; older text repeats the changes of its own
+turn, if the memo has them, and stays as received otherwise. So later turns extend the text sent
+before and never rewrite it. A note may replace a document only if its full text is sent earlier in
+the same body, which is looked up by hash and then compared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TurnPlan:
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """Plans one request.
+    """Plan the changes to a request.
 
     Args:
         settings: settings of the hook.
@@ -129,7 +129,7 @@ class Turn:
         raw = text.value.encode()
         memo_key = hash((self.scope, xxhash.xxh3_64_intdigest(raw)))
         known = self.memo.get(memo_key, self.now)
-        if known is not None and not self.restores and any(one.ids for one in known.changes):
+        if known is not None and not self.restores and any(change.ids for change in known.changes):
             known = None
         if not text.fresh and known is not None:
             return self._again(text, known)
@@ -175,7 +175,8 @@ class Turn:
         if text.fresh:
             before = xxhash.xxh3_64_intdigest(said_before(body, text.path))
             changes = [
-                self._fresh(read, before, *each) for each in zip(blocks, docs, own, strict=True)
+                self._fresh(read, before, block, keys, change)
+                for block, keys, change in zip(blocks, docs, own, strict=True)
             ]
         else:
             changes = list(map(as_received, blocks))
@@ -186,7 +187,7 @@ class Turn:
         return made
 
     def _blocks(self, text: Text) -> list[Block]:
-        """The blocks of a text, to be ordered or repeated; none where it stays as received."""
+        """Return the blocks of a text that may be changed; none where it stays as received."""
         refused: Reason | None = None
         blocks: list[Block] = []
         try:
@@ -304,7 +305,7 @@ class Turn:
     def _changed(
         self, block: Block, docs: _Documents, found: Alignment, repeated: frozenset[int]
     ) -> Change | None:
-        """The documents in the order found; None where numbers would have to be ids and cannot."""
+        """Return the change to the order found; None where ids are needed and cannot be had."""
         ids: tuple[str, ...] = ()
         if block.numbers:
             ids = ids_of(self.scope, docs.keys, [text.value for text in self._texts])
@@ -324,7 +325,7 @@ class Turn:
         return differ
 
     def _is_worth_its_note(self, block: Block, docs: _Documents, found: Alignment) -> bool:
-        """Whether a new order saves more than its note costs, or may do so in later requests."""
+        """Return whether an order saves more than its note costs, or may in later requests."""
         note = note_bytes(block, self.settings)
         gained = docs.bytes(docs.matched(found)) - docs.bytes(docs.live[: found.baseline])
         return gained >= note or sum(docs.sizes) >= _WORTH_NOTES * note
@@ -344,7 +345,7 @@ class Turn:
         plan.document_bytes += sum(docs.sizes)
 
     def _repeated(self, block: Block, own_keys: Sequence[int]) -> frozenset[int]:
-        """Items whose text is in the outgoing body before them, if these give way to notes."""
+        """Return the items that notes replace, since their text is in the body before them."""
         nothing_before = not self._in_full and len(set(own_keys)) == len(own_keys)
         if self.settings.dedup == "off" or self._control or nothing_before:
             return frozenset()
@@ -412,16 +413,16 @@ class _Documents(NamedTuple):
         return sum([self.sizes[i] for i in positions])
 
     def matched(self, found: Alignment) -> list[int]:
-        """Positions that follow an order sent before, aligned."""
+        """Return the positions that follow an order sent before, aligned."""
         return [self.live[j] for j in found.permutation[: found.matched]]
 
 
 _Read: TypeAlias = "Callable[[int, int], bytes | memoryview]"
-"""Gives a part of a text in UTF-8."""
+"""A function that returns a part of a text in UTF-8."""
 
 
 def _reader(text: str, raw: bytes) -> _Read:
-    """Read `text`, which is `raw` in UTF-8; where both have the same places nothing is copied."""
+    """Return a reader of `text`, which is `raw` in UTF-8; of ASCII it copies nothing."""
     if len(raw) != len(text):
         return lambda start, end: text[start:end].encode()
     whole = memoryview(raw)
@@ -445,7 +446,7 @@ that later requests may share it, though nothing is known to be shared yet."""
 def _whole(
     live: Sequence[int], permutation: Sequence[int], repeated: frozenset[int]
 ) -> tuple[int, ...]:
-    """The order of all items: repeated ones stay in place if nothing moves, else they go last."""
+    """Return the order of all items: repeated ones go last if anything moves."""
     if tuple(permutation) == tuple(range(len(live))):
         return tuple(range(len(live) + len(repeated)))
     return (*(live[j] for j in permutation), *sorted(repeated))

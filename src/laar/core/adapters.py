@@ -1,4 +1,4 @@
-"""The LoRA adapters that engines have at hand, and the cost of those that they have not.
+"""The LoRA adapters that engines have loaded, and the cost of loading others.
 
 An engine keeps `max_loras` adapters where it computes. A request for another one has it loaded
 (`LOAD_S`). While requests for as many others run, it has to wait until those of one of them are
@@ -26,7 +26,7 @@ LOAD_S = 0.25
 """Seconds that an engine takes to load an adapter: some 100 MB from a local disk."""
 
 MAX_KEPT = 64
-"""Adapters at hand of one endpoint; engines have a few, and 64 is much for any."""
+"""Adapters remembered for each endpoint. Engines load a few; 64 is generous."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Adapters:
         return name if name in spec.adapters else ""
 
     def price(self, slots: Slots, name: str, load_s: float, answer_s: float) -> Floats | None:
-        """Return seconds until an adapter is at hand at some endpoints; None for no adapter.
+        """Return seconds until an adapter is loaded at some endpoints; None for no adapter.
 
         Args:
             slots: the endpoints.
@@ -117,7 +117,7 @@ class Adapters:
             known.most, known.seen = most, running
 
     def restarted(self, slot: int) -> None:
-        """Note that the endpoint's engine has nothing at hand any more."""
+        """Forget the endpoint's loaded adapters."""
         if known := self._endpoints.get(slot):
             known.last.clear()
 

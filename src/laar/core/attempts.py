@@ -50,9 +50,9 @@ class Attempts:
             return guarded(partial(call, health), "health", faults)
 
         self.begin_prefill = part(self._begin_prefill)
-        """Begins the attempt at the endpoint that reads its prompt, if that is another."""
+        """The attempt at the prefiller, if there is one."""
         self.begin_at_server = part(self._begin_at_server)
-        """Begins the attempt at the endpoint that serves, as Envoy reports it."""
+        """The attempt at the endpoint that serves, as Envoy reports it."""
         self.passed_over = part(self._passed_over)
         """Notes that Envoy tried these endpoints before the one that answers, if one does."""
         self.gone = part(self._gone)

@@ -67,7 +67,7 @@ class Group:
 
 
 class Candidates:
-    """Works the groups out and keeps them."""
+    """The cached groups of candidates."""
 
     def __init__(
         self,

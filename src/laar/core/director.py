@@ -112,9 +112,9 @@ class Director:
         self.use_tuner(tuner)
         ids = random.Random(rng.getrandbits(40))
         self.new_id = new_id or (lambda: f"{ids.getrandbits(128):032x}")
-        """Makes the ids of decisions."""
+        """Returns a new decision's id."""
         self.later: Callable[[Callable[[], object]], object] = lambda call: call()
-        """Makes a call that no answer has to wait for."""
+        """Schedules a call for after the answer."""
         entering: list[Step] = [] if prefixes is None else [("prefixes", self._enter_prefix)]
         self._entering = entering
         self._on_chosen: list[Step] = [*entering, ("learning", feedback.begin)]

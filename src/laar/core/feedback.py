@@ -50,7 +50,7 @@ class Feedback:
         self.begin_prefill = guarded(self._begin_prefill, "learning", faults)
         """The same where another endpoint reads its prompt."""
         self.answering = guarded(engines.answering, "learning", faults)
-        """Gives the engines the first byte of an answer."""
+        """Called with the first byte of an answer."""
 
     def use_tuner(self, tuner: WeightSource | None) -> None:
         """Report outcomes to a tuner; None for no report."""

@@ -11,7 +11,7 @@ FORGET = 0.998
 """Weight of a sample relative to the next one: about the last 500 samples count."""
 
 FAR_OUT = 3.0
-"""Errors beyond so many of their scale count no more than in proportion (Huber)."""
+"""Errors above this multiple of their scale count linearly (Huber)."""
 
 _EAGER = 16
 _TOGETHER = 8

@@ -133,7 +133,7 @@ class EndpointSpec:
 
     @property
     def role(self) -> str:
-        """Its part where prefill and decode are apart; empty for an endpoint of the plain kind."""
+        """Its role if prefill and decode are disaggregated; empty for a usual endpoint."""
         return self.labels.get(ROLE_LABEL, "")
 
     @property

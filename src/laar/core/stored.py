@@ -24,7 +24,7 @@ class StoredAnswers:
     def __init__(self) -> None:
         self._kept: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.on_note: Callable[[str, str, str], None] = lambda _id, _address, _session: None
-        """Gets the arguments of each `note` that does not come from another picker."""
+        """Called with the arguments of each `note` that another picker did not send."""
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -179,7 +179,7 @@ class Views:
         return list(places), np.array(own, np.intp)
 
     def _load_s(self, name: str, slots: Slots, base_s: Floats, *, timed: bool) -> Floats | None:
-        """Return seconds until the adapter that the request names is at hand, of each candidate."""
+        """Return the seconds until each candidate has loaded the adapter that the request names."""
         of = self._engines.constants(slots, base_s, timed=timed)
         return self._adapters.price(slots, name, LOAD_S, float(of.answer_s.mean()))
 

@@ -22,7 +22,7 @@ from laar.datalayer.visits import Interval, Visits
 INTERVAL_S = 5.0
 """Round trips change slowly. To open a connection never counts, so it may close in between."""
 MAX_PROBES_PER_S = 50.0
-"""A probe of a thousand endpoints each 20 s is soon enough; GORGO takes 30 s for any."""
+"""Probes a second at most: 1,000 endpoints in 20 s; GORGO probes each every 30 s."""
 TIMEOUT_S = 2.0
 """Of a whole probe, connection included: six times the way to the far side of the earth."""
 _MAX_ANSWER_BYTES = 64 << 10

@@ -250,7 +250,7 @@ class Admission:
         return [item for item in self.queue.items() if item.for_context]
 
     def session_counts(self) -> dict[str, int]:
-        """Return how many sessions have a place, and how many turns wait for one."""
+        """Return how many sessions are admitted, and how many turns wait for admission."""
         return {"placed": len(self.sessions), "waiting": len(self.waiting_contexts())}
 
     def missing_tokens(self) -> int:

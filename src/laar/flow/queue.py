@@ -1,4 +1,4 @@
-"""The queue of requests while every endpoint they could go to is full (Medha at the picker).
+"""The queue of requests whose candidates are all full (Medha at the picker).
 
 Order, from the outside in: strict priority bands; in a band, the tenant served the fewest tokens;
 of that tenant, the lowest relative slack. A long request with slack lets shorts go first.
@@ -65,7 +65,7 @@ MAX_REFUSALS = 32
 call starts with the band's others."""
 
 MAX_RETRY_AFTER_S = 60
-"""Longest `retry-after` in seconds: the estimate is no better than that."""
+"""Longest `retry-after` in seconds: beyond it the estimate means little."""
 
 
 class _Waiting:

@@ -119,7 +119,7 @@ class Sessions:
         return np.array([self._price_s(slot, tokens, now) for slot, tokens in candidates])
 
     def wait_s(self, view: View, now: float) -> float:
-        """Return the seconds until some candidate has room at no price, if nobody returns."""
+        """Return the seconds until some candidate has free room, if no session returns."""
         missing = view.tokens - view.cached_tokens
         waits_s = [math.inf]
         for slot, tokens in zip(view.slots.tolist(), missing.tolist(), strict=True):

@@ -71,7 +71,7 @@ _SUSPECT_S = 1.0
 _EXCUSED = (Kind.RETRIED, Kind.STATUS, Kind.ERROR)
 _LIMIT_DOUBLES_S = 5.0
 _LIMITED_S = 20.0
-"""A limit that has grown sixteenfold is none."""
+"""Seconds after which a limit is dropped: it has grown sixteenfold."""
 _OTHERS_TRIAL_S = 5.0
 """How long a trial of another picker puts off one's own; then that picker may be gone."""
 _NEGLIGIBLE = 0.02
@@ -234,7 +234,7 @@ class Breaker:
     # -- outcomes ------------------------------------------------------------------------------
 
     def record_success(self, attempt: Attempt, now: float) -> bool:
-        """Record a good answer; return whether it brings the endpoint back."""
+        """Record a good answer; return whether the endpoint is in again."""
         recent = self._recent
         self._streak = 0.0
         if self.state is State.CLOSED and recent.bad == 0.0:  # as nearly always

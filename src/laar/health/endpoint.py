@@ -91,7 +91,7 @@ class Endpoint:
         self.flaw = ""
         """What the last of these had in place of an answer, as a word: a content type."""
         self.named: str | None = None
-        """Its answers' name for the model: empty for one that was requested, None while unknown."""
+        """The model's name in its answers: empty for the requested one, None while unknown."""
         self.to_read = _FIRST_READS
         """How many of its next answers are read."""
         self.doubted = False

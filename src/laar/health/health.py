@@ -38,7 +38,7 @@ _PROBE_FIRST_S = 1.0
 _BLAMED = (Kind.STATUS, Kind.ERROR, Kind.EVENT)
 """Failures that may be the request's."""
 _TRIAL_S = 5.0
-"""What other pickers are told of a trial: it is over by then, or this picker may be gone."""
+"""Seconds for which a trial is announced to other pickers; then it is over or its picker gone."""
 
 
 class Health:

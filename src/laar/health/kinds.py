@@ -20,7 +20,7 @@ class Kind(StrEnum):
     """Ways to fail; labels of the metric."""
 
     STATUS = "status"
-    """502, 503, 504 and the like: any other request would have got the same answer."""
+    """502, 503, 504 and similar: any other request would have got the same answer."""
     ERROR = "error"
     """500: broken, or asked for more than it holds."""
     EVENT = "error-event"

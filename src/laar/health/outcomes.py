@@ -145,7 +145,7 @@ class Outcomes:
         endpoint.useless.note(now, happened=True)
         endpoint.family.contest(now)
         endpoint.doubt()
-        # Those that are out already for their own failures excuse nobody.
+        # Endpoints already out for their own failures are no excuse for others.
         others = [other.useless for other in endpoint.others() if not other.breaker.is_open]
         apart = alone(endpoint.useless, others, now)
         is_alone = all(habit.is_quiet(now) for habit in others)

@@ -130,7 +130,7 @@ def alone(own: Habit, siblings: Iterable[Habit], now: float) -> bool | None:
     if suspect and known and not heard:
         return None
     # One client that is wrong again and again follows its prefix from endpoint to endpoint: a row
-    # counts only while none of the others has seen the like.
+    # counts only while none of the others has seen one.
     sound = sum(
         (habit or now - other.last_at > _QUIET_S) and other.bad < _RARE * other.total
         for other in heard

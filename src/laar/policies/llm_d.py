@@ -128,7 +128,7 @@ def llm_d(
 
 
 def _stretched(requests: Floats) -> Floats:
-    """Return one for the least, zero for the most; unknown values are one more than that."""
+    """Scale the least to one and the most to zero; unknown values count as the most plus one."""
     most = 1.0 if np.isnan(requests).all() else float(np.nanmax(requests)) + 1.0
     known = np.where(np.isnan(requests), most, requests)
     span = float(known.max() - known.min())

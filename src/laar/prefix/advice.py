@@ -26,7 +26,7 @@ from laar.prefix.lengths import DIGEST, MESSAGE
 from laar.prefix.templates import Template
 
 ENOUGH = 5
-"""Prompts of an agent, after those that its frame was learned from, before anything is said."""
+"""Prompts of an agent, after those its frame was learned from, before it gets advice."""
 
 MAX_AGENTS = 32
 MAX_LINES = 1_000
@@ -41,7 +41,7 @@ _HEAD = 2_000  # characters at the beginning of prompts by which an agent is kno
 _ALIKE = 0.06  # share of these that two prompts of an agent have in common
 _FRAME = 0.6  # share of an agent's prompts that have a line of its frame
 _USUAL = 0.3  # share of prompts that a finding is in
-_WORTH = 0.02  # share of the prompt below which nothing is said
+_WORTH = 0.02  # smallest share of the prompt that is reported
 
 _FIXED = ("system", "developer", "tools")
 _SHORT, _LONG = 500, 4_000  # characters of lines that differ at a system prompt's end, before it
@@ -80,7 +80,7 @@ _V = TypeVar("_V")
 
 
 class Advice(NamedTuple):
-    """What is said of an agent.
+    """The advice about an agent's prompts.
 
     Args:
         agent: its model and tools.
@@ -138,7 +138,7 @@ class _Agent:
 
 
 class Advisor:
-    """Looks at prompts, and says what breaks their prefixes."""
+    """Samples prompts and reports what breaks their prefixes."""
 
     def __init__(self) -> None:
         self._agents: OrderedDict[int, _Agent] = OrderedDict()

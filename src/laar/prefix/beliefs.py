@@ -65,12 +65,12 @@ class Prompt(Protocol):
 
     @property
     def body(self) -> bytes:
-        """The body that it came in; empty where there is none."""
+        """The request's body; empty if there is none."""
         ...
 
     @property
     def tokens(self) -> int:
-        """Its length where it came as token ids; 0 where that is to be estimated."""
+        """Its length if sent as token ids; 0 if it has to be estimated."""
         ...
 
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from laar.prefix.blocks import Chain
 
 MESSAGE = "\x1e"
-"""Begins the role of a message among a prompt's texts."""
+"""Prefix of a message's role among a prompt's texts."""
 DIGEST = "\x1d"
-"""Begins the digest of a part that is no text, such as an image."""
+"""Prefix of the digest of a non-text part, such as an image."""
 FILLER = "\x1f"
-"""Makes a digest as long as a text of as many tokens; has no tokens of its own."""
+"""Pads a digest to the length of a text of as many tokens; has no tokens itself."""
 _MESSAGE, _DIGEST = ord(MESSAGE), ord(DIGEST)
 
 MAX_KNOWN = 20_000
@@ -144,7 +144,7 @@ class _Weights:
         self.of_counts: Floats = self._weights @ _FEATURES
 
     def learn(self, counts: Floats, tokens: float) -> None:
-        """Learn that a prompt of these counts has so many tokens."""
+        """Learn the tokens of a prompt with these counts."""
         given = _FEATURES @ counts / tokens  # so that all prompts count alike
         swing = self._unsure @ given
         spread = _SCATTER**2 + float(given @ swing)

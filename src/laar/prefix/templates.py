@@ -20,7 +20,7 @@ from laar.prefix.blocks import Chain
 from laar.prefix.lengths import MESSAGE
 
 TOOLS = f"{MESSAGE}tools\x1f"
-"""Stands before the tools among a prompt's texts."""
+"""Prefix of the tools among a prompt's texts."""
 _USER, _ASSISTANT = f"{MESSAGE}user\x1f", f"{MESSAGE}assistant\x1f"
 _SYSTEM = (f"{MESSAGE}system\x1f", f"{MESSAGE}developer\x1f")
 _THOUGHT = "</think>"

@@ -49,7 +49,7 @@ class Ordering:
 
     @property
     def is_on(self) -> bool:
-        """Whether the route reads any body."""
+        """Return whether the route reads any body."""
         return self.rule.mode != "off" or self.rule.opt_in
 
     def is_about(self, path: str, model: str) -> bool:
@@ -68,7 +68,7 @@ class Ordering:
 
 
 class _Reworked:
-    """One body that a hook has read; implements `laar.protocol.ports.Rework`."""
+    """A body that a hook has read; implements `laar.protocol.ports.Rework`."""
 
     def __init__(
         self, hooks: ContextHooks, ordering: Ordering, result: HookResult, group: str
@@ -95,7 +95,7 @@ class _Reworked:
         return bool(self._result.numbers)
 
     def restorer(self, *, events: bool, encoded: bool) -> Restorer | None:
-        """Return what puts the numbers back; where it cannot be done, no others get ids."""
+        """Return what restores the numbers; once that cannot be done, no more ids are given."""
         if not self.renames:
             return None
         if encoded:
@@ -174,9 +174,9 @@ class ContextHooks:
         self._problems = problems
         self._orderings: list[Ordering] = []
         self.shows_answers = False
-        """An answer that was asked for was shown."""
+        """Whether an answer that was asked for was shown."""
         self.may_restore = True
-        """No answer came compressed, in which nothing can be put back."""
+        """Whether numbers can be restored: false once an answer came compressed."""
         self._answered: OrderedDict[str, tuple[Ordering, Receipt]] = OrderedDict()
         self.apply_settings(settings)
 
@@ -188,7 +188,7 @@ class ContextHooks:
         """
         known = {ordering.rule.name: ordering for ordering in self._orderings}
         made = []
-        for rule in settings.context.routes:  # one that is off keeps its requests from later ones
+        for rule in settings.context.routes:  # a route that is off still claims its requests
             ordering = known.get(rule.name)
             if ordering is not None and ordering.rule.hook == rule.hook:
                 del known[rule.name]
@@ -209,7 +209,7 @@ class ContextHooks:
 
     @property
     def in_use(self) -> ContextHooks | None:
-        """Itself, or None when it may change no request."""
+        """Return itself, or None when it may change no request."""
         return self if any(ordering.is_on for ordering in self._orderings) else None
 
     def tallies(self) -> Sequence[RouteTally]:
@@ -242,7 +242,7 @@ class ContextHooks:
         now: float,
         document: dict[str, Any] | None = None,
     ) -> _Reworked | None:
-        """Read a body; None when no route matches it, or nothing is to be remembered."""
+        """Return the body as reworked; None if no route matches, or nothing is to be remembered."""
         for ordering in self._orderings:
             if ordering.is_about(head.path, model):
                 mode = ordering.mode(head.context, may_change=may_change)
@@ -297,7 +297,7 @@ class ContextHooks:
         return _Reworked(self, ordering, result, group)
 
     def guarded(self, call: Callable[..., _Reworked | None], *args: object) -> _Reworked | None:
-        """Call a function, and count its fault instead of raising it."""
+        """Call a function, and count a fault instead of raising it."""
         try:
             return call(*args)
         except Exception:  # noqa: BLE001 - a hook's fault must not fail the request

@@ -90,7 +90,7 @@ class Picker:
         self.tuner = self._tuner()
         self.health = Health(settings.health.breaker, rng=rng)
         self.doubt_names: Callable[[str], None] = lambda _address: None
-        """Has an endpoint asked for its models soon; every endpoint without an address."""
+        """Schedule a refresh of one endpoint's models, or of all if the address is empty."""
         self.director = self._director()
         self.director.engines.reassess(self.learning.assessor.capability.speed)
         self.learning.seen = self.director.engines.seen

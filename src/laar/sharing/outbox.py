@@ -67,8 +67,7 @@ class Outbox:
         self._oldest_open = oldest_open
         self._waiting: deque[Record] = deque()
         self.on_news: Callable[[bool], object] = lambda _soon: None
-        """Called once something is to be sent, and not again before `batches`, but for the first
-        news that the others need soon."""
+        """Called when there is something to send; before `batches` again only if urgent."""
         self._announced: bool | None = None
         self.closed = False
         """There are no others and never will be: nothing is queued for them."""

@@ -191,7 +191,7 @@ def _followed_s(sharing: Sharing) -> float:
 
 
 def _age_s(document: dict[str, Any], now_s: float) -> float:
-    """Return the seconds since it was made: outcomes fade while no picker runs."""
+    """Return its age in seconds: outcomes fade while no picker runs."""
     made_at_s = document.get("at_s")
     if not isinstance(made_at_s, float) or not isfinite(made_at_s):
         return 0.0

@@ -20,7 +20,7 @@ from laar.core.endpoints import EndpointTable, Floats
 from laar.core.engines import Engines
 
 RECORD_S = 0.05
-"""Age of a record at its readers, but for a few: they gather it, it travels, and they are busy."""
+"""Age by which nearly all readers have a record: batching, network and a busy reader included."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 

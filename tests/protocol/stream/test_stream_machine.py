@@ -81,7 +81,7 @@ class Driver:
         self.replies = []
 
     def feed(self, event):
-        """Feeds an event; answers `Ask` as the server does; returns this event's other actions."""
+        """Feed an event; answer `Ask` as the server does; return this event's other actions."""
         start = len(self.log)
         self.now += 1.0
         pending = event

@@ -107,7 +107,7 @@ def _read_trace(trace: Path, *, time_scale: float, block_tokens: int) -> Iterato
 def _climb(
     read: Callable[[], Iterator[Arrival]], fleet: Path, settings: TunerSettings
 ) -> dict[str, object]:
-    """Climbs on a trace, in the lab; returns the tuner's export."""
+    """Tune on a trace, in the lab; return the tuner's export."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 

@@ -51,7 +51,7 @@ class _Clients:
         self.turns = Turns(_UNTIL_S, _UNCOUNTED_S)
 
     def send(self, request: Request, arrival: Arrival, ended: Callable[[Exchange], None]) -> None:
-        """Sends a turn until it is answered."""
+        """Send a turn until it is answered."""
 
         def over(exchange: Exchange) -> None:
             if exchange.status == 200:

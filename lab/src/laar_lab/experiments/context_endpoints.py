@@ -28,7 +28,7 @@ _BEST, _UNROUTED = "hook, by prefix", "hook, round-robin"
 
 
 def run(scope: Scope) -> Report:
-    """Replays both loads on all fleets, four ways."""
+    """Replay both loads on all fleets, four ways."""
     fleets = _FLEETS[:1] if scope.quick else _FLEETS
     places = {f"{load}, {n} x {held}": (load, (n, held)) for load in _LOADS for n, held in fleets}
     cases = {(name, way): (*place, way) for name, place in places.items() for way in _WAYS}

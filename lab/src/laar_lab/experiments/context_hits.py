@@ -61,7 +61,7 @@ _CAPACITIES = (None, 3000, 600)
 
 
 def run(scope: Scope) -> Report:
-    """Replays the loads online, and plans them offline."""
+    """Replay the loads online, and plan them offline."""
     online = {key: key for key in product(CASES, (False, True))}
     runs = grid(replayed, online, scope.seeds, label="context-hits")
     capacities = _CAPACITIES[:1] if scope.quick else _CAPACITIES

@@ -61,7 +61,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Runs each load three ways."""
+    """Run each load three ways."""
     requests = 600 if scope.quick else 2000
     cases = {key: (*key, requests) for key in product(LOADS, WAYS)}
     runs = grid(run_load, cases, scope.seeds, label="context-prefill")
@@ -134,7 +134,7 @@ def replay(
     rate: float | None,
     seen: Callable[[Arrival, Exchange], None] = lambda _arrival, _exchange: None,
 ) -> Tally:
-    """Sends all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
+    """Send all at once, under a cap in flight, or as Poisson arrivals; `seen` gets each end."""
     sites = workers(load_profile(ENGINE), WORKERS)
     fleet = VirtualFleet(sites, FleetSettings(), seed=seed)
     client = RagClient(contexts, hooked=way == HOOK, output_tokens=OUTPUT_TOKENS if rate else 1)

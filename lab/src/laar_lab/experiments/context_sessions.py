@@ -62,7 +62,7 @@ def run(scope: Scope) -> Report:
 
 
 def run_sessions(at_once: int, way: str, seed: int) -> dict[str, float]:
-    """Runs `at_once` sessions at a time on a fresh engine; each place has three, in turn."""
+    """Run `at_once` sessions at a time on a fresh engine; each place has three, in turn."""
     count = 3 * at_once
     load = conversations(seed, count=count, turns=_TURNS, docs=8, repeats=0.4, every_s=1.0)
     site = Site(

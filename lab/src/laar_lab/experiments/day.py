@@ -107,7 +107,7 @@ class _Clients:
         self.kinds = {kind: Tally() for kind in KINDS}
 
     def begin(self) -> None:
-        """Waits for the next visit."""
+        """Wait for the next visit."""
         visit = next(self._visits, None)
         if visit is not None:
             self._fleet.clock.at(visit.at_s, self._come, visit)

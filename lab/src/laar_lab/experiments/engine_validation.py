@@ -10,7 +10,7 @@ from laar_lab.sim.engine.validation import published_figures
 
 
 def run(scope: Scope) -> Report:
-    """Computes every figure; nothing in it is random."""
+    """Compute every figure; nothing is random."""
     figures = published_figures()
     table = Table(
         title="The engine model and the paper",

@@ -61,7 +61,7 @@ def published_climb(run: Run, bounds: Bounds) -> dict[str, float]:
 
 
 def run(scope: Scope) -> Report:
-    """At the rate in the middle of those of `gorgo-reward-hack`."""
+    """The middle one of `gorgo-reward-hack`'s rates."""
     base = Run(
         minutes=10.0 if scope.quick else 60.0,
         profile="gorgo-hack",

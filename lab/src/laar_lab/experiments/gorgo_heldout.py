@@ -37,7 +37,7 @@ _NAMES = {"ttft_p95_s": "p95 TTFT", "e2e_p95_s": "p95 end to end"}
 def tune_and_run(
     scope: Scope, time_scale: float, label: str
 ) -> tuple[Runs, list[dict[str, float]]]:
-    """Tunes GORGO for each seed, then runs it and the rest; the numbers, the weights."""
+    """Tune GORGO for each seed, then run it and the rest; return numbers and weights."""
     minutes, windows = (6.0, 6) if scope.quick else (15.0, 50)
     base = Run(time_scale=time_scale, minutes=minutes, interval_s=PAPER_INTERVAL_S)
     ours = tuned_elsewhere(base, scope.seeds, windows, label)

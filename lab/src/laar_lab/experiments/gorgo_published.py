@@ -61,7 +61,7 @@ class PublishedClimb:
         return Weights(1, self._live)
 
     def observe(self, sample: Observed, now: float) -> None:
-        """Takes a completion; failures are invisible to it."""
+        """Take a completion; failures are invisible to it."""
         if not sample.ok or self.frozen:
             return
         self._recent.append(sample.ttft_s if self._ttft else sample.e2e_s)
@@ -71,7 +71,7 @@ class PublishedClimb:
             self.report(-float(np.quantile(np.array(self._recent), 0.95)))
 
     def report(self, score: float) -> None:
-        """Takes the live proposal's score, higher is better, and makes the next one."""
+        """Take the live proposal's score, higher is better, and make the next one."""
         if self._best_score is None:
             self._best_score = score
         else:

@@ -53,7 +53,7 @@ _SHARES = (0.0, 0.1, 0.2, 0.25, 0.3, 0.35, 0.4, 0.6, 0.9)
 
 
 class _LongAnswers(MeasuredAssessor):
-    """Knows that answers take long."""
+    """GORGO with a prior for long answers."""
 
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float

@@ -146,7 +146,7 @@ def run_policies(
     policies: dict[str, Policy],
     prepare: Callable[[VirtualFleet], None] = lambda _fleet: None,
 ) -> dict[str, float]:
-    """Does as `run_one`, with other policies, and a last change to the fleet."""
+    """Like `run_one`, with other policies, and a last change to the fleet."""
     fleet = VirtualFleet(sites_of(run.profile), picker_of(run), seed=run.seed, policies=policies)
     prepare(fleet)
     tally = Tally()
@@ -203,7 +203,7 @@ def below(
 
 
 def change(ours: Sequence[dict[str, float]], theirs: Sequence[dict[str, float]], name: str) -> str:
-    """How far ours is above theirs, as a percentage."""
+    """Return by how many percent ours exceeds theirs."""
     return f"{-below(ours, theirs, name).mean:+.1%}"
 
 
@@ -228,7 +228,7 @@ def tuned(
     windows: int,
     objective: str = "ttft-and-e2e-p95",
 ) -> dict[str, float]:
-    """Climbs with the product's tuner on the run's trace; the weights it would export."""
+    """Run laar's tuner on the run's trace; return the weights it would export."""
     settings = TunerSettings(bounds=bounds, objective=objective, max_windows=windows, seed=run.seed)
     tuner = tune(
         lambda: arrivals_of(run),

@@ -87,7 +87,7 @@ _ONLINE, _FIXED = "with outcomes", "with outcomes, prior of fixed weight"
 
 
 def run(scope: Scope) -> Report:
-    """Runs the three parts.
+    """Run the three parts.
 
     Raises:
         SettingError: the fleet has one model.
@@ -210,7 +210,7 @@ def _policies(variant: str) -> dict[str, Policy]:
 
 
 def _observer(assessor: CapabilityAssessor) -> Callable[[Exchange, bool], None]:
-    """Reports every attempt's outcome, as a client of `POST /outcomes` does."""
+    """Report every attempt's outcome, as a client of `POST /outcomes` does."""
 
     def report(exchange: Exchange, correct: bool) -> None:
         decision = exchange.decision

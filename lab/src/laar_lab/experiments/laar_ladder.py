@@ -270,7 +270,7 @@ def _ladder(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Ta
 
 
 def _way(results: _Results, steps: Sequence[str], users: Sequence[int]) -> Table:
-    """How much of the best baseline's way to the oracle each step of laar has gone."""
+    """Return the share of the best baseline's distance to the oracle that each step closes."""
 
     def share(step: str, n: int, cached: bool) -> Estimate:
         runs = zip(

@@ -25,7 +25,7 @@ _MODELS = 5
 
 
 def run(scope: Scope) -> Report:
-    """Runs every contestant on every cell."""
+    """Run every contestant on every cell."""
     results = run_cells(scope, CONTESTANTS, cached=False, label="laar-success")
     cells = cells_of(scope)
     title = "Share of queries with a correct answer in the end"

@@ -38,7 +38,7 @@ from laar_lab.statistics import Estimate, estimate, gain
 
 
 def run(scope: Scope) -> Report:
-    """Runs every contestant on every cell, without and with prompts kept by the engines."""
+    """Run every contestant on every cell, without and with prompts kept by the engines."""
     cells = cells_of(scope)
     contestants = list(dict.fromkeys((*CONTESTANTS, *BOUNDS)))
     repeat = run_cells(scope, contestants, cached=False, label="laar-ttca, retries pay again")
@@ -113,7 +113,7 @@ def _gains(results: Results, cells: list[Cell], ours: str) -> Table:
 
 
 def _bounds(results: Results, cells: list[Cell], other: str) -> Table:
-    """Largest possible gain by length: that of knowing the answers."""
+    """Largest possible gain by length: the oracle's."""
     known = ("laar", *BOUNDS)
     groups = {
         length_name(length): [cell for cell in cells if cell[1] == length]

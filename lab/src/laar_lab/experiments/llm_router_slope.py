@@ -57,7 +57,7 @@ _Runs = dict[tuple[str, str, int], list[dict[str, float]]]
 
 
 def run(scope: Scope) -> Report:
-    """Runs all policies at all session counts, both models."""
+    """Run all policies at all session counts, both models."""
     counts = (SESSIONS[0], SESSIONS[-1]) if scope.quick else SESSIONS
     sizes = ("14B",) if scope.quick else tuple(PROFILES)
     cases = {

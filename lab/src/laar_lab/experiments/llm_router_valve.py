@@ -49,7 +49,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Sweeps the threshold."""
+    """Sweep the threshold."""
     cases = {name: (valve,) for name, valve in VALVES.items()}
     runs = grid(run_valve, cases, scope.seeds, label="llm-router-valve")
     title = "12 sessions of 3 turns on 3 small workers, by the valve's threshold"

@@ -298,7 +298,7 @@ class Blind:
         self._scorer = Outlook(weights)
 
     def score(self, view: View) -> Floats:
-        """Scores by the other arrays."""
+        """Score by the copied arrays."""
         setattr(view, self._name, np.zeros(len(view.slots)))
         if self._name == "base_s":
             view.timed_answers = False
@@ -306,7 +306,7 @@ class Blind:
 
 
 class AllRight:
-    """Takes every model for right: the cost is then time alone."""
+    """P(correct) is 1 for every model: the cost is then time alone."""
 
     def __init__(self, inner: Assessor) -> None:
         self._inner = inner
@@ -319,12 +319,12 @@ class AllRight:
         return replace(known, probability=np.ones(len(models)))
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Passes it on."""
+        """Pass it on."""
         self._inner.usage(request, model, prompt_tokens)
 
 
 class Oracle:
-    """Knows who will be right: the bound no picker can pass."""
+    """The oracle, which knows the correct models: no picker can do better."""
 
     def __init__(self, inner: Assessor, asked: Sequence[Question]) -> None:
         self._inner = inner
@@ -340,5 +340,5 @@ class Oracle:
         return replace(known, probability=right)
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Passes it on."""
+        """Pass it on."""
         self._inner.usage(request, model, prompt_tokens)

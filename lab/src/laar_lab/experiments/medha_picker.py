@@ -81,7 +81,7 @@ def _fleet(route: str, seed: int) -> VirtualFleet:
 def _serve(
     fleet: VirtualFleet, load: Sequence[Ask], sampler: Sampler, policy: str = ""
 ) -> list[_Asked]:
-    """Serves a load to its end."""
+    """Serve a load to its end."""
     asked = [_Asked(ask=ask) for ask in load]
 
     def arrive(one: _Asked) -> None:
@@ -125,7 +125,7 @@ def carried_per_s(requests: int = PROBE_REQUESTS) -> float:
 
 
 def _sampler(route: str, seed: int) -> Sampler:
-    """Draws the requests whose first tokens are seen."""
+    """Draw the requests whose first tokens are seen."""
     return Sampler(
         _BODIES.sample_answers if route == _SAMPLED else 1.0,
         every_s=_BODIES.sample_every_s,

@@ -43,7 +43,7 @@ class Latencies:
 
 
 def run(engine: str | EngineProfile, mix: Mix, seed: int) -> Latencies:
-    """Runs a load on a fresh engine to its end."""
+    """Run a load on a fresh engine to its end."""
     profile = load_profile(engine) if isinstance(engine, str) else engine
     arrived = list(jobs(mix, seed))
     timings = drive(build_engine(profile, seed=seed), arrived)

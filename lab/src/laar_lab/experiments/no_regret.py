@@ -192,7 +192,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """How often each policy is within the margins of the best, its mean distance and its worst."""
+    """How often each policy is within the margins of the best, and its mean and worst gap."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():

@@ -130,7 +130,7 @@ def _right(lots: _Lots, inverted: set[_Report], reporters: Sequence[str]) -> flo
 
 
 def _lots_of_lab(seed: int) -> _Lots:
-    """Reports drawn from the lab's models; a cell is judged once, by the true accuracies."""
+    """Draw reports from the lab's models; a cell is judged once, by the true accuracies."""
     surface, rng = surface_of(), random.Random(f"{seed}/reports")
     reported, judged = [], []
     for language in surface.languages:

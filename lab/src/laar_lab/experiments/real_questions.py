@@ -45,7 +45,7 @@ class RecordsWorld:
     asked: Sequence[tuple[str, int, Mapping[str, bool]]]
 
     def questions(self, seed: int, count: int) -> list[Question]:
-        """Draws `count` of the questions, in an order of the seed's own."""
+        """Draw `count` of the questions, in an order of the seed's own."""
         rng = random.Random(f"{seed}/records")
         drawn = rng.sample(range(len(self.asked)), min(count, len(self.asked)))
         return [self._question(at, rng) for at in drawn]
@@ -67,7 +67,7 @@ class RecordsWorld:
 
 @lru_cache(maxsize=1)
 def records_world(path: Path) -> RecordsWorld:
-    """Fits one half of the records' questions and keeps the other to be asked.
+    """Fit one half of the records' questions and keep the other to be asked.
 
     Raises:
         SettingError: the records can't be used, or a model's name does not contain its size.

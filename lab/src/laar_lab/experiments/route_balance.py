@@ -71,7 +71,7 @@ class WeightedSum:
         self._outlook = Outlook(CostWeights())
 
     def score(self, view: View) -> Floats:
-        """Scores by the times that laar's cost predicts."""
+        """Score by the times that laar's cost predicts."""
         self._outlook.score(view)
         assert view.terms is not None
         time_s = view.terms.latency_s

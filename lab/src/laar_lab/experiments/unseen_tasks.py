@@ -45,6 +45,8 @@ MEAN, WORST, SHARE, UNLIKE = 0.005, -0.003, 0.9, 0.1
 OPTIMISM, KNOWN_ERROR, UNSEEN_ERROR = 0.005, 0.02, 0.03
 """Bounds: of the fit's estimate less the gain that is seen, and calibration errors."""
 
+_DRAWS = 200
+
 _LEAST_TASK = 100
 """Questions of a task from which on its own gain is no luck of a few."""
 
@@ -111,7 +113,7 @@ def run(scope: Scope) -> Report:
     learned = sweep(run_everything, list(cases.values()), label="unseen-tasks, --hold-out 0")
     everything = dict(zip(cases, learned, strict=True))
     return Report(
-        tables=[_unseen(by_task, everything), _known(_by_seed(by_task))],
+        tables=[_unseen(by_task, everything), _known(_by_seed(by_task), scope.seeds)],
         evidence=_evidence(by_task, everything),
     )
 
@@ -243,7 +245,7 @@ def _unseen(by_task: _ByTask, everything: Mapping[str, Strange]) -> Table:
 
 
 def _told_share(seed: Sequence[Run]) -> float:
-    """The share of the told task's gain that the words alone bring, over all known questions."""
+    """The share of the gain from named tasks that words alone achieve, over known questions."""
     gained = np.concatenate([each.known.laar - each.known.single for each in seed])
     told = np.concatenate([each.known.told - each.known.single for each in seed])
     return float(gained.mean() / max(told.mean(), 1e-9))
@@ -255,7 +257,22 @@ def _calibration(judged: Sequence[Judged]) -> float:
     return calibration_error(predicted, observed, np.ones(len(observed)))
 
 
-def _known(by_seed: _BySeed) -> Table:
+def _by_means(runs: Sequence[Run], seed: int) -> float:
+    """The calibration error of each model's mean over all tasks, the mean over draws of tasks.
+
+    Who foretells no task's difficulty can do no better than know these means.
+    """
+    tasks = [each.strange.judged.observed for each in runs]
+    means = np.mean([observed.mean(axis=0) for observed in tasks], axis=0)
+    rng, errors = np.random.default_rng(seed), []
+    for _ in range(_DRAWS):
+        drawn = np.concatenate([tasks[at] for at in rng.integers(0, len(tasks), len(tasks))])
+        predicted = np.broadcast_to(means, drawn.shape).ravel()
+        errors.append(calibration_error(predicted, drawn.ravel(), np.ones(drawn.size)))
+    return float(np.mean(errors))
+
+
+def _known(by_seed: _BySeed, seeds: Sequence[int]) -> Table:
     figures = {
         "gain on known tasks, points": [
             100 * float(np.mean([each.known.gain for each in seed])) for seed in by_seed
@@ -266,6 +283,7 @@ def _known(by_seed: _BySeed) -> Table:
         ],
         "calibration error, known": [_calibration([r.known for r in s]) for s in by_seed],
         "calibration error, unseen": [_calibration([r.strange.judged for r in s]) for s in by_seed],
+        "the same of each model's true mean, tasks drawn": list(map(_by_means, by_seed, seeds)),
     }
     return Table(
         title="Known tasks without a header, and calibration",

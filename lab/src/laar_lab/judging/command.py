@@ -34,7 +34,7 @@ def run_evaluate(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Judges an artifact, prints the judgement and writes the files.
+    """Judge an artifact, print the judgement and write the files.
 
     Args:
         artifact: artifact of `laar fit`.
@@ -138,7 +138,7 @@ def _show_attempts(console: Console, attempts: Mapping[str, Any]) -> None:
 
 
 def plot(path: Path, figures: Mapping[str, Any]) -> None:
-    """Draws calibration, and accuracy against cost where a cost is known.
+    """Draw calibration, and accuracy against cost where a cost is known.
 
     Raises:
         SettingError: the file can't be written, or its ending names no format.

@@ -274,7 +274,7 @@ def _order(
 
 
 def _frontiers(asked: Asked, rates: Floats, rng: np.random.Generator) -> dict[str, object]:
-    """Finds by unit the accuracy at the best single model's cost, and the cost of its accuracy.
+    """Find by unit the accuracy at the best single model's cost, and the cost of its accuracy.
 
     A question goes to the model with the largest P(correct) less its cost times a price. The price
     for the same cost is set by the costs alone. That for the same accuracy is chosen on one half of

@@ -63,7 +63,7 @@ async def compare(
     models: Mapping[str, str] | None = None,
     stream: bool = False,
 ) -> list[Tally]:
-    """Asks everything under each policy in turn.
+    """Ask everything under each policy in turn.
 
     Args:
         console: console for the progress bars.
@@ -142,7 +142,7 @@ async def _run_policy(
 
 
 def exit_status(console: Console, tallies: Sequence[Tally]) -> int:
-    """Shows the first breaches of the contract; `BROKEN` when there are any, else 0."""
+    """Show the first breaches of the contract; `BROKEN` when there are any, else 0."""
     faults = [fault for tally in tallies for fault in tally.faults]
     for fault in faults[:_FAULTS_SHOWN]:
         console.print(f"[red]not as the contract says:[/red] {fault}")

@@ -112,7 +112,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def plot(path: Path, curves: Sequence[Sequence[Step]], bars: Sequence[Improvement]) -> None:
-    """Draws both figures side by side; the file's ending sets the format.
+    """Draw both figures side by side; the file's ending sets the format.
 
     Raises:
         SettingError: matplotlib is not installed, or the file can't be written in that format.

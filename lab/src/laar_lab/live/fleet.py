@@ -42,7 +42,7 @@ class Fleet:
     settings: Path
 
     async def leave_tried_models(self) -> None:
-        """Gives every policy laar's retry rule and stop, as an operator would: while it runs."""
+        """Give every policy laar's retry rule and stop, as an operator would: while it runs."""
         document = yaml.safe_load(self.settings.read_text())
         document.setdefault("routing", {})["retries"] = NEW_MODEL
         self.settings.write_text(yaml.safe_dump(document, sort_keys=False))
@@ -75,7 +75,7 @@ async def running_fleet(
     keep_prompts: bool = True,
     changes: Mapping[str, Mapping[str, object]] | None = None,
 ) -> AsyncIterator[Fleet]:
-    """Starts the fleet of `laar-fleet.yaml`, one endpoint for each model, and stops it.
+    """Start the fleet of `laar-fleet.yaml`, one endpoint for each model, and stop it.
 
     Args:
         directory: existing and empty; for settings, logs and the endpoints file.
@@ -136,7 +136,7 @@ async def started_fleet(
     shape: Shape = "standalone",
     port: int = 0,
 ) -> AsyncIterator[Fleet]:
-    """Starts endpoints, a picker with these settings besides addresses, and Envoy; stops them.
+    """Start endpoints, a picker with these settings besides addresses, and Envoy; stop them.
 
     Raises:
         LaarError: something did not start; the text holds the end of its log.
@@ -200,7 +200,7 @@ async def started_fleet(
 def _write_settings(
     directory: Path, names: Mapping[str, Sequence[str]], settings: Mapping[str, object]
 ) -> Path:
-    """Writes the files that a user would write: an endpoints file and the settings."""
+    """Write the files that a user would write: an endpoints file and the settings."""
     endpoints_file = directory / "endpoints.yaml"
     listed = [{"address": address, "models": list(models)} for address, models in names.items()]
     endpoints_file.write_text(yaml.safe_dump({"endpoints": listed}))

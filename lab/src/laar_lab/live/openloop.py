@@ -57,7 +57,7 @@ async def send(
     deadline_s: float,
     policy: str = "",
 ) -> list[Answered]:
-    """Sends every request at its moment; returns when each has ended, or its deadline has passed.
+    """Send every request at its moment; return when each has ended, or its deadline has passed.
 
     Args:
         url: URL of Envoy.

@@ -77,7 +77,7 @@ def run_overload(
     json_file: Path | None,
     sample_answers: float | None = None,
 ) -> int:
-    """Runs it and prints the result; returns the exit status."""
+    """Run it and print the result; return the exit status."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=240)  # a file has no edge
@@ -153,7 +153,7 @@ class _Bench:
         return sum(map(weight, load)) / carried_per_s(requests) / took_s
 
     async def run(self, route: str, load: Sequence[Ask], seed: int) -> Run:
-        """Serves a load by a route."""
+        """Serve a load by a route."""
         queue = QUEUES[route]
         directory, settings = self._prepared(queue)
         flow = queue is not None

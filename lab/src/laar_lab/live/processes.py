@@ -85,19 +85,19 @@ class LaarProcess:
         await self.stop()
 
     async def stop(self) -> None:
-        """Asks it to stop, and kills it when it does not."""
+        """Terminate the process, and kill it if it does not stop."""
         process = self._process
         if process is None or process.returncode is not None:
             return
         await end_process(process, STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Ends it without asking, as a crash would."""
+        """Kill the process, as a crash would."""
         assert self._process is not None
         self._process.kill()
 
     def check_alive(self) -> None:
-        """Raises with the end of its log if it has ended by itself.
+        """Raise with the end of its log if it has exited by itself.
 
         Raises:
             LaarError: it has.
@@ -108,7 +108,7 @@ class LaarProcess:
 
 
 async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
-    """Waits until a URL answers 200 with a page that shows this text.
+    """Wait until a URL answers 200 with a page that shows this text.
 
     Raises:
         LaarError: one of the processes ended, or it took too long.
@@ -131,6 +131,6 @@ async def wait_for(url: str, *processes: LaarProcess, shows: str = "") -> None:
 
 
 async def start_all(stack: AsyncExitStack, processes: Sequence[LaarProcess]) -> None:
-    """Starts processes at once; the stack stops them."""
+    """Start processes together; the stack stops them."""
     for process in processes:
         await stack.enter_async_context(process)

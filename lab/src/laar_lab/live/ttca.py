@@ -66,7 +66,7 @@ class Ttca:
     lab_runs: int | None
 
     def __post_init__(self) -> None:
-        """Raises SettingError for a policy that does not exist, or options that contradict."""
+        """Raise SettingError for a policy that does not exist, or options that contradict."""
         check_parameters({policy: {} for policy in self.policies})
         if self.url is not None and self.capability is not None:
             raise SettingError(
@@ -77,7 +77,7 @@ class Ttca:
 
 
 def run_ttca(wanted: Ttca, *, json_file: Path | None, plot_file: Path | None) -> int:
-    """Runs the comparison, shows it and writes the files asked for; returns the exit status."""
+    """Run the comparison, show it and write the files asked for; return the exit status."""
     console, lab_runs = Console(), wanted.lab_runs
     scale = 1.0 if wanted.url is not None else wanted.time_scale
     lab: dict[str, list[Figures]] = {}

@@ -81,7 +81,7 @@ async def run_fleet(
     port: int,
     keep_prompts: bool = True,
 ) -> Demo | None:
-    """Runs the fleet until the comparison is done, or until a signal when there is none.
+    """Run the fleet until the comparison is done, or until a signal when there is none.
 
     Args:
         console: console for progress and hints.
@@ -136,7 +136,7 @@ async def run_fleet(
 
 
 async def _stay(console: Console, fleet: Fleet) -> None:
-    """Prints commands to try, and waits to be stopped."""
+    """Print commands to try, and wait to be stopped."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -187,7 +187,7 @@ def _row(tally: Tally, contestant: Contestant) -> dict[str, object]:
 
 
 def show(console: Console, demo: Demo) -> None:
-    """Prints the sentences, the shares by time, and costs; no name is cut."""
+    """Print the sentences, the shares by time, and costs; no name is cut."""
     shares = Table(title="Questions answered correctly within ... seconds of the fleet's own")
     shares.add_column("policy", no_wrap=True)
     for mark in MARKS_S:
@@ -231,7 +231,7 @@ def _bar(share: float) -> str:
 
 
 def plot(path: Path, demo: Demo) -> None:
-    """Draws the shares by time to a file; its ending sets the format.
+    """Draw the shares by time to a file; its ending sets the format.
 
     Raises:
         SettingError: the format is unknown or the file can't be written.

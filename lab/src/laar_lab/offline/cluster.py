@@ -54,7 +54,7 @@ def build(
     by: Literal["id", "frequency"] = "frequency",
     reading: Reading = Reading.PAPER,
 ) -> Built:
-    """Clusters a batch.
+    """Cluster a batch.
 
     Args:
         contexts: documents of each request in retrieval order, without repeats.
@@ -87,7 +87,7 @@ def build(
 def _blocks(
     contexts: Sequence[Sequence[int]], rank: dict[int, tuple[int, int]]
 ) -> list[Sequence[int]]:
-    """Cuts a batch that is too large for a matrix, so that contexts with much in common stay near.
+    """Cut a batch that is too large for a matrix, so that contexts with much in common stay near.
 
     Each context's documents are sorted by rank and the contexts by those: contexts that hold the
     same frequent documents follow each other. Equal sets of documents are never parted.
@@ -129,7 +129,7 @@ def _merge(
     rank: dict[int, tuple[int, int]],
     alpha: float,
 ) -> list[Node]:
-    """Follows the clustering; returns all nodes, leaves first, inner ones as they were made."""
+    """Build the tree; return all nodes, leaves first, inner ones in the order of their merges."""
     clusters = list(leaves)
     nodes = list(dict.fromkeys(leaves))
     whole = set(nodes)
@@ -154,7 +154,7 @@ def _merge(
 
 
 def _detach(node: Node) -> None:
-    """Takes a shared node from under the node that an earlier merge put it below."""
+    """Take a shared node from under the node that an earlier merge put it below."""
     parent = node.parent
     if parent is not None:
         parent.children.remove(node)
@@ -172,7 +172,7 @@ def _under(node: Node, top: Node) -> bool:
 
 
 def _root(nodes: list[Node]) -> Node:
-    """Takes out the nodes that share nothing and returns the one root."""
+    """Take out the nodes that share nothing and return the one root."""
     for node in reversed(nodes):
         if node.children and not node.docs:
             if node.parent is not None:
@@ -192,7 +192,7 @@ def _root(nodes: list[Node]) -> Node:
 
 
 def _align(root: Node) -> None:
-    """Orders from the root down: a node's documents become its parent's, then its other own."""
+    """Order documents from the root down: a node's begin with its parent's."""
     queue = deque(root.children)
     while queue:
         node = queue.popleft()

@@ -19,7 +19,7 @@ Merge = tuple[int, int, float]
 
 
 def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
-    """Merges of N points, nearest first.
+    """Return the merges of N points, nearest first.
 
     Args:
         matrix: (N, N) symmetric distances; overwritten.
@@ -55,7 +55,7 @@ def average_linkage(matrix: npt.NDArray[np.float32]) -> list[Merge]:
 
 
 def _number(found: list[Merge], n: int) -> list[Merge]:
-    """Sorts the merges by distance and renames points to the cluster they are in by then."""
+    """Sort the merges by distance and rename points to the cluster they are in by then."""
     found.sort(key=lambda merge: merge[2])
     inside = list(range(2 * n - 1))
 

@@ -75,7 +75,7 @@ class PlanReport:
 
 
 def plan(contexts: Sequence[Sequence[int]], *, capacity_docs: int | None = None) -> BatchPlan:
-    """Orders and schedules contexts of distinct documents, for a cache of `capacity_docs`."""
+    """Order and schedule contexts of distinct documents, for a cache of `capacity_docs`."""
     planned: list[Planned] = []
     for start in range(0, len(contexts), MAX_CONTEXTS):
         built = build(contexts[start : start + MAX_CONTEXTS]).contexts
@@ -107,7 +107,7 @@ def plan_lines(
     settings: ContextSettings | None = None,
     capacity_docs: int | None = None,
 ) -> tuple[list[bytes], PlanReport]:
-    """Plans request bodies.
+    """Plan request bodies.
 
     Args:
         lines: one JSON body each, without the line end; empty ones are dropped. Lines that cannot
@@ -176,7 +176,7 @@ def plan_file(
 
 
 def _learn(line: bytes, learned: Recurrences) -> None:
-    """Takes in all texts of a line, to know documents without a shape by."""
+    """Take in all texts of a line, to know documents without a shape by."""
     try:
         value = orjson.loads(line)
         body = value["body"] if isinstance(value.get("body"), dict) else value

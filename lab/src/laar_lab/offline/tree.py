@@ -45,7 +45,7 @@ class Node:
     away: float = 0.0
 
     def adopt(self, child: Node) -> None:
-        """Makes `child` the last child."""
+        """Make `child` the last child."""
         child.parent = self
         self.children.append(child)
 

@@ -28,7 +28,7 @@ class LaarPaper:
     """Scores by the published cost."""
 
     def score(self, view: View) -> Floats:
-        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        """Price the candidates, leave the terms in the view, and turn costs into scores."""
         _, bucket, _ = view.cell
         nothing = np.zeros(len(view.slots))
         length = np.full(len(view.slots), max(bucket, MIN_BUCKET_TOKENS)) if bucket else view.tokens

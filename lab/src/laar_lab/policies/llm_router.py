@@ -27,7 +27,7 @@ _SPILLED = "spilled-from-saturated"
 _FALLBACK = "fallback-least-loaded"
 _SPILLED_FALLBACK = "spilled-fallback-least-loaded"
 REASONS = (LONGEST, _SPILLED, _FALLBACK, _SPILLED_FALLBACK)
-"""Why an endpoint was taken; the first two are its hits."""
+"""Why an endpoint was chosen; the first two are cache hits."""
 
 _CHUNK_TOKENS = 8.0
 """32 bytes of text at four bytes a token."""

@@ -73,7 +73,7 @@ class ExpectedTime:
         self._tuned = TunedWeights(weights)
 
     def score(self, view: View) -> Floats:
-        """Prices the candidates, leaves the terms in the view, and turns costs into scores."""
+        """Price the candidates, leave the terms in the view, and turn costs into scores."""
         tokens, queued = view.tokens, view.queued_tokens
         if self._use_prefix:
             tokens = tokens - view.cached_tokens
@@ -112,7 +112,7 @@ def expected_time(
     pace: Floats | None = None,
     typical_s: Floats | float = 0.0,
 ) -> Terms:
-    """Prices every candidate. No input may be NaN: unknowns are settled by the caller.
+    """Price every candidate. No input may be NaN: unknowns are settled by the caller.
 
     `pace` is how many times slower than its siblings an endpoint is, and `typical_s` the time of a
     whole answer, most of which the other terms leave out where `base_s` is not known.

@@ -20,7 +20,7 @@ from laar.core.interfaces import View
 from laar.policies.ranking import least, ranks
 
 _SESSION_S = 3600.0
-"""How long it keeps a session that is silent."""
+"""Seconds for which it keeps an idle session."""
 _MAX_SESSIONS = 65_536
 """Sessions it keeps; some 100 bytes each."""
 

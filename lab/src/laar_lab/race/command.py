@@ -1,4 +1,4 @@
-"""`laar race`: runs the turns, tells each as it ends, and writes what came of them."""
+"""`laar race`: runs the turns, reports each as it ends, and writes the result."""
 
 from __future__ import annotations
 

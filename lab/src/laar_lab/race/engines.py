@@ -86,7 +86,7 @@ async def look_at(
 
 
 async def _models(session: aiohttp.ClientSession, url: str) -> dict[str, int]:
-    """Return the longest prompt and answer of each model, 0 where it is not told."""
+    """Return the longest prompt and answer of each model, 0 if unknown."""
     try:
         async with session.get(f"{url.rstrip('/')}/v1/models") as answer:
             if answer.status in {401, 403}:

@@ -9,7 +9,7 @@ _TEXT = (
     "little long look made make man many may more most must never"
 )
 _WORDS = tuple(_TEXT.split())
-"""As many as six bits tell apart."""
+"""Number of words that six bits distinguish."""
 
 
 def text(number: int, chars: int) -> str:

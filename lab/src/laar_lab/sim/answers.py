@@ -70,7 +70,7 @@ class AccuracySurface(BaseModel):
 
     @classmethod
     def load(cls, path: Path | None = None) -> AccuracySurface:
-        """Reads a fleet file; without a path, the one that comes with the package.
+        """Read a fleet file; without a path, the one that comes with the package.
 
         Raises:
             SettingError: the file cannot be read or breaks a rule; the text says which.

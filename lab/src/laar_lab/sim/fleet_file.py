@@ -115,7 +115,7 @@ def _engine(end: _Endpoint) -> EngineProfile:
 
 
 def read_fleet(path: Path) -> FleetFile:
-    """Reads a fleet file.
+    """Read a fleet file.
 
     Raises:
         SettingError: it can't be read, or something in it is wrong; one line for each fault.

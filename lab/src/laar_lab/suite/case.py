@@ -133,7 +133,7 @@ class _Seen:
     failed: int = 0
 
     def add(self, due_s: float, exchange: Exchange) -> None:
-        """Counts a request that the client meant to send at `due_s`."""
+        """Count a request that the client meant to send at `due_s`."""
         self.endpoints[exchange.decision.address] += 1
         if exchange.status != 200:
             self.failed += 1
@@ -174,7 +174,7 @@ def run_case(
     pickers: Pickers | None = None,
     flow: FlowSettings | None = None,
 ) -> Numbers:
-    """Runs a workload once.
+    """Run a workload once.
 
     Args:
         case: the workload.
@@ -251,7 +251,7 @@ def _fleet(
 def _ours(
     fleet: VirtualFleet, sites: Sequence[Site], arrivals: Iterable[Arrival], share: float
 ) -> Iterator[Arrival]:
-    """Sends the strangers' part past the picker; the rest is ours.
+    """Send the background load past the picker and the rest through it.
 
     The other part is known ahead: it is on the clock before our first request is drawn.
     """

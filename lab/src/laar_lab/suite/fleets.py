@@ -134,14 +134,14 @@ class WrongSpeeds:
     def assess(
         self, request: Request, models: Sequence[str], tried: Sequence[str], now: float
     ) -> Assessment:
-        """Assesses as it would, at other speeds."""
+        """Return the wrapped assessor's costs at other speeds."""
         found = self.known.assess(request, models, tried, now)
         factors = np.array([self.factors[model] for model in models])
         found.seconds_per_token = found.seconds_per_token * factors
         return found
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Passes the usage on to the known assessor."""
+        """Pass the usage on to the wrapped assessor."""
         self.known.usage(request, model, prompt_tokens)
 
 

@@ -110,7 +110,7 @@ class _Window:
 
 
 def agents(data: Path, half: int | None = None) -> _Agents:
-    """Draws sessions of coding agents; `half` is 0 or 1, None for all.
+    """Draw sessions of coding agents; `half` is 0 or 1, None for all.
 
     Raises:
         SettingError: the file is missing.

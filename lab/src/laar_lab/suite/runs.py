@@ -79,7 +79,7 @@ def run_all(
     *,
     share: float = 1.0,
 ) -> Results:
-    """Runs every workload with every policy on every seed.
+    """Run every workload with every policy on every seed.
 
     Raises:
         SettingError: a policy or parameter is unknown.
@@ -94,7 +94,7 @@ def run_all(
 def run_screened(
     cases: Sequence[Case], policies: Sequence[str], seeds: Sequence[int], label: str
 ) -> Results:
-    """Does as `run_all`, but only each workload's contenders run on every seed.
+    """Like `run_all`, but only each workload's contenders run on every seed.
 
     After `SCREENED` seeds the baselines that are far behind in every metric fall out; the first of
     the policies never does.

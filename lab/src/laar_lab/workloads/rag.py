@@ -46,7 +46,7 @@ def topic(
 
 
 def drifting(seed: int, *, requests: int = 5000, lasts: int = 1000, topics: int = 50) -> Load:
-    """Makes a load like `topic`'s, whose topics are replaced after `lasts` requests on average.
+    """Make a load like `topic`'s, whose topics are replaced after `lasts` requests on average.
 
     A new topic takes the place of the one that went, popular or not, and has documents of its own.
     """
@@ -129,7 +129,7 @@ def replay(
     index_docs: int | None = None,
     told: bool = False,
 ) -> Replay:
-    """Sends a load, one request after the other.
+    """Send a load, one request after the other.
 
     Args:
         load: document ids of each request.

@@ -84,7 +84,7 @@ class RagClient:
             )
 
     def ended(self, arrival: Arrival, exchange: Exchange) -> None:
-        """Commits a request that an endpoint accepted."""
+        """Commit a request that an endpoint accepted."""
         receipt = self._receipts.pop(int(arrival.kind), None)
         if self._hook is not None and exchange.status == 200:
             self._hook.commit(receipt, exchange.end_s, noted=True)

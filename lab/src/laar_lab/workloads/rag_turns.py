@@ -114,7 +114,7 @@ def memories(
 
 
 def document(doc: int, tokens: int) -> str:
-    """A text of its own, without anything that another text would begin with."""
+    """A text that shares no prefix with any other."""
     rng = random.Random(doc)
     parts = [f"Every {rng.choice(_WORDS)} of kind {doc} is described here."]
     size = len(parts[0])
@@ -157,6 +157,6 @@ class HookedBodies:
         return Prompt(prompt_tokens=tokens, output_tokens=self._output_tokens, blocks=blocks)
 
     def accepted(self, name: str, now: float) -> None:
-        """Commits a request that an endpoint accepted."""
+        """Commit a request that an endpoint accepted."""
         if self._hook is not None:
             self._hook.commit(self._receipts.pop(name, None), now)

@@ -95,7 +95,7 @@ class _Chat:
     session: str
 
     def reach(self, tokens: int) -> None:
-        """Makes ids for up to `tokens` tokens."""
+        """Make ids for up to `tokens` tokens."""
         short = tokens // BLOCK_TOKENS - len(self.tape)
         if short > 0:
             self.tape.extend(spread(self.base + len(self.tape), short))

@@ -30,7 +30,7 @@ class _Text:
         self.tokens = 0
 
     def add(self, number: int, tokens: int) -> None:
-        """Adds a text; its ids follow from its number and its place."""
+        """Add a text; its ids follow from its number and its place."""
         self.tokens += tokens
         fresh = self.tokens // BLOCK_TOKENS - len(self.blocks)
         if fresh > 0:

@@ -269,7 +269,7 @@ def _regress(counts: Sequence[_Counts]) -> tuple[float, dict[str, float], float]
 
 
 def _useful_terms(cells: set[Features]) -> list[str]:
-    """Return terms that tell some cells from others; of equivalent ones, the shortest."""
+    """Return terms that distinguish cells; of equivalent ones, the shortest."""
     carriers: dict[str, set[Features]] = defaultdict(set)
     for cell in cells:
         for term in terms_of(cell):

@@ -38,7 +38,7 @@ _PRIOR_OUTCOMES = 10.0  # weight of the mean in a task's share of right answers
 _FOLDS = 5  # of which one is left out with each group
 _MIXED = 0.8  # texts of mixed words for each question
 _TRUST_STRENGTH = 1.0  # C of the trust in a column
-_TRUST_WEIGHT = 100.0  # questions that all of a task, and all strangers, count as
+_TRUST_WEIGHT = 100.0  # the total weight of a task's questions, and of all unknown questions
 
 _Floats = NDArray[np.float64]
 
@@ -224,7 +224,7 @@ def _trust(left_out: Sequence[_LeftOut], task: str) -> tuple[float, float]:
             own.append(column[fold.asked.are(task)])
             strange += [column[fold.asked.are(other)] for other in fold.strangers]
     if not strange or not sum(map(len, own)):
-        return 0.0, 1.0  # the likeness itself: nothing shows how strangers look
+        return 0.0, 1.0  # the likeness itself: there is no sample of unknown questions
     x = np.concatenate(own)
     weights = [np.full(len(x), 1 / len(x))]
     weights += [np.full(len(column), 1 / len(column) / len(strange)) for column in strange]

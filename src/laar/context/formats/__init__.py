@@ -1,7 +1,7 @@
-"""Shapes of documents that speak for themselves, from the first request on.
+"""Shapes of documents that are recognised from the first request on.
 
 Delimiters that the route declares, JSON, tags with names for documents, blocks of one message's
-content. All others are learned (`laar.context.recurrence`).
+content. All other documents are learned (`laar.context.recurrence`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def scan(
 def _found(
     text: str, settings: ContextSettings, is_parts: bool, by_tool: bool
 ) -> Iterator[list[Block]]:
-    """Yield the finds of each shape, the surest first; the first not empty counts."""
+    """Yield the blocks of each shape, the surest shape first."""
     families = settings.formats
     least = settings.min_docs
     if is_parts:
@@ -61,7 +61,7 @@ def _found(
 
 
 def held(block: Block, settings: ContextSettings) -> Block:
-    """Return the block, held where its labels number places and may be named."""
+    """Return the block, held where its labels number places, which an answer may name."""
     stays = block.labels_stay and not settings.relabel
     return replace(block, held=Reason.POSITIONAL_LABELS) if stays else block
 

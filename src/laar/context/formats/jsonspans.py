@@ -1,8 +1,7 @@
-"""The place of a value in a JSON text, to replace it and leave all else byte for byte.
+"""The spans of values in a JSON text, to replace some and leave all other bytes as they are.
 
-`orjson` has read the text before, so it is known to be valid; this only walks it, and Python's own
-decoder passes over what is not asked for. Duplicate keys on the way are a refusal: readers differ
-in which of them counts.
+The text is known to be valid, since `orjson` has read it; Python's decoder skips what is not asked
+for. A key that comes twice on the way is refused, because readers differ in which of them counts.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ Path: TypeAlias = "tuple[str | int, ...]"
 """Keys and indexes from the top."""
 
 _Want: TypeAlias = "dict[str | int, _Want]"
-"""The parts of a value to find: further ones by key or index; empty for the value alone."""
+"""The values to find inside a value, by key or index; empty for the value alone."""
 
 _SPACE = re.compile(r"[ \t\r\n]*+")
 _COLON = re.compile(r"[ \t\r\n]*+:[ \t\r\n]*+")
 _NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # a number of any length is a text
+_value_at = _DECODER.scan_once  # type: ignore[attr-defined]  # `raw_decode` adds a call a value
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
-    """Spans of the values at some paths, and of those on the way there.
+    """Return the spans of the values at some paths, and of those on the way there.
 
     Args:
         text: valid JSON.
@@ -63,14 +63,14 @@ def _walk(
     """Return the end of a value, noting it and those wanted below it."""
     end = start
     if not want:
-        end = _DECODER.raw_decode(text, start)[1]
+        end = _value_at(text, start)[1]
     else:
         names: set[str] = set()
         name: str | int = -1
         at, is_object = _after(_SPACE, text, start + 1), text[start] == "{"
         while text[at] not in "}]":
             if is_object:
-                name, at = _DECODER.raw_decode(text, at)
+                name, at = _value_at(text, at)
                 if name in names:
                     raise Refused(Reason.DUPLICATE_KEYS)
                 names.add(str(name))

@@ -1,8 +1,8 @@
 """Documents as the elements of a JSON list, as tools return them and programs paste them.
 
-The text, or the place, must be JSON from end to end. Of several lists the one with most text
-counts, whatever it is called. Elements move as they were written; commas and white space between
-them stay. Their own text, for de-duplication, is the longest string of each.
+The text, or a part of it that begins and ends a line, must be JSON. Of several lists the one with
+the most text counts, whatever its key. Elements move as they were written; the commas and white
+space between them stay. The text of an element, for de-duplication, is its longest string.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def written_by_python(text: str, least: int, most: int) -> list[Block]:
         raise Refused(Reason.TOO_MANY)
     if len({type(value) for value in values}) > 1 or not all(_text(value)[0] for value in values):
         return []
-    ends = [(each.col_offset, each.end_col_offset or 0) for each in written.elts]
+    ends = [(element.col_offset, element.end_col_offset or 0) for element in written.elts]
     places = [(len(source[:a].decode()), len(source[:b].decode())) for a, b in ends]
     named = [_names(value) if isinstance(value, dict) else {} for value in values]
     block = block_of(
@@ -141,7 +141,7 @@ def _blocks(text: str, least: int, most: int) -> list[Block]:
 
 
 def _lists(value: _Json, path: Path) -> Iterator[tuple[Path, list[_Json], list[int]]]:
-    """All lists, each with the lengths of others beside it that refer to its elements by place."""
+    """Yield all lists, with the lengths of others beside each that may refer to it by place."""
     if isinstance(value, list):
         yield path, value, []
     elif isinstance(value, dict) and len(path) < _DEEPEST:

@@ -1,7 +1,7 @@
-"""Documents as blocks of one message's content: each moves as the JSON that the body has for it.
+"""Documents as blocks of one message's content; each moves as its JSON in the body.
 
-Blocks of the types for documents speak for themselves, unless the answer is to cite them by place.
-Blocks of text are documents where a tool returned several and nothing else.
+Blocks whose type says so are documents; they stay in place if the answer cites them by it. Text
+blocks are documents where a tool returned several of them and nothing else.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _text_of(part: Any) -> Path:
 
 
 def _cited(part: dict[str, Any]) -> bool:
-    """Return whether answers are to name documents by their place."""
+    """Return whether answers name documents by their place."""
     citations = part.get("citations")
     return isinstance(citations, dict) and citations.get("enabled") is True
 

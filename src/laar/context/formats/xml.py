@@ -1,10 +1,10 @@
 """Documents in XML-like items: ``<document id="7">...</document>``, in a wrapper or bare.
 
-Not an XML parser. It looks at a short list of tag names only, in one pass, and refuses any sign
-that a name is prose or that a document holds one: an item inside an item, an end without a
-beginning, an attribute that does not parse or comes twice. An unclosed tag in the middle of a
-sentence ("when the <source> tag has an id") is only a mention. The patterns are possessive or
-bounded by the characters they exclude, so that the time is linear in the length of any text.
+Not an XML parser: one pass looks for a short list of tag names. It refuses any sign that a tag is
+prose or part of a document: an item inside an item, an end without a beginning, an attribute that
+does not parse or comes twice. An unclosed tag in the middle of a sentence ("when the <source> tag
+has an id") is only a mention. The patterns are possessive, or bounded by the characters that they
+exclude, so the time is linear in the length of any text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Scan:
         self.names: list[dict[str, str]] = []
 
     def run(self) -> list[Block]:
-        """One pass over the tags that are known."""
+        """Return the blocks, found in one pass over the tags that are known."""
         opened: tuple[int, int] | None = None
         for seen, match in enumerate(_TAG.finditer(self.text)):
             if seen > MAX_MARKS * self.most:
@@ -86,7 +86,7 @@ class _Scan:
         return self.blocks
 
     def _only_spoken_of(self, match: re.Match[str]) -> bool:
-        """Whether an opening tag stands in a sentence, and is not closed before the next one."""
+        """Return whether an opening tag is in a sentence, and not closed before the next one."""
         start = match.start()
         if self.text[start - 1 : start] in _BREAKS:
             return False  # nearly always
@@ -98,7 +98,7 @@ class _Scan:
         return self.text.find(f"</{match[2]}", match.end(), end) < 0
 
     def _end(self, name: str, attributes: str | None, end: int) -> None:
-        """Take the end of a wrapper."""
+        """Handle the end tag of a wrapper."""
         if name != self.wrapper:
             raise Refused(Reason.UNBALANCED)
         if attributes != "":
@@ -107,7 +107,7 @@ class _Scan:
         self.wrapper = None
 
     def _close(self, opened: tuple[int, int], match: re.Match[str]) -> None:
-        """Take the end of an item; an empty one with words behind it only talks about the tag."""
+        """Handle the end tag of an item; an empty one with words behind it is only a mention."""
         start, inside = opened
         if not self.spans and not self.text[inside : match.start()].strip():
             behind = self.text[match.end() : match.end() + 16].lstrip()
@@ -121,7 +121,7 @@ class _Scan:
     def _open(
         self, name: str, attributes: str | None, match: re.Match[str]
     ) -> tuple[int, int] | None:
-        """Take an opening tag; return where item and text start, or None for a wrapper."""
+        """Return where the item of an opening tag and its text start; None for a wrapper."""
         if attributes is None:
             raise Refused(Reason.MALFORMED_TAG)
         inside = match.end()
@@ -139,7 +139,7 @@ class _Scan:
         return match.start(), inside
 
     def _finish(self, end: int | None = None) -> None:
-        """End the run of items; a note about them goes behind the wrapper, if there is one."""
+        """End the run of items; the note about them goes behind the wrapper, if there is one."""
         if len(self.spans) >= self.least:
             after = self.spans[-1][1] if end is None else end
             block = block_of(self.text, self.spans, after, names=self.names, shape="xml")

@@ -35,7 +35,7 @@ _MOST = 1e12
 """The largest value of a setting: sums stay finite."""
 
 LEAST_STEP_TOKENS = 256
-"""Tokens that a step has time for whatever its target. Below about so many, GPUs wait for the
+"""Tokens that a step has time for whatever its target. Below about this number, GPUs wait for the
 model's weights and not for arithmetic, so a smaller step takes as long and does less."""
 
 

@@ -63,7 +63,7 @@ from laar.prefix.beliefs import Demand
 
 _SAME = 0.01  # of a prompt: shares that differ by less are one
 _MOVES = 0.1  # of the cost, for a conversation to leave its model
-_HELD = 0.5  # of a prompt: cached somewhere, it goes on with what was said there
+_HELD = 0.5  # the prompt is cached somewhere, so it continues a conversation
 _ONCE = 1.5  # a prefix that is requested less often than this is worth no further copy
 
 

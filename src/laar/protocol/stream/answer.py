@@ -139,7 +139,7 @@ class Answer:
         return NO_USAGE if self._reader is None or not self.complete else self._reader.usage
 
     def completion(self, decision: Decision, now: float) -> Completion:
-        """Return how the request ended, as far as can be seen."""
+        """Return the request's outcome, as far as it is visible."""
         reader, begun_at = self._reader, self._answered_at
         usage = reader.usage if reader is not None and self.complete else NO_USAGE
         return Completion(

@@ -63,7 +63,7 @@ class Attempts:
         return len(wrong) < self.MOST or self._clock() - last_s >= self.WAIT_S
 
     def right(self, address: str) -> None:
-        """Note a right token."""
+        """Record a valid token."""
         self._wrong.pop(address, None)
 
     def wrong(self, address: str, given: str) -> None:

@@ -70,7 +70,7 @@ class Exchange(Handler):
     # -- for the transport -----------------------------------------------------------------------
 
     def receive(self, message: bytes) -> None:
-        """Take a message through the machine, and send its answers."""
+        """Pass a message through the machine, and send its answers."""
         try:
             event = event_of(pb.ProcessingRequest.FromString(message))
             if event is None:

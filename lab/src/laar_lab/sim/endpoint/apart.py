@@ -20,7 +20,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0)
 
 
 async def prefilled_elsewhere(address: str, path: str, body: bytes, request_id: str) -> bool:
-    """Lets another endpoint read a prompt; False if that failed, and it has to be read here.
+    """Let another endpoint prefill a prompt; return False if that failed.
 
     Raises:
         ApiError: the other endpoint refused the request.

@@ -77,15 +77,15 @@ class Sockets(Protocol):
     """Faults below HTTP."""
 
     def reset(self, scope: Scope) -> None:
-        """Cuts the connection that a request came by."""
+        """Cut the connection that a request came by."""
         ...
 
     def close(self, scope: Scope) -> None:
-        """Ends the connection that a request came by in order."""
+        """End the connection that a request came by in order."""
         ...
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
-        """Cuts every connection and listens to none for this long; then a new life begins."""
+        """Cut every connection and refuse new ones for this long; then restart."""
         ...
 
 
@@ -96,7 +96,7 @@ class Reset(Response):
         self._sockets = sockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Cuts it."""
+        """Cut the connection."""
         self._sockets.reset(scope)
         await until_disconnect(receive)
 
@@ -145,7 +145,7 @@ class EndpointApp:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, with the headers that are the simulator's own."""
+        """Serve one request, with the headers that are the simulator's own."""
         digest = None
         if any(name == b"x-sim-body-sha256" for name, _ in scope["headers"]):
             digest = hashlib.sha256()

@@ -264,7 +264,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 
 def read_body(kind: type[_Body], raw: bytes) -> _Body:
-    """Parses and checks a body.
+    """Parse and check a body.
 
     Raises:
         ApiError: 400, with the fault but without the prompt's text.

@@ -28,7 +28,7 @@ class Crash(Protocol):
     """Closes the listening socket for a while."""
 
     def __call__(self, down_s: float, *, forget: bool = True) -> None:
-        """Begins the outage."""
+        """Begin the outage."""
         ...
 
 
@@ -74,7 +74,7 @@ class Controls:
         return await self._show(request)
 
     async def _begin_outage(self, request: Request) -> Response:
-        """Answers before the connections are cut."""
+        """Answer before the connections are cut."""
         try:
             wanted = orjson.loads(await request.body())
             down_s, forget = float(wanted["seconds"]), bool(wanted.get("forget", True))

@@ -81,13 +81,13 @@ class Flight:
         self._news = asyncio.Event()
 
     async def more(self, seen: int) -> None:
-        """Returns when there are more than `seen` tokens, or nothing more to wait for."""
+        """Return when there are more than `seen` tokens, or nothing more to wait for."""
         while self.tokens <= seen and not self.finished and self.lost is None:
             self._news.clear()
             await self._news.wait()
 
     def gain(self, progress: Progress, *, started_s: float, ended_s: float) -> None:
-        """Takes note of an iteration that ran over this time."""
+        """Take note of an iteration that ran over this time."""
         self.updated_s = max(self.submitted_s, ended_s)
         if self.tokens == 0:
             self.started_s = max(self.submitted_s, started_s)
@@ -98,7 +98,7 @@ class Flight:
         self._news.set()
 
     def lose(self, why: Lost) -> None:
-        """Ends the flight: nothing more will come."""
+        """End the flight: nothing more will come."""
         self.lost = self.lost or why
         self._news.set()
 
@@ -107,7 +107,7 @@ class BlockObserver(Protocol):
     """Follows the prefix cache."""
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Takes the changes that an iteration that begins now will have made by its end."""
+        """Take the changes that an iteration that begins now will have made by its end."""
         ...
 
     def publish(self) -> None:
@@ -152,17 +152,17 @@ class EngineDriver:
         return (time.monotonic() - self._born_s) / self._scale
 
     def rescale(self, time_scale: float) -> None:
-        """Makes time pass at another pace from now on; the time that has passed stays as it was."""
+        """Change the pace of time from now on; time already passed is unaffected."""
         now = self.now()
         self._scale = time_scale
         self._born_s = time.monotonic() - now * time_scale
 
     async def emptied(self) -> None:
-        """Returns when no job is under way."""
+        """Return when no job is under way."""
         await self._empty.wait()
 
     def submit(self, job: Job) -> Flight:
-        """Gives the engine a job; the flight shows its outcome.
+        """Give the engine a job; the flight shows its outcome.
 
         Raises:
             RequestError: the engine refuses it.
@@ -178,14 +178,14 @@ class EngineDriver:
         return flight
 
     def abort(self, job_id: str) -> None:
-        """Drops a job if it is still in the engine."""
+        """Drop a job if it is still in the engine."""
         if self._flights.pop(job_id, None) is not None:
             self.engine.abort(job_id)
             self._left(job_id)
             self._wake.set()
 
     def lose_all(self, why: Lost) -> None:
-        """Ends every flight without its answer."""
+        """End every flight without its answer."""
         flights, self._flights = self._flights, {}
         for flight in flights.values():
             self.engine.abort(flight.job.id)
@@ -200,7 +200,7 @@ class EngineDriver:
         self.reported = IDLE_LOAD
 
     async def run(self) -> None:
-        """Steps the engine for ever; cancel it to stop."""
+        """Step the engine until cancelled."""
         ends = self.now()
         burst = 0
         while True:

@@ -137,7 +137,7 @@ class Fault:
 
 
 def parse_fault(text: str) -> Fault:
-    """Reads ``kind[:value][@condition[,condition]]``.
+    """Read ``kind[:value][@condition[,condition]]``.
 
     Raises:
         SettingError: the text names the wrong part and the allowed values.
@@ -203,7 +203,7 @@ class FaultBook:
         self.set(faults)
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """Takes other faults in place of the present ones; counts begin again."""
+        """Take other faults in place of the present ones; count begin again."""
         self.faults = tuple(faults)
         self._seen = [0] * len(self.faults)
         self.requests = self.hit = 0

@@ -44,7 +44,7 @@ def set_to_fail(status: int) -> ApiError:
 
 
 async def until_disconnect(receive: Receive) -> None:
-    """Returns when the client has gone, or the response is complete."""
+    """Return when the client has gone, or the response is complete."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -64,7 +64,7 @@ class Refusal(Response):
         self._status = error.status if status is None else status
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
+        """Send it."""
         if self._is_stream:
             await _send_head(send, 200, _SSE)
             await _send_body(send, error_event(self._error))
@@ -83,7 +83,7 @@ class Silence(Response):
         self._has_head = head
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the head at most, and waits for the client to leave."""
+        """Send the head at most, and wait for the client to leave."""
         if self._has_head:
             await _send_head(send, 200, _SSE)
         await until_disconnect(receive)
@@ -140,7 +140,7 @@ class Generation(Response):
                 self._drag = fault.value - 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs the job to its end, or to the client's."""
+        """Run the job to its end, or to the client's."""
         try:
             flight = self._driver.submit(self._job)
         except RequestError as refused:
@@ -215,7 +215,7 @@ class Generation(Response):
         await _send_json(send, 200, body, *load)
 
     async def _next(self, flight: Flight, seen: int) -> tuple[int, str | None]:
-        """Waits for more tokens; returns how many there are, and why they end if they do."""
+        """Wait for more tokens; return how many there are, and why they end if they do."""
         await flight.more(seen)
         made, at_s, finished = flight.tokens, flight.updated_s, flight.finished
         if self._drag and flight.lost is None:

@@ -92,13 +92,13 @@ class KvEventPublisher:
         self._tracked[job_id] = _Tracked(at, ids, salt, session)
 
     def left(self, job_id: str) -> None:
-        """Forgets a job, but not at once: events about its last blocks come an iteration later."""
+        """Forget a job, but not at once: events about its last blocks come an iteration later."""
         self._left.append(job_id)
         if len(self._left) > LEFT_KEPT:
             self._tracked.pop(self._left.popleft(), None)
 
     def note(self, events: Sequence[KvEvent]) -> None:
-        """Puts the engine's events into vLLM's form; `publish` sends them."""
+        """Put the engine's events into vLLM's form; `publish` sends them."""
         for event in events:
             if event.kind == "stored":
                 self._noted.append(self._stored(event))
@@ -109,7 +109,7 @@ class KvEventPublisher:
                 self._noted.append({"type": "AllBlocksCleared"})
 
     def publish(self) -> None:
-        """Sends the noted events, if any, as one batch."""
+        """Send the noted events, if any, as one batch."""
         if not self._noted:
             return
         payload = msgspec.msgpack.encode([time.time(), self._noted, 0])
@@ -121,13 +121,13 @@ class KvEventPublisher:
             self._publisher.send_multipart((self._topic, seq, payload), zmq.NOBLOCK)
 
     def restart(self) -> None:
-        """Forgets everything, as a new process would."""
+        """Forget everything, as a new process would."""
         self._noted = []
         self._kept.clear()
         self._next_seq = 0
 
     async def close(self) -> None:
-        """Frees the sockets."""
+        """Free the sockets."""
         if self._replays is not None:
             self._replays.cancel()
             with suppress(asyncio.CancelledError):

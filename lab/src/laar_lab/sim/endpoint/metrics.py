@@ -92,7 +92,7 @@ class _Histogram:
         self._text: str | None = None
 
     def observe(self, value: float, times: int = 1) -> None:
-        """Counts a value."""
+        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
         self._text = None

@@ -268,7 +268,7 @@ class MessagesReply:
         self._head = head
 
     def opening(self, usage: Usage) -> bytes:
-        """The message and its one block are announced; the prompt's usage is known by now."""
+        """Announce the message and its one block, with the prompt's usage."""
         return _event(
             "message_start", {"type": "message_start", "message": self._message([], None, usage)}
         ) + _event(

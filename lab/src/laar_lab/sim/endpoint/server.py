@@ -66,7 +66,7 @@ class _Server(uvicorn.Server):
                     await self._ending.wait()
 
     def end(self, *, force: bool = False) -> None:
-        """Stops listening at once; `serve` returns when answers are out, or soon by force."""
+        """Stop listening at once; `serve` returns when answers are out, or soon by force."""
         for listener in self.servers:
             listener.close()
         self.force_exit = force
@@ -74,13 +74,13 @@ class _Server(uvicorn.Server):
         self._ending.set()
 
     def close(self, client: object) -> None:
-        """Ends one client's connection in order, once all written bytes are out."""
+        """End one client's connection in order, once all written bytes are out."""
         for connection in list(self.server_state.connections):
             if getattr(connection, "client", None) == client:
                 connection.transport.close()
 
     def cut(self, client: object = None) -> None:
-        """Resets one client's connection, or all."""
+        """Reset one client's connection, or all."""
         for connection in list(self.server_state.connections):
             if client is None or getattr(connection, "client", None) == client:
                 raw = connection.transport.get_extra_info("socket")
@@ -128,37 +128,37 @@ class SimulatedEndpoint:
         return f"http://{self.address}"
 
     async def start(self) -> None:
-        """Returns when it listens."""
+        """Return when it listens."""
         self._main = asyncio.create_task(self._serve(), name=f"sim-endpoint {self.address}")
         await self._server.listens.wait()
 
     async def wait(self) -> None:
-        """Returns when it has been shut down."""
+        """Return when it has been shut down."""
         assert self._main is not None, "start comes first"
         await self._main
 
     async def stop(self) -> None:
-        """Shuts it down and waits for the end."""
+        """Shut it down and wait for the end."""
         self.shut_down()
         await self.wait()
 
     def shut_down(self) -> None:
-        """Begins the shutdown of SIGTERM; a second call ends it at once."""
+        """Begin the shutdown of SIGTERM; a second call ends it at once."""
         if self._shutdown is None:
             self._shutdown = asyncio.create_task(self._drain(), name="sim-endpoint drain")
         else:
             self._server.end(force=True)
 
     def reset(self, scope: Scope) -> None:
-        """Cuts the connection that a request came by."""
+        """Cut the connection that a request came by."""
         self._server.cut(scope["client"])
 
     def close(self, scope: Scope) -> None:
-        """Ends the connection that a request came by in order, wherever its answer is."""
+        """End the connection that a request came by in order, wherever its answer is."""
         self._server.close(scope["client"])
 
     def crash(self, down_s: float, *, forget: bool = True) -> None:
-        """Cuts every connection and listens to none for this long; then a new life begins.
+        """Cut every connection and refuse new ones for this long; then restart.
 
         Without `forget` cache and counters are there again afterwards. During an outage nothing
         happens.
@@ -226,7 +226,7 @@ class SimulatedEndpoint:
 async def serve(
     settings: EndpointSettings, on_start: Callable[[SimulatedEndpoint], object] = lambda _: None
 ) -> None:
-    """Runs one endpoint until SIGTERM or SIGINT.
+    """Run one endpoint until SIGTERM or SIGINT.
 
     Args:
         settings: settings of the endpoint.

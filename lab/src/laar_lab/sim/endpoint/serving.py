@@ -71,7 +71,7 @@ class Serving:
         self.frozen_page = b""
 
     def set_faults(self, faults: Sequence[Fault]) -> None:
-        """Takes other faults in place of the present ones, from the next request on."""
+        """Take other faults in place of the present ones, from the next request on."""
         self.frozen_page = self.metrics.page(self.driver.reported)
         self.faults.set(faults)
         self.driver.rescale(self.settings.time_scale * self.faults.slow_factor())
@@ -84,7 +84,7 @@ class Serving:
         self._begin()
 
     def check_model(self, name: str | None) -> None:
-        """Accepts any served name, and no name.
+        """Accept any served name, and no name.
 
         Raises:
             ApiError: 404 for any other.

@@ -93,7 +93,7 @@ class EndpointSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuses what cannot work.
+        """Refuse what cannot work.
 
         Raises:
             SettingError: the text names the setting.
@@ -113,5 +113,5 @@ class EndpointSettings:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that clients may ask for; the first one is in every answer."""
+        """Model names that clients may request; answers carry the first."""
         return self.served_names or (self.model,)

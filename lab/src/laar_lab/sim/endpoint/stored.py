@@ -25,7 +25,7 @@ class StoredResponses:
         self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
 
     def keep(self, prompt: Prompt, answer: Answer, reply: Reply) -> None:
-        """Remembers an exchange."""
+        """Remember an exchange."""
         usage = Usage(prompt_tokens=prompt.tokens, completion_tokens=answer.tokens, cached_tokens=0)
         text = answer.piece(0, answer.tokens)
         whole = reply.whole(text, answer.finish, usage)

@@ -47,7 +47,7 @@ class BlockPool:
         return 1.0 - self.free / self.num_blocks
 
     def match(self, hashes: Sequence[int], limit: int) -> tuple[int, int]:
-        """Returns how many leading blocks are here, at most `limit`, and how many are unused."""
+        """Return how many leading blocks are here, at most `limit`, and how many are unused."""
         refs = self._refs
         found = idle = 0
         for key in hashes if limit >= len(hashes) else hashes[:limit]:
@@ -59,7 +59,7 @@ class BlockPool:
         return found, idle
 
     def share(self, hashes: Sequence[int]) -> None:
-        """Takes one more reference on each of these blocks, all of which are here."""
+        """Take one more reference on each of these blocks, all of which are here."""
         refs, idle = self._refs, self._idle
         for key in hashes:
             users = refs[key]
@@ -68,7 +68,7 @@ class BlockPool:
             refs[key] = users + 1
 
     def take(self, count: int) -> None:
-        """Takes `count` blocks without a hash; at least that many must be free."""
+        """Take `count` blocks without a hash; at least that many must be free."""
         self._unused -= count
         if self._unused >= 0:
             return
@@ -82,7 +82,7 @@ class BlockPool:
             self._events.append(KvEvent("removed", tuple(removed)))
 
     def publish(self, hashes: Sequence[int], parent: int | None) -> None:
-        """Gives hashes to as many of the caller's nameless blocks, which are full now."""
+        """Give hashes to as many of the caller's nameless blocks, which are full now."""
         refs, fresh = self._refs, []
         for key in hashes:
             users = refs.get(key)
@@ -99,7 +99,7 @@ class BlockPool:
         self._stored(fresh, parent)
 
     def release(self, hashes: Sequence[int], nameless: int) -> None:
-        """Gives a sequence's blocks back; `hashes` first to last."""
+        """Give a sequence's blocks back; `hashes` first to last."""
         self._unused += nameless
         refs, idle = self._refs, self._idle
         for key in reversed(hashes):
@@ -109,14 +109,14 @@ class BlockPool:
                 idle[key] = None
 
     def clear(self) -> None:
-        """Forgets everything, users included."""
+        """Forget all blocks, even those in use."""
         self._unused = self.num_blocks
         self._refs.clear()
         self._idle.clear()
         self._events = [KvEvent("cleared")] if self._record else []
 
     def drain(self) -> tuple[KvEvent, ...]:
-        """Returns the events since the last call; one iteration makes a handful at most."""
+        """Return the events since the last call; one iteration makes a handful at most."""
         if not self._events:
             return ()
         events, self._events = tuple(self._events), []

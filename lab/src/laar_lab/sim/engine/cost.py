@@ -36,7 +36,7 @@ class Work:
         self.kv_groups = 1
 
     def copy(self) -> Work:
-        """Returns another one with the same sums."""
+        """Return another one with the same sums."""
         twin = Work()
         twin.prefill_tokens = self.prefill_tokens
         twin.decodes = self.decodes
@@ -47,7 +47,7 @@ class Work:
         return twin
 
     def add_chunk(self, chunk: int, context: int, groups: int = 1) -> None:
-        """Adds a prefill chunk on top of `context` tokens, its KV spread over `groups`."""
+        """Add a prefill chunk on top of `context` tokens, its KV spread over `groups`."""
         self.prefill_tokens += chunk
         self.pairs += chunk * (context + 0.5 * chunk) / groups
         self.kv_tokens += (context + chunk) / groups
@@ -55,7 +55,7 @@ class Work:
             self.kv_groups = groups
 
     def add_decodes(self, count: int, context: int, groups: int = 1) -> None:
-        """Adds `count` decoding sequences with `context` tokens in all, new ones not included."""
+        """Add `count` decoding sequences with `context` tokens in all, new ones not included."""
         total = context + count
         self.decodes += count
         self.decode_context += total
@@ -83,15 +83,15 @@ class CostModel(Protocol):
         ...
 
     def kv_groups(self, context: int) -> int:
-        """Returns how many of them a context of this many tokens uses."""
+        """Return how many of them a context of this many tokens uses."""
         ...
 
     def stage_s(self, work: Work) -> float:
-        """Returns the seconds that the batch spends in each stage; positive."""
+        """Return the seconds that the batch spends in each stage; positive."""
         ...
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Returns (a, b): `decodes` alone take a + b * decode_context seconds in each stage.
+        """Return (a, b): `decodes` alone take a + b * decode_context seconds in each stage.
 
         Holds for sequences that use one KV group.
         """
@@ -144,11 +144,11 @@ class LinearCost:
         return 1
 
     def kv_groups(self, context: int) -> int:
-        """Returns 1."""
+        """Return 1."""
         return 1
 
     def stage_s(self, work: Work) -> float:
-        """Returns the sum of the prefill part and the decode part."""
+        """Return the sum of the prefill part and the decode part."""
         seconds = 0.0
         if work.prefill_tokens:
             seconds = self.prefill_overhead_s + self.seconds_per_token * work.prefill_tokens
@@ -159,7 +159,7 @@ class LinearCost:
         return seconds
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Returns the constant part and the part for each token of context."""
+        """Return the constant part and the part for each token of context."""
         return (
             self.decode_s_per_token + self.decode_s_per_sequence * decodes,
             self.decode_s_per_context_token,

@@ -31,7 +31,7 @@ class Timing:
 
 
 def drive(engine: Engine, jobs: Iterable[Job], *, merge: bool = True) -> dict[str, Timing]:
-    """Runs the jobs, which are in order of arrival, to their end; returns timings by id.
+    """Run the jobs, which are in order of arrival, to their end; return timings by id.
 
     Args:
         engine: idle and fresh.

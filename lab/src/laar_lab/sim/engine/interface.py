@@ -99,7 +99,7 @@ class Engine(Protocol):
     """A simulated engine."""
 
     def submit(self, job: Job) -> None:
-        """Puts a job in the waiting queue.
+        """Put a job in the waiting queue.
 
         Raises:
             RequestError: 400 for a job that can never run, 503 when the queue is full.
@@ -111,11 +111,11 @@ class Engine(Protocol):
         ...
 
     def abort(self, job_id: str) -> None:
-        """Drops a job wherever it is; unknown ids are ignored."""
+        """Drop a job wherever it is; unknown ids are ignored."""
         ...
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Runs what starts at `now`; None when there is nothing to do.
+        """Run what starts at `now`; None when there is nothing to do.
 
         It is called again at the end of the step, never before. Without `until` it is one
         iteration; with it, a stretch of pure decoding may be merged (see the module's text).
@@ -123,7 +123,7 @@ class Engine(Protocol):
         ...
 
     def cut(self, now: float) -> Step | None:
-        """Shortens the outstanding step to what can't be changed any more at `now`.
+        """Shorten the outstanding step to what can't be changed any more at `now`.
 
         Returns the step that takes its place, its duration counted from `now`; None when the
         outstanding step stays as it is.
@@ -131,7 +131,7 @@ class Engine(Protocol):
         ...
 
     def restart(self) -> tuple[str, ...]:
-        """Loses everything, as a crash for lack of memory does; returns the ids of the lost jobs.
+        """Lose everything, as a crash for lack of memory does; return the ids of the lost jobs.
 
         The outstanding step is void: the driver must drop it.
         """
@@ -143,7 +143,7 @@ class Engine(Protocol):
 
 
 def check_job(job: Job, *, longest: int, is_known: bool, is_full: bool) -> None:
-    """Refuses a job that an engine can't take.
+    """Refuse a job that an engine can't take.
 
     Args:
         job: that is submitted.

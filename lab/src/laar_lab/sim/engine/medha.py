@@ -102,11 +102,11 @@ class Slack(Fcfs):
         self._times = _table(cost, settings.slack.target_s)
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Returns the order's own place where that is fixed, else the order of submission."""
+        """Return the order's own place where that is fixed, else the order of submission."""
         return (seq.number,) if self._moves else (self._line(seq).offset_s, seq.number)
 
     def objective_s(self, seq: Seq) -> float:
-        """Returns the TTFT objective, the job's own or the settings' default."""
+        """Return the TTFT objective, the job's own or the settings' default."""
         given = seq.job.ttft_objective_s
         if given is not None:
             return given
@@ -114,7 +114,7 @@ class Slack(Fcfs):
         return self._slack.objective_base_s + self._slack.objective_factor * alone_s
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Returns all decodes, and prefills in order until the target is used up."""
+        """Return all decodes, and prefills in order until the target is used up."""
         if not desk.prefilling and not desk.waiting:
             return Plan(True, [])
         work = desk.decode_work()
@@ -139,11 +139,11 @@ class Slack(Fcfs):
         return Plan(True, plan, steady=False)  # slack moves with time
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Returns the newest of those that still prefill, else the newest."""
+        """Return the newest of those that still prefill, else the newest."""
         return max(running, key=lambda seq: (seq.remaining > 0, seq.admitted))
 
     def _line(self, seq: Seq) -> Line:
-        """Returns its urgency, which changes only with its context."""
+        """Return its urgency, which changes only with its context."""
         if seq.line is None:
             total_s = self._times.total_s(seq.target)
             left_s = self._times.remaining_s(seq.target, seq.context)
@@ -151,7 +151,7 @@ class Slack(Fcfs):
         return seq.line
 
     def _ranked(self, now: float, desk: Desk) -> Iterator[_Ranked]:
-        """Yields prefills, most urgent first."""
+        """Yield prefills, most urgent first."""
 
         def rank(seq: Seq, *, waits: bool) -> _Ranked:
             return height(self._line(seq), now), seq.number, waits, seq
@@ -161,7 +161,7 @@ class Slack(Fcfs):
         return merge(running, sorted(waiting) if self._moves else waiting)
 
     def _candidates(self, now: float, desk: Desk) -> tuple[list[Seq], list[Prefill]]:
-        """Returns the prefills to pack, most urgent first; those waiting among them fit."""
+        """Return the prefills to pack, most urgent first; those waiting among them fit."""
         chosen: list[Seq] = []
         prefills: list[Prefill] = []
         blocked = has_long = False

@@ -81,7 +81,7 @@ class ParallelEngine:
         self._queries = self._hits = 0
 
     def submit(self, job: Job) -> None:
-        """Puts a job in the waiting queue; see the interface."""
+        """Put a job in the waiting queue; see the interface."""
         longest = self._settings.num_blocks * self._settings.block_size
         check_job(
             job,
@@ -96,12 +96,12 @@ class ParallelEngine:
         self._queued.add(job.id)
 
     def cached_tokens(self, job: Job) -> int:
-        """Looks the prompt up; see the interface."""
+        """Look the prompt up; see the interface."""
         size = self._settings.block_size
         return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
 
     def abort(self, job_id: str) -> None:
-        """Drops a job; one that runs slows the others until the step under way ends."""
+        """Drop a job; one that runs slows the others until the step under way ends."""
         run = self._running.get(job_id)
         if run is not None:
             run.gone = True
@@ -110,7 +110,7 @@ class ParallelEngine:
             self._waiting = deque(job for job in self._waiting if job.id != job_id)
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Runs to the next first or last token; without `until` to any token, soon at the latest.
+        """Run to the next first or last token; without `until` to any token, soon at the latest.
 
         See the interface. A step may end without progress: newcomers get in between two steps.
         """
@@ -129,7 +129,7 @@ class ParallelEngine:
         return Step(duration_s, self._tell(until is None), events)
 
     def cut(self, now: float) -> Step | None:
-        """Ends the outstanding step at once, unless a newcomer would have to wait anyway."""
+        """End the outstanding step at once, unless a newcomer would have to wait anyway."""
         full = len(self._running) >= self._settings.max_num_seqs or self._waiting
         if now >= self._end_s or full:
             return None
@@ -139,14 +139,14 @@ class ParallelEngine:
         return Step(0.0, ())
 
     def restart(self) -> tuple[str, ...]:
-        """Loses everything; see the interface."""
+        """Lose everything; see the interface."""
         lost = (*self._running, *(job.id for job in self._waiting))
         self._reset()
         self._pool.clear()
         return lost
 
     def load(self) -> Load:
-        """Returns the readings of now; see the interface."""
+        """Return the readings of now; see the interface."""
         return Load(
             running=len(self._running),
             waiting=len(self._waiting),
@@ -177,7 +177,7 @@ class ParallelEngine:
         )
 
     def _settle(self) -> None:
-        """Ends the outstanding step: its report is true now."""
+        """End the outstanding step: its report is true now."""
         self._work = self._target
         for run, tokens in self._gains:
             run.told += tokens
@@ -232,7 +232,7 @@ class ParallelEngine:
         run.end_at = run.first_at + (job.output_tokens - 1) * self._token_s
 
     def _publish(self, run: _Run, tokens: int) -> None:
-        """Makes the blocks findable that this number of tokens fills."""
+        """Index the blocks that this number of tokens fills."""
         first = len(run.held)
         fresh = run.job.blocks[first : tokens // self._settings.block_size]
         if fresh:

@@ -70,7 +70,7 @@ class PrefillTable:
         target_s: float = 0.020,
         max_tokens: int = MAX_TOKENS,
     ) -> Self:
-        """Simulates a prefill in adaptive chunks of at most `target_s` each.
+        """Simulate a prefill in adaptive chunks of at most `target_s` each.
 
         `chunk_seconds` is called some 10 times for each chunk, so it must be cheap.
         """
@@ -99,7 +99,7 @@ class PrefillTable:
         return cls(np.maximum.accumulate(np.array(totals)))
 
     def total_s(self, tokens: float) -> float:
-        """Returns the seconds of a prefill of `tokens` from an empty cache; 0 for none."""
+        """Return the seconds of a prefill of `tokens` from an empty cache; 0 for none."""
         if tokens <= 0:
             return 0.0
         position = tokens / DELTA_TOKENS
@@ -111,13 +111,13 @@ class PrefillTable:
         return low + (position - index) * (totals[index + 1] - low)
 
     def remaining_s(self, total_tokens: float, done_tokens: float) -> float:
-        """Returns the seconds left when `done_tokens` are computed or cached; never negative."""
+        """Return the seconds left when `done_tokens` are computed or cached; never negative."""
         if done_tokens >= total_tokens:
             return 0.0
         return self.total_s(total_tokens) - self.total_s(done_tokens)
 
     def totals_s(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Returns `total_s` for each entry of float64[n], as float64[n]."""
+        """Return `total_s` for each entry of float64[n], as float64[n]."""
         position = np.maximum(tokens, 0.0) / DELTA_TOKENS
         index = np.minimum(position.astype(np.int64), self._last)
         low = self._array[index]

@@ -44,7 +44,7 @@ class EngineProfile:
 
 
 def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
-    """Returns a fresh engine; `seed` matters only where the settings ask for jitter.
+    """Return a fresh engine; `seed` matters only where the settings ask for jitter.
 
     Raises:
         SettingError: an unknown scheduler or slack order, or `parallel` without a linear cost.
@@ -54,7 +54,7 @@ def build_engine(profile: EngineProfile, *, seed: int = 0) -> Engine:
 
 
 def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
-    """Returns the same engine on a device on which everything takes `factor` times as long.
+    """Return the same engine on a device on which everything takes `factor` times as long.
 
     Raises:
         SettingError: the profile's cost is not linear: a device's peaks are its hardware's.
@@ -68,7 +68,7 @@ def slowed(profile: EngineProfile, factor: float) -> EngineProfile:
 
 
 def load_hardware(name: str, data: Path = DATA) -> HardwareProfile:
-    """Returns an accelerator: `a100`, `h100` or `l40s` in the files that come with laar.
+    """Return an accelerator: `a100`, `h100` or `l40s` in the files that come with laar.
 
     Raises:
         SettingError: no such entry, or a constant that is missing, unknown or out of range.
@@ -77,7 +77,7 @@ def load_hardware(name: str, data: Path = DATA) -> HardwareProfile:
 
 
 def load_model(name: str, data: Path = DATA) -> ModelProfile:
-    """Returns a model's shape.
+    """Return a model's shape.
 
     Raises:
         SettingError: as for `load_hardware`.
@@ -86,12 +86,12 @@ def load_model(name: str, data: Path = DATA) -> ModelProfile:
 
 
 def profile_names(data: Path = DATA) -> tuple[str, ...]:
-    """Returns the names that `load_profile` knows."""
+    """Return the names that `load_profile` knows."""
     return tuple(_read(data / "engine-profiles.yaml"))
 
 
 def load_profile(name: str, data: Path = DATA) -> EngineProfile:
-    """Returns the engine of that name, or of the file whose path ends in ``.yaml``.
+    """Return the engine of that name, or of the file whose path ends in ``.yaml``.
 
     Raises:
         SettingError: no such entry, or one that can't be used; names file and constant.
@@ -155,7 +155,7 @@ def _entry(file: Path, name: str) -> _Entry:
 
 
 def _constants(where: str, entry: object) -> dict[str, object]:
-    """Returns the values; each must stand beside its source."""
+    """Return the values; each must stand beside its source."""
     values: dict[str, object] = {}
     for key, item in cast("_Entry", entry).items():
         if not isinstance(item, dict) or not item.get("source") or "value" not in item:
@@ -170,7 +170,7 @@ def _sourced(file: Path, name: str, kind: type[_T]) -> _T:
 
 
 def _valid(where: str, values: object, kind: type[_T]) -> _T:
-    """Returns `values` as `kind`; an error names the file and the constant."""
+    """Return `values` as `kind`; an error names the file and the constant."""
     try:
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:

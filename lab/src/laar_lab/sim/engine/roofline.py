@@ -192,22 +192,22 @@ class RooflineCost:
         self._merge_token_s = model.attention_layers * partial / hardware.network_bytes_s
 
     def kv_groups(self, context: int) -> int:
-        """Returns the KV groups of a context: one for each `KV_GROUP_TOKENS` begun, up to p_kvp."""
+        """Return the KV groups of a context: one for each `KV_GROUP_TOKENS` begun, up to p_kvp."""
         return min(self.kv_parallel, 1 + context // KV_GROUP_TOKENS)
 
     def attention_s(self, work: Work) -> float:
-        """Returns the attention part over all stages: its compute or its KV reads."""
+        """Return the attention part over all stages: its compute or its KV reads."""
         return max(self._pair_s * work.pairs, self._kv_read_s * work.kv_tokens)
 
     def linear_s(self, tokens: int) -> float:
-        """Returns the linear part over all stages for a batch of `tokens`."""
+        """Return the linear part over all stages for a batch of `tokens`."""
         read = self._dense_read_s
         if self._expert_read_s:
             read += self._expert_read_s * (1.0 - self._miss**tokens)
         return max(self._linear_s * tokens, read)
 
     def stage_s(self, work: Work) -> float:
-        """Returns the seconds that the batch spends in each stage."""
+        """Return the seconds that the batch spends in each stage."""
         tokens = work.prefill_tokens + work.decodes
         seconds = self.linear_s(tokens) + self.attention_s(work) + self._fixed_s
         seconds += self._token_s * tokens
@@ -216,7 +216,7 @@ class RooflineCost:
         return seconds / self.stages + self._hop_s + self._hop_token_s * tokens
 
     def decode_line(self, decodes: int) -> tuple[float, float]:
-        """Returns (a, b): a stage of `decodes` decodes takes a + b * decode_context seconds."""
+        """Return (a, b): a stage of `decodes` decodes takes a + b * decode_context seconds."""
         base = self.linear_s(decodes) + self._fixed_s + self._token_s * decodes
         slope = max(self._pair_s, self._kv_read_s)
         return (
@@ -225,7 +225,7 @@ class RooflineCost:
         )
 
     def kv_tokens(self) -> int:
-        """Returns the tokens of KV cache that fit beside the weights.
+        """Return the tokens of KV cache that fit beside the weights.
 
         Raises:
             SettingError: the weights alone do not fit.

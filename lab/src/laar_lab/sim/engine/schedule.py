@@ -45,15 +45,15 @@ class Desk(Protocol):
     """Admitted, with tokens left to prefill, in order of admission."""
 
     def decode_work(self) -> Work:
-        """Returns a fresh `Work` that holds the decodes of this iteration."""
+        """Return a fresh `Work` that holds the decodes of this iteration."""
         ...
 
     def admissible(self, seq: Seq) -> tuple[bool, int]:
-        """Returns whether `admit` would succeed now, and the prompt tokens that are cached."""
+        """Return whether `admit` would succeed now, and the prompt tokens that are cached."""
         ...
 
     def admit(self, seq: Seq) -> bool:
-        """Moves a waiting sequence to `prefilling`; False if a slot or blocks are missing."""
+        """Move a waiting sequence to `prefilling`; False if a slot or blocks are missing."""
         ...
 
 
@@ -61,15 +61,15 @@ class Scheduler(Protocol):
     """The order of sequences, and the work of each iteration."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Returns the place in the waiting queue; smallest first, fixed for the sequence's life."""
+        """Return the place in the waiting queue; smallest first, fixed for the sequence's life."""
         ...
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Returns the iteration that starts at `now`."""
+        """Return the iteration that starts at `now`."""
         ...
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Returns the one to preempt when blocks run out; `running` is not empty."""
+        """Return the one to preempt when blocks run out; `running` is not empty."""
         ...
 
 
@@ -98,15 +98,15 @@ class Fcfs:
         self._budget_tokens = settings.max_num_batched_tokens
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Returns the order of submission; a preempted sequence goes back to its place."""
+        """Return the order of submission; a preempted sequence goes back to its place."""
         return (seq.number,)
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Returns decodes and as many prefill tokens as the budget leaves."""
+        """Return decodes and as many prefill tokens as the budget leaves."""
         return Plan(True, _fill(desk, self._budget_tokens - desk.decode_work().decodes))
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Returns the newest."""
+        """Return the newest."""
         return max(running, key=lambda seq: seq.admitted)
 
 
@@ -114,11 +114,11 @@ class Priority(Fcfs):
     """vLLM's priority policy: reorders the queue; a running prefill keeps its place."""
 
     def key(self, seq: Seq) -> tuple[float, ...]:
-        """Returns priority, lower first, then arrival."""
+        """Return priority, lower first, then arrival."""
         return (seq.job.priority, seq.job.arrival_s, seq.number)
 
     def victim(self, running: list[Seq]) -> Seq:
-        """Returns the least important, the latest of those."""
+        """Return the least important, the latest of those."""
         return max(running, key=self.key)
 
 
@@ -126,7 +126,7 @@ class PrefillFirst(Fcfs):
     """SGLang's default: while anything can prefill, nothing decodes."""
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Returns prefills up to the budget, or else the decodes."""
+        """Return prefills up to the budget, or else the decodes."""
         chunks = _fill(desk, self._budget_tokens)
         return Plan(not chunks, chunks)
 
@@ -138,7 +138,7 @@ class NonPreemptive(Fcfs):
     """
 
     def plan(self, now: float, desk: Desk) -> Plan:
-        """Returns whole prompts in order of arrival, or else the decodes."""
+        """Return whole prompts in order of arrival, or else the decodes."""
         chunks: list[tuple[Seq, int]] = []
         tokens = self._budget_tokens
         while desk.waiting and (not chunks or desk.waiting[0].target <= tokens):

@@ -90,5 +90,5 @@ class EngineSettings:
     slack: SlackSettings = field(default_factory=SlackSettings)
 
     def intake_of(self, prompt_tokens: int) -> float:
-        """Returns the seconds before the scheduler sees a prompt that long."""
+        """Return the seconds before the scheduler sees a prompt that long."""
         return self.intake_s + self.intake_s_per_token * prompt_tokens

@@ -77,13 +77,13 @@ class _Flight:
     context: int = 0  # of a stretch: in all caches when it began
 
     def seconds(self, tokens: int) -> float:
-        """Returns how long the first `tokens` iterations of a stretch take, in closed form."""
+        """Return how long the first `tokens` iterations of a stretch take, in closed form."""
         base, slope = self.line
         batch = len(self.decoded)
         return tokens * (base + slope * (self.context + 0.5 * batch * (tokens + 1)))
 
     def tokens_by(self, until: float, most: int) -> int:
-        """Returns how many iterations begin before `until`, 1 to `most`."""
+        """Return how many iterations begin before `until`, 1 to `most`."""
         if until == math.inf:
             return most
         return max(1, bisect_left(range(most), until - self.start_s, key=self.seconds))
@@ -130,7 +130,7 @@ class SimulatedEngine:
     # The Engine interface.
 
     def submit(self, job: Job) -> None:
-        """Puts a job in the waiting queue; see the interface."""
+        """Put a job in the waiting queue; see the interface."""
         longest = self._settings.num_blocks * self._block_size
         check_job(
             job,
@@ -144,12 +144,12 @@ class SimulatedEngine:
         insort(self.waiting, seq, key=self._scheduler.key)
 
     def cached_tokens(self, job: Job) -> int:
-        """Looks the prompt up; see the interface."""
+        """Look the prompt up; see the interface."""
         size = self._block_size
         return self._pool.match(job.blocks, (job.prompt_tokens - 1) // size)[0] * size
 
     def abort(self, job_id: str) -> None:
-        """Drops a job; see the interface."""
+        """Drop a job; see the interface."""
         seq = self._jobs.pop(job_id, None)
         if seq is None:
             return
@@ -160,7 +160,7 @@ class SimulatedEngine:
                 queue.remove(seq)
 
     def step(self, now: float, until: float | None = None) -> Step | None:
-        """Runs what starts at `now`; see the interface."""
+        """Run what starts at `now`; see the interface."""
         self._settle()
         begin = max(now, self._clock)  # a driver's sum may be a rounding error early
         if begin >= self._free_at[0] and len(self._flights) < self._cost.stages:
@@ -177,7 +177,7 @@ class SimulatedEngine:
         return self._tell(end - now)
 
     def cut(self, now: float) -> Step | None:
-        """Shortens a merged stretch, or a wait for the last stage; see the interface."""
+        """Shorten a merged stretch, or a wait for the last stage; see the interface."""
         if not self._flights or now >= self._clock:
             return None
         flight = self._flights[0]
@@ -196,14 +196,14 @@ class SimulatedEngine:
         return self._tell(self._clock - now)
 
     def restart(self) -> tuple[str, ...]:
-        """Loses everything; see the interface."""
+        """Lose everything; see the interface."""
         lost = tuple(self._jobs)
         self._reset()
         self._pool.clear()
         return lost
 
     def load(self) -> Load:
-        """Returns the readings of now; see the interface."""
+        """Return the readings of now; see the interface."""
         return Load(
             running=len(self._jobs) - len(self.waiting),
             waiting=len(self.waiting),
@@ -216,11 +216,11 @@ class SimulatedEngine:
     # The desk, which schedulers see.
 
     def decode_work(self) -> Work:
-        """Returns a fresh `Work` with the decodes of this iteration."""
+        """Return a fresh `Work` with the decodes of this iteration."""
         return self._decodes.copy()
 
     def admissible(self, seq: Seq) -> tuple[bool, int]:
-        """Returns whether `admit` would succeed now, and the prompt tokens that are cached."""
+        """Return whether `admit` would succeed now, and the prompt tokens that are cached."""
         size = self._block_size
         # The last token is always computed: its output is the answer's first token.
         found, idle = self._pool.match(seq.job.blocks, (seq.target - 1) // size)
@@ -232,7 +232,7 @@ class SimulatedEngine:
         return fits, found * size
 
     def admit(self, seq: Seq) -> bool:
-        """Moves a waiting sequence to `prefilling`, with blocks for all that it will prefill."""
+        """Move a waiting sequence to `prefilling`, with blocks for all that it will prefill."""
         fits, cached = self.admissible(seq)
         if not fits:
             return False
@@ -301,7 +301,7 @@ class SimulatedEngine:
             self.prefilling.remove(seq)
 
     def _stretch(self, flight: _Flight, work: Work, until: float, scale: float) -> None:
-        """Merges as many decode-only iterations as are sure to be alike, and begin in time."""
+        """Merge as many decode-only iterations as are sure to be alike, and begin in time."""
         base, slope = self._cost.decode_line(work.decodes)
         flight.line = (base * scale, slope * scale)
         flight.context = work.decode_context - work.decodes
@@ -314,7 +314,7 @@ class SimulatedEngine:
         flight.tokens = flight.tokens_by(until, most)
 
     def _grow(self) -> None:
-        """Gives each decoding sequence room for one more token, preempting where there is none."""
+        """Give each decoding sequence room for one more token, preempting where there is none."""
         for seq in self._decoding[:]:
             if seq.context < seq.blocks * self._block_size:
                 continue
@@ -384,7 +384,7 @@ class SimulatedEngine:
             del self._jobs[seq.job.id]
 
     def _publish(self, seq: Seq) -> None:
-        """Makes the blocks findable that are full now."""
+        """Index the blocks that are now full."""
         first = len(seq.held)
         fresh = seq.job.blocks[first : seq.context // self._block_size]
         if fresh:

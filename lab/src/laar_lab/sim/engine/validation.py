@@ -53,7 +53,7 @@ class Figure:
 
 
 def published_figures() -> tuple[Figure, ...]:
-    """Returns all rows; takes about a second."""
+    """Return all rows; take about a second."""
     return (*_intensity(), _interference(), *_pipeline(), *_kv_groups())
 
 
@@ -111,7 +111,7 @@ def _interference() -> Figure:
 
 
 def _prefill_s(model: str, stages: int) -> float:
-    """Returns the TTFT of a lone 1M-token prompt in chunks of 512, through the engine itself."""
+    """Return the TTFT of a lone 1M-token prompt in chunks of 512, through the engine itself."""
     cost = RooflineCost(load_hardware("h100"), load_model(model), tensor=8, stages=stages)
     settings = EngineSettings(num_blocks=_MILLION, max_num_batched_tokens=512)
     engine = SimulatedEngine(cost, settings, random.Random(0))

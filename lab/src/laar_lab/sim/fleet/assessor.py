@@ -48,7 +48,7 @@ class MeasuredAssessor:
         )
 
     def usage(self, request: Request, model: str, prompt_tokens: int) -> None:
-        """Learns nothing: lengths are exact."""
+        """Learn nothing: lengths are exact."""
 
 
 def _measure(engine: EngineProfile) -> tuple[float, float]:

@@ -49,7 +49,7 @@ class Channel:
             self._beat(number)
 
     def touched(self, number: int) -> None:
-        """Notes a change at a picker, which sends it later, with all changes until then."""
+        """Note a change at a picker, which sends it later, with all changes until then."""
         if not self._due[number]:
             self._due[number] = True
             self._clock.later(self._clock.now + self._flush_s, self._flush, number)

@@ -59,7 +59,7 @@ def replay_open(
     max_in_flight: int = MAX_IN_FLIGHT,
     on_refused: Callable[[Arrival], None] | None = None,
 ) -> None:
-    """Runs a schedule to its end.
+    """Run a schedule to its end.
 
     Args:
         fleet: fresh.
@@ -146,7 +146,7 @@ def converse(
     on_end: Callable[[Arrival, Exchange], None],
     send: Send | None = None,
 ) -> None:
-    """Runs all conversations side by side to their end; `send` sends in the fleet's place."""
+    """Run all conversations side by side to their end; `send` sends in the fleet's place."""
     numbers = count(1)
 
     def turn(conversation: Conversation, index: int) -> None:
@@ -199,7 +199,7 @@ def hold_sessions(
     until_s: float = math.inf,
     send: Send | None = None,
 ) -> None:
-    """Runs sessions as a closed loop, `at_once` of them at a time, to their end.
+    """Run sessions as a closed loop, `at_once` of them at a time, to their end.
 
     Args:
         fleet: fresh.
@@ -221,7 +221,7 @@ def hold_sessions(
                 return
 
     def goes_on(name: str, turns: Iterator[Turn], answered_s: float, sent_s: float) -> bool:
-        """Plans a session's next request; False where it has none."""
+        """Plan a session's next request; return False if it has none."""
         turn = next(turns, None)
         if turn is None:
             return False
@@ -299,7 +299,7 @@ def ask_until_correct(
     stop_when_exhausted: bool = True,
     on_attempt: Callable[[Exchange, bool], None] = lambda _exchange, _correct: None,
 ) -> list[Answered]:
-    """Runs the closed loop to its end; returns the outcome of each question, in their order.
+    """Run the closed loop to its end; return the outcome of each question, in their order.
 
     Args:
         fleet: a fresh fleet.

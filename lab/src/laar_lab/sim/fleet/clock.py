@@ -25,16 +25,16 @@ class VirtualClock:
         self._waiting = 0
 
     def at(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """Makes a call at a moment; one in the past is made at once."""
+        """Make a call at a moment; one in the past is made at once."""
         self._waiting += 1
         heappush(self._due, (max(when, self.now), next(self._order), True, call, args))
 
     def later(self, when: float, call: Callable[..., None], *args: object) -> None:
-        """Does as `at`, in the background."""
+        """Like `at`, in the background."""
         heappush(self._due, (max(when, self.now), next(self._order), False, call, args))
 
     def run(self) -> None:
-        """Runs until no call but background ones is left."""
+        """Run until no call but background ones is left."""
         due = self._due
         while self._waiting:
             self.now, _, counts, call, args = heappop(due)

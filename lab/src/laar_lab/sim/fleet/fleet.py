@@ -148,7 +148,7 @@ class VirtualFleet:
         *,
         normal: float | None = None,
     ) -> Exchange:
-        """Sends a request now.
+        """Send a request now.
 
         Args:
             request: as the picker sees it; its id must be new.
@@ -176,7 +176,7 @@ class VirtualFleet:
     def enqueue(
         self, request: Request, prompt: Prompt, on_end: OnEnd, on_refused: OnRefused
     ) -> None:
-        """Sends a request now, or when flow control has room for it.
+        """Send a request now, or when flow control has room for it.
 
         Args:
             request: as for `send`, like `prompt` and `on_end`.
@@ -218,7 +218,7 @@ class VirtualFleet:
         self._touched(exchange.picker)
 
     def discover(self, names: Iterable[str]) -> None:
-        """Makes these the discovered endpoints; one that leaves ends the requests it has."""
+        """Make these the discovered endpoints; one that leaves ends the requests it has."""
         specs = [endpoint_of(self._sites[name]) for name in names]
         for director in self.directors:
             director.table.replace("lab", specs)
@@ -228,7 +228,7 @@ class VirtualFleet:
         return self._hosts[name]
 
     def intrude(self, address: str, name: str, prompt: Prompt) -> None:
-        """Puts a request that the picker knows nothing of into an endpoint now."""
+        """Put a request that the picker knows nothing of into an endpoint now."""
         self._hosts[address].submit(
             self._job(address, name, prompt, None), lambda _cached: None, lambda _refusal: None
         )
@@ -236,7 +236,7 @@ class VirtualFleet:
     # -- a request's life ----------------------------------------------------------------------
 
     def _choose_to_read(self, request: Request) -> None:
-        """Chooses whether the answer is read, where its first token would not be seen otherwise."""
+        """Choose whether the answer is read, where its first token would not be seen otherwise."""
         if self.settings.first_tokens == "sampled":
             request.first_token_seen = self._sampler.draw(self.clock.now)
 
@@ -248,7 +248,7 @@ class VirtualFleet:
         self.clock.at(now + half, self._arrive, exchange, half, on_end)
 
     def _arrive(self, exchange: Exchange, half: float, on_end: OnEnd) -> None:
-        """Takes the request at its endpoint; a prefiller, if it has one, reads the prompt first.
+        """Take the request at its endpoint; a prefiller, if it has one, reads the prompt first.
 
         Between an endpoint and its prefiller there is no way but that of the KV: they are in one
         place. Where the prefiller refuses, the endpoint reads the prompt.
@@ -297,7 +297,7 @@ class VirtualFleet:
         self._hosts[address].submit(replace(job, fetched=fetched), first, end)
 
     def _try_next(self, exchange: Exchange, on_end: OnEnd) -> None:
-        """Retries as Envoy does beside the picker, which learns of it when an answer begins."""
+        """Retry as Envoy does beside the picker, which learns of it when an answer begins."""
         if exchange.cancelled:
             return
         if len(exchange.failed) < len(exchange.decision.fallbacks):

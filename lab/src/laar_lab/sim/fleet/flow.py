@@ -58,7 +58,7 @@ class FlowControl:
         on_decided: Callable[[Decision], None],
         on_refused: Callable[[RequestError], None],
     ) -> None:
-        """Decides a request, now or when there is room; one of the two is called."""
+        """Decide a request, now or when there is room; one of the two is called."""
         self._prefixes.upcoming = prompt
         try:
             answer = self._admission.ask(request, self._clock.now)
@@ -73,7 +73,7 @@ class FlowControl:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Sends those whose turn it is: something has changed."""
+        """Send those whose turn it is: something has changed."""
         for outcome in self._admission.dispatch(self._clock.now):
             held = self._held.pop(outcome.ticket)
             del self._prefixes.held[held.request.id]

@@ -53,11 +53,11 @@ class Operation:
         self._fleet.clock.later(at_s, self._deploy, grace_s)
 
     def scale(self, at_s: float, listed: int, grace_s: float) -> None:
-        """Sets the number of endpoints from a time on."""
+        """Set the number of endpoints from a time on."""
         self._fleet.clock.later(at_s, self._scale, listed, grace_s)
 
     def measure(self) -> None:
-        """Counts the endpoints until now."""
+        """Count the endpoints until now."""
         now = self._fleet.clock.now
         self.listed_s += len(self._listed) * (now - self._measured_at)
         self._measured_at = now

@@ -116,7 +116,7 @@ class BlockPrefixes(PrefixBeliefs):
     def _read(
         self, prompt: Asked, weights: str, spans: Sequence[str]
     ) -> tuple[Chain, bytes | None]:
-        """Cuts the ids to the index's grid: an id at a block's end stands for all before it."""
+        """Cut the ids to the index's grid: an id at a block's end stands for all before it."""
         assert isinstance(prompt, Request)
         hashes = array("Q")
         blocks_of = self.held.get(prompt.id, self.upcoming)

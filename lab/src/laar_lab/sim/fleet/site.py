@@ -81,7 +81,7 @@ class EngineHost:
         return self._engine.cached_tokens(job)
 
     def stop(self) -> None:
-        """Ends the process: running and waiting jobs are lost, like all that is cached."""
+        """End the process: running and waiting jobs are lost, like all that is cached."""
         if self._step is not None:
             self.busy_s += self._clock.now - self._ran_at
         self.down, self._step = True, None
@@ -94,13 +94,13 @@ class EngineHost:
             on_end(_LOST)
 
     def start(self) -> None:
-        """Starts the process again, with nothing cached; does nothing to one that runs."""
+        """Start the process again, with nothing cached; doe nothing to one that runs."""
         if self.down:
             self.down = False
             self.starts += 1
 
     def submit(self, job: Job, on_first: OnFirst, on_end: OnEnd) -> None:
-        """Takes a job at this moment.
+        """Take a job at this moment.
 
         Args:
             job: arrived now.
@@ -115,7 +115,7 @@ class EngineHost:
         self._clock.at(self._intake_free_s, self._admit, job, on_first, on_end)
 
     def abort(self, job_id: str) -> None:
-        """Drops a job wherever it is; nothing is called for it any more."""
+        """Drop a job, queued or running; none of its callbacks is called."""
         shorter = self._engine.cut(self._clock.now)
         if shorter is not None:
             self._plan(shorter)
