@@ -29,7 +29,6 @@ _SPACE = re.compile(r"[ \t\r\n]*+")
 _COLON = re.compile(r"[ \t\r\n]*+:[ \t\r\n]*+")
 _NEXT = re.compile(r"[ \t\r\n]*+(?:,[ \t\r\n]*+)?")
 _DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # a number of any length is a text
-_value_at = _DECODER.scan_once  # type: ignore[attr-defined]  # `raw_decode` adds a call a value
 
 
 def spans_of(text: str, paths: Iterable[Path]) -> dict[Path, tuple[int, int]]:
@@ -63,14 +62,14 @@ def _walk(
     """Return the end of a value, noting it and those wanted below it."""
     end = start
     if not want:
-        end = _value_at(text, start)[1]
+        end = _DECODER.raw_decode(text, start)[1]
     else:
         names: set[str] = set()
         name: str | int = -1
         at, is_object = _after(_SPACE, text, start + 1), text[start] == "{"
         while text[at] not in "}]":
             if is_object:
-                name, at = _value_at(text, at)
+                name, at = _DECODER.raw_decode(text, at)
                 if name in names:
                     raise Refused(Reason.DUPLICATE_KEYS)
                 names.add(str(name))
