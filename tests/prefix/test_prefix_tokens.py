@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from random import Random
 
 import numpy as np
 import pytest
@@ -495,3 +496,61 @@ def test_blocks_that_come_after_the_answer_are_learned_then() -> None:
     assert not beliefs.blocks_held.texts
     engine.run(prompt, session="s")
     assert share(beliefs, prompt) == 1.0
+
+
+class BruteForce:
+    """vLLM's cache: full blocks by all tokens before them; a prompt's last token is computed."""
+
+    def __init__(self, beliefs: PrefixBeliefs, slot: int, size: int) -> None:
+        self.beliefs, self.slot, self.size = beliefs, slot, size
+        self.held: set[bytes] = set()
+
+    def leading(self, ids: list[int]) -> int:
+        """Return the leading blocks that are held."""
+        whole = range(self.size, len(ids) + 1, self.size)
+        return next(
+            (n for n, end in enumerate(whole) if bytes(ids[:end]) not in self.held), len(whole)
+        )
+
+    def found(self, ids: list[int]) -> int:
+        return self.leading(ids[:-1]) * self.size
+
+    def store(self, ids: list[int], session: str = "") -> None:
+        size, first = self.size, self.leading(ids)
+        names = [bytes(ids[:end]) for end in range(size, len(ids) + 1, size)]
+        if first < len(names):
+            self.held |= {*names[first:]}
+            event = Stored(
+                hashes=names[first:],
+                parent=names[first - 1] if first else None,
+                ids=np.array(ids[first * size : len(names) * size], np.uint32),
+                block_size=size,
+                session=session,
+            )
+            self.beliefs.stored(self.slot, "m", event)
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(st.sampled_from([16, 32, 64]), st.randoms(use_true_random=False))
+def test_prompts_of_token_ids_are_believed_to_the_block(size: int, random: Random) -> None:
+    beliefs = beliefs_of(2)
+    engines = [BruteForce(beliefs, slot, size) for slot in range(2)]
+    for engine in engines:
+        engine.store([1] * size)
+    talks: list[list[int]] = [[n] for n in range(3)]
+    for number in range(24):
+        talk, engine = random.choice(talks), random.choice(engines)
+        talk += random.choices(range(5, 250), k=random.choice([0, size, random.randint(40, 200)]))
+        spans = (str(talk),)
+        prompt = Request(id="r", api=Api.COMPLETIONS, spans=spans, chars=0, tokens=len(talk))
+        match = beliefs.look_up(prompt, "", ["m"], np.full(1, float(len(talk))), 2, float(number))
+        found, session = engine.found(talk), f"s{number}"
+        if found and beliefs.blocks_held.texts and len(talk) > size:
+            believed = float(match.shares[engine.slot]) * len(talk)
+            assert believed == pytest.approx(found, abs=1e-6)
+        receipt = beliefs.insert(engine.slot, match.chain, float(number))
+        beliefs.blocks_held.expect(session, engine.slot, match.chain, float(len(talk)))
+        engine.store(talk, session)
+        engine.store(talk + random.choices(range(5, 250), k=9), session)  # as it is generated
+        beliefs.blocks_held.answered(session, "m", len(talk))
+        beliefs.settle(receipt, found / len(talk), len(talk), "m")

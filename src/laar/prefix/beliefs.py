@@ -196,7 +196,8 @@ class PrefixBeliefs:
         """Return the hashes of the prompt, of these texts, and its text where there is one."""
         text = "".join(spans).encode("utf-8", "surrogatepass")
         salt = f"{prompt.salt}\0{weights}" if weights else prompt.salt
-        return self._hasher.chain_of(text, salt), text
+        tokens = 0 if text[:2] == b"[[" else prompt.tokens  # not of several prompts in one
+        return self._hasher.chain_of(text, salt, tokens), text
 
     def match(self, chain: Chain, capacity: int) -> Floats:
         """Return the share of the prompt, in 0..1, that each slot below `capacity` holds."""

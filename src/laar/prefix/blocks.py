@@ -87,6 +87,7 @@ class Chain:
         weighed: how its length was estimated; None where there was no text to do so.
         others: hashes of the same prompt as other chat templates arrange it, to learn which is
             its model's.
+        tokens: its length if it is one prompt of token ids; 0 where that has to be estimated.
     """
 
     hashes: array[int]
@@ -94,6 +95,7 @@ class Chain:
     grid: Grid = GROWING
     weighed: Weighed | None = None
     others: tuple[array[int], ...] = ()
+    tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -136,8 +138,8 @@ class PromptHasher:
         """
         return self.chain_of("".join(spans).encode("utf-8", "surrogatepass"), salt)
 
-    def chain_of(self, text: bytes, salt: str = "") -> Chain:
-        """Hash a prompt that is one piece already."""
+    def chain_of(self, text: bytes, salt: str = "", tokens: int = 0) -> Chain:
+        """Hash a prompt that is one piece already, of as many tokens if that is known."""
         hash_ = xxh3_64_intdigest(salt.encode("utf-8", "surrogatepass"), self._seed)
         slices, ends = self._grid.slices, self._grid.ends
         count = bisect_right(ends, len(text)) - 1
@@ -156,4 +158,4 @@ class PromptHasher:
         for place in slices[done:count]:
             hash_ = xxh3_64_intdigest(text[place], hash_)
             hashes.append(hash_)
-        return Chain(hashes, len(text), self._grid)
+        return Chain(hashes, len(text), self._grid, tokens=tokens)

@@ -449,11 +449,12 @@ class TokenBlocks:
                 continue
             known_bytes, text = place
             share, tokens = known_bytes / chain.total_bytes, text.tokens_at(known_bytes)
-            wanted = int(tokens) // held.size
+            wanted = int(tokens - (tokens == chain.tokens)) // held.size  # one is always computed
             found = self._held(slot, text.blocks, wanted)
-            of_text = share * (found * held.size / max(tokens, 1.0))
+            of_text = found * held.size / (chain.tokens or max(tokens, 1.0) / share)
             believed = float(shares[slot])
-            if of_text >= believed or (found < wanted and held.whole):
+            # Of token ids no part of a block counts; a chat goes on with an answer that does.
+            if of_text >= believed or (held.whole and (chain.tokens or found < wanted)):
                 if of_text < believed:
                     of_text = max(of_text, min(believed, claimed(slot)))
                 shares[slot] = min(1.0, of_text)
