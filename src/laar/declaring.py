@@ -63,9 +63,13 @@ _LIMITS = {
 }
 
 
-@cache
 def hints_of(declared: Any) -> dict[str, Any]:
     """Return the annotation of each field, marks included."""
+    return _hints_of(declared)
+
+
+@cache
+def _hints_of(declared: Any) -> dict[str, Any]:
     hints = get_type_hints(declared, include_extras=True)
     return {field.name: hints[field.name] for field in fields(declared) if field.init}
 
