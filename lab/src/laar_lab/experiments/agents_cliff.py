@@ -94,7 +94,7 @@ class _Run:
 def run_cliff(
     data: Path, half: int, engines: int, load: float, rule: str, seed: int
 ) -> dict[str, float]:
-    """One run of a rule: `half` of the sessions, at `load` times what the caches hold."""
+    """Run one rule with `half` of the sessions, at `load` times what the caches hold."""
     run = _Run(engines, rule, seed)
     hold_sessions(
         run.fleet,
@@ -121,7 +121,7 @@ _SHOWN = {
 
 
 def run(scope: Scope) -> Report:
-    """Every rule at every load, on four and eight engines."""
+    """Run every rule at every load, on four and on eight engines."""
     assert scope.data is not None
     half = int(scope.seeds[0] >= JUDGED_FROM)
     engines, loads = ((4,), (1.0, 2.0)) if scope.quick else ((4, 8), LOADS)

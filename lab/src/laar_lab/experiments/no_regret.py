@@ -42,7 +42,7 @@ _LEADS = ("ttft_p95_s", "e2e_mean_s", "e2e_p95_s")
 
 
 def run_suite(scope: Scope) -> Report:
-    """Any policies on any workloads; by default on those to choose on."""
+    """Run any policies on any workloads, by default on those to choose on."""
     known = cases(scope.data)
     picked = scope.workloads or tuple(case.name for case in known if case.role == "choose")
     policies = scope.policies or (OURS, *_SHOWN_BASELINES)
@@ -63,18 +63,18 @@ def run_suite(scope: Scope) -> Report:
 
 
 def run_no_regret(scope: Scope) -> Report:
-    """The default against the best baseline of each workload."""
+    """Judge the default against the best baseline of each workload."""
     baselines = _QUICK_BASELINES if scope.quick else BASELINES
     return _judged(scope, cases(scope.data), scope.policies or (OURS, *baselines), "no-regret")
 
 
 def run_agents(scope: Scope) -> Report:
-    """Real sessions of coding agents."""
+    """Judge the default on real sessions of coding agents."""
     return _real(scope, agent_cases, "agents")
 
 
 def run_conversations(scope: Scope) -> Report:
-    """A real trace of a chat service."""
+    """Judge the default on a real trace of a chat service."""
     return _real(scope, conversation_cases, "conversations")
 
 
@@ -165,7 +165,10 @@ def _leads(results: Results, ours: str, baselines: Sequence[str]) -> list[_Lead]
 
 
 def _by_seed(results: Results, ours: str, best: str, metric: str) -> Seen:
-    """Geometric means over the workloads; a workload's own where a baseline fell out early."""
+    """Return geometric means over the workloads, by seed.
+
+    Seeds that an eliminated baseline did not run count with the workload's mean.
+    """
     seeds = max(len(runs[ours]) for runs in results.values())
     logs = []
     for runs in results.values():
@@ -192,7 +195,7 @@ def _over_all(leads: Sequence[_Lead], ours: str) -> Table:
 
 
 def _regrets(results: Results, policies: Sequence[str]) -> Table:
-    """How often each policy is within the margins of the best, and its mean and worst gap."""
+    """Return how often each policy is within the margins of the best, its mean and worst gap."""
     pairs = [(case, metric) for case in results for metric in MARGINS]
     rows: list[tuple[Value, ...]] = []
     for policy, logs in regrets(results, policies).items():
