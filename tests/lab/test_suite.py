@@ -242,6 +242,17 @@ def test_regret_is_none_for_whoever_is_best_and_the_gap_for_the_others() -> None
     assert found["a"] == pytest.approx([0.0] * n + [math.log(2)] * n)
 
 
+@pytest.mark.parametrize("name", ["no-regret", "agents", "conversations"])
+def test_claims_ask_for_the_margins_by_which_the_table_is_judged(name: str) -> None:
+    asked = {
+        claim.name.partition("-")[2]: claim.bound
+        for claim in find_experiment(name).claims
+        if claim.name.startswith(("judge-", "choose-"))
+    }
+    slugs = ("mean-ttft", "p50-ttft", "p95-ttft", "mean-e2e", "p95-e2e")
+    assert asked == {slug: 1.0 + MARGINS[m] for slug, m in zip(slugs, MARGINS, strict=True)}
+
+
 def test_screened_runs_keep_the_contenders_on_every_seed() -> None:
     case = replace(BY_NAME["art-x2"], minutes=0.3)
     policies = [OURS, "lmetric", "random"]
