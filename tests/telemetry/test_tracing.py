@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.trace import SpanKind
 
-from laar.telemetry.otlp import resource
 from laar.telemetry.tracing import Spans
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
@@ -13,7 +12,7 @@ SAMPLED = f"00-{TRACE}-{PARENT}-01"
 
 
 def spans():
-    return Spans(None, resource("1"))
+    return Spans("http://127.0.0.1:1/v1/traces", "1")
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class Observability:
         clock: monotonic seconds.
         calibrated: whether the accuracy of any model is known.
         sharing: state of the sharing with other pickers; None where it shares with none.
-        problems: gets the faults of the decision log and of the exports.
+        problems: gets the faults of the decision log.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Observability:
         )
         if self.log is not None:
             reports.on_verdict = self.log.judged
-        self.exports = Exports(settings, problems)
+        self.exports = Exports(settings)
         on_settled: list[Callable[[DecisionRecord], object]] = [
             metrics.recorded,
             self.history.settled,
