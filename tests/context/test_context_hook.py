@@ -383,7 +383,7 @@ class TestCommit:
         same(send(h, body, now=901.0), body, Reason.UNCHANGED)
         assert h.stats()["index_evicted_ttl"] == 1
 
-    def test_what_an_engine_says_is_gone_is_not_followed(self):
+    def test_an_order_whose_engine_lost_its_cache_is_not_followed(self):
         h = hook()
         first = apply(h, chat(user([2, 1, 4])))
         h.commit(first.receipt, 0.0, endpoint="a")

@@ -86,7 +86,7 @@ def test_a_request_goes_only_where_llm_d_would_send_it(role, serves):
     assert seen == ({P, D} if serves else {D})
 
 
-def test_prefillers_alone_serve_nobody():
+def test_prefillers_without_a_decoder_serve_no_request():
     d = fleet((P, "prefill"), (Q, "prefill"))
     with pytest.raises(RequestError, match="no endpoint may serve"):
         ask(d)

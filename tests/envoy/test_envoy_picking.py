@@ -433,7 +433,7 @@ async def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(fleet, http):
         assert answer.status == 200
 
 
-async def test_the_access_log_tells_pick_and_outcome_as_json(fleet, http):
+async def test_the_access_log_has_pick_and_outcome_as_json(fleet, http):
     (a,) = await fleet.upstreams(1)
     fleet.members([a.address])
     await fleet.picker(a.address)

@@ -76,7 +76,7 @@ def test_it_fills_every_endpoint_before_anybody_waits():
     assert outcome.waited_s == 1.5
 
 
-def test_changed_limits_count_at_once_and_turn_nobody_out():
+def test_changed_limits_apply_at_once_and_evict_no_waiting_request():
     director = fleet(("a",))
     gate = admission(director)
     gate.ask(request(1), 0.0)
@@ -92,7 +92,7 @@ def test_changed_limits_count_at_once_and_turn_nobody_out():
     assert gate.queue.waiting == 1
 
 
-def test_nobody_overtakes_those_that_wait_for_the_same_endpoints():
+def test_no_request_overtakes_those_waiting_for_the_same_endpoints():
     director = fleet(("a",))
     gate = admission(director)
     running = gate.ask(request(1), 0.0)
@@ -504,7 +504,7 @@ def test_endpoints_that_come_and_go_leave_nothing():
     assert taken[-1] - taken[9] < 10 * 5000
 
 
-def test_a_prefill_whose_first_token_nobody_sees_makes_room_when_its_time_has_passed():
+def test_a_prefill_with_an_unseen_first_token_frees_its_place_after_its_estimated_time():
     director = fleet(("a",))
     gate = admission(director, max_requests=9, max_prefill_s=1.0)
     for number in (1, 2):

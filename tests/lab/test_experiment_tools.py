@@ -218,7 +218,7 @@ def test_a_picture_of_an_experiment_without_one_is_refused_before_the_run(
     assert not ran
 
 
-def test_what_takes_hours_says_so_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_hours_is_announced_first(monkeypatch: pytest.MonkeyPatch) -> None:
     known = Experiment(
         name="e", about="c", source="s", run=lambda _: small_report(), claims=(CLAIM,), minutes=60.0
     )

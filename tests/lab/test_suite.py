@@ -142,7 +142,7 @@ def test_bursts_keep_the_requests_and_move_their_times() -> None:
     assert busy == pytest.approx(0.75, abs=0.03)
 
 
-def test_strangers_weigh_on_engines_and_are_not_counted() -> None:
+def test_background_requests_load_engines_and_are_not_counted() -> None:
     """With half of the sessions gone elsewhere ours are half as many, yet not as quick."""
     case = BY_NAME["strangers"]
     assert isinstance(case.load, Open)
@@ -185,7 +185,7 @@ def test_holm_lies_between_bonferroni_and_no_correction(p_values: list[float]) -
         assert not refuted or p <= 0.05
 
 
-def test_the_verdict_tells_a_loss_a_tie_and_too_few_seeds_apart() -> None:
+def test_the_verdict_distinguishes_a_loss_a_tie_and_too_few_seeds() -> None:
     rng = random.Random(7)
     seeds = 30
     base = [math.exp(rng.gauss(0, 0.5)) for _ in range(seeds)]
@@ -281,7 +281,7 @@ def test_the_quick_version_judges_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_is_told_and_a_part_of_it_is_no_verdict() -> None:
+def test_a_loss_is_reported_and_a_subset_of_workloads_has_no_verdict() -> None:
     """Round-robin on conversations with prefixes: worse than any rule that looks for them."""
     told = ["run", "no-regret", "--jobs", "1", "--seeds", "3", "--workload", "art-x2"]
     told += ["--policy", "round-robin", "--policy", "lmetric"]

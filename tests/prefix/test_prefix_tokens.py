@@ -87,7 +87,7 @@ def served(beliefs: PrefixBeliefs, text: str, slot: int = 0) -> None:
     beliefs.settle(receipt, None)
 
 
-def test_what_an_engine_lets_go_is_not_believed() -> None:
+def test_evicted_blocks_no_longer_count_as_cached() -> None:
     beliefs = beliefs_of(2)
     engine, text = Engine(beliefs, 0), text_of(1, 640)
     served(beliefs, text)

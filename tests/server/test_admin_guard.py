@@ -340,6 +340,6 @@ async def test_a_scan_of_the_port_does_not_fill_the_log(served, caplog):
     assert len([record for record in caplog.records if record.levelname == "WARNING"]) <= 1
 
 
-async def test_who_asks_does_not_say_from_where(served):
+async def test_a_client_cannot_choose_the_address_it_is_seen_from(served):
     answer = await asked(served, b"x-forwarded-for: 10.9.9.9\r\n")
     assert answer.endswith(b"127.0.0.1")

@@ -183,9 +183,7 @@ def test_the_services_name_is_the_environments(monkeypatch):
     assert name() == "two"
 
 
-async def test_a_decision_that_is_forgotten_before_its_end_is_told_all_the_same(
-    tmp_path, collector
-):
+async def test_a_decision_forgotten_before_its_end_is_still_reported(tmp_path, collector):
     file = tmp_path / "decisions.jsonl"
     sections = {
         "decisions": {"remember": 1, "log": str(file)},

@@ -167,7 +167,7 @@ def test_where_others_can_answer_the_head_is_expected_sooner(latency_s, fields, 
     assert Driven(2, 3, body(**fields), latency_s).sent.patience == patience
 
 
-def test_a_filter_in_front_that_answers_first_tells_the_shape():
+def test_an_answer_of_an_earlier_filter_determines_the_shape():
     stream = Stream(Environment(settings=StreamSettings(), new_id=lambda: "id"))
     stream.receive(ResponseHeaders(401, shape=Shape.GATEWAY), 1.0)
     (echoed,) = stream.receive(ResponseBody(b"no", True), 2.0)
