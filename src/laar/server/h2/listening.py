@@ -49,7 +49,7 @@ class H2Server:
     """A gRPC server; `bind`, `start` and `stop` as grpc.aio's.
 
     Args:
-        longest_bytes: longest message that is taken.
+        longest_bytes: longest message accepted.
         max_streams: streams on one connection at a time; those beyond are refused. All connections
             together have twice as many, in fair shares.
         advertised_streams: limit of streams that peers learn; None for `max_streams`. More are
