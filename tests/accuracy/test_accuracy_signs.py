@@ -87,7 +87,7 @@ def test_signs_that_never_err_are_worth_reports_and_empty_ones_nothing():
     assert signs.weak("empty", Sign(CUT, FORM), 0.5)[1] < 0.02
 
 
-def test_what_reports_show_of_a_sign_turns_its_meaning():
+def test_reports_can_reverse_the_meaning_of_a_sign():
     signs = Signs()
     assert not signs.weak("long", Sign(CUT, FORM), 0.5)[0]
     for _ in range(300):

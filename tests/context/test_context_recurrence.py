@@ -148,7 +148,7 @@ class TestOrder:
         first, stop, met = known.movable(SCOPE, [1, 2, 3, 6])
         assert (first, stop, met) == (0, 0, True)
 
-    def test_one_that_always_comes_first_parts_the_rest(self):
+    def test_a_document_that_always_comes_first_stays_first(self):
         known = Sequences()
         for docs in ([9, 1, 2, 3], [9, 3, 1, 2], [9, 2, 3, 1]):
             known.observe(SCOPE, docs)

@@ -72,7 +72,7 @@ def test_requests_cost_nothing_for_events_that_no_engine_publishes():
 
 
 @pytest.mark.parametrize("quadratic", [2_000.0, 200_000.0])
-def test_what_was_reserved_is_given_back_whatever_was_changed_meanwhile(quadratic):
+def test_a_reservation_is_released_in_full_after_settings_changed(quadratic):
     d = director(*FLEET, settings=DirectorSettings(quadratic_tokens=20_000.0))
     text = "hello " * 2000
     moved, before = d.decide(request(text=text), 0.0), d.decide(request(text=text), 0.0)
@@ -304,7 +304,7 @@ def test_a_part_that_fails_degrades_the_decision_and_says_so(parts, reason):
     assert not d.table.in_flight.any()
 
 
-def test_whoever_watches_may_fail_and_costs_nothing():
+def test_a_failing_observer_costs_no_decision():
     d, seen = director(*FLEET), []
     d.watch(lambda _decision: 1 / 0, lambda *_: 1 / 0)
     d.watch(seen.append, lambda *end: seen.append(end))

@@ -338,7 +338,7 @@ def test_after_a_first_failure_it_is_asked_before_anybody_is_sent_there():
     assert A in addresses_of(d, 40.0, 60)
 
 
-def test_what_fails_a_client_and_a_question_is_out():
+def test_an_endpoint_that_fails_a_client_and_a_probe_is_ejected():
     d = doubted(A, B, C)
     slot = d.table.slot(A)
     d.health.questions.due(1.1, 16)
@@ -406,7 +406,7 @@ def test_a_denial_is_distinguished_by_asking_a_sibling_without_a_key(sibling, is
     assert not d.health.of(other).breaker.is_out
 
 
-def test_what_takes_a_question_without_a_key_denies_clients_for_their_own_sake():
+def test_denials_by_an_endpoint_that_answers_probes_do_not_open_its_breaker():
     d = doubted(A, B, C, kind=401)
     slot = d.table.slot(A)
     d.health.of(slot).admitted_at = 1.0

@@ -273,7 +273,7 @@ def admin(site):
     return site.replaced["127.0.0.1:9090"]
 
 
-def test_what_is_not_run_is_known():
+def test_every_block_that_is_not_run_is_listed():
     for page in DOCS.rglob("*.md"):
         if page.name == "tutorial.md":
             continue

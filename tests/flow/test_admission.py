@@ -237,7 +237,7 @@ def test_a_long_prompt_that_waits_for_the_one_endpoint_it_fits_holds_no_short_on
     assert (outcome.verdict.request.id, outcome.verdict.address) == ("3", "short")
 
 
-def test_who_continues_an_answer_of_a_full_endpoint_holds_no_one_else_up():
+def test_a_continuation_that_waits_for_a_full_endpoint_delays_no_other_request():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     gate = admission(director)
@@ -252,7 +252,7 @@ def test_who_continues_an_answer_of_a_full_endpoint_holds_no_one_else_up():
     assert sent(gate.dispatch(0.3)) == ["2"]
 
 
-def test_who_continues_an_answer_of_an_endpoint_that_left_is_answered_at_once():
+def test_a_continuation_of_an_answer_whose_endpoint_left_is_refused_at_once():
     director = fleet()
     director.stored.note("resp_1", "a", "")
     director.table.replace("t", [EndpointSpec(address="b", models=("m",))])
@@ -336,7 +336,7 @@ def test_a_model_that_goes_while_requests_wait_is_a_404():
 
 
 @pytest.mark.parametrize("model", ["other", ""])
-def test_what_waiting_cannot_help_is_answered_at_once(model):
+def test_a_request_that_waiting_cannot_help_is_refused_at_once(model):
     gate = admission(fleet())
     fault = request(1, model=model or "m", subset=None if model else frozenset(["nobody"]))
     with pytest.raises(RequestError) as refused:

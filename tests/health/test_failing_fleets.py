@@ -71,7 +71,7 @@ def test_no_answer_is_lost_to_an_error_in_it_once_that_is_known(seed):
 
 
 @pytest.mark.parametrize("policy", ["least-loaded", "round-robin", "random", "llm-d"])
-def test_whatever_the_policy_nothing_is_sent_to_what_fails(policy):
+def test_under_every_policy_a_failing_endpoint_gets_nothing(policy):
     assert policy in POLICY_NAMES
     fleet = VirtualFleet(behave={0: refuses(503)}, policy=policy, probes=True)
     assert len(fleet.run(REQUESTS).failed) <= 8

@@ -223,7 +223,7 @@ def test_only_baselines_that_are_far_behind_everywhere_fall_out() -> None:
     assert contenders(runs, list(runs)) == ["a", "c", "d"]
 
 
-def test_who_fell_out_is_still_in_the_table_and_in_no_comparison() -> None:
+def test_an_eliminated_baseline_stays_in_the_table_and_out_of_comparisons() -> None:
     results = {"one": runs_of({OURS: [2.0] * 7, "a": [2.1] * 7, "far": [1.0, 9.0]})}
     assert {each.best for each in compare(results, OURS, ["a", "far"])} == {"a"}
     name, less = geometric(results, OURS, ["a", "far"], "ttft_p95_s")

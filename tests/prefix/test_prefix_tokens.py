@@ -100,7 +100,7 @@ def test_evicted_blocks_no_longer_count_as_cached() -> None:
     assert share(beliefs, text) == 0.0
 
 
-def test_what_others_sent_past_the_picker_is_believed() -> None:
+def test_prompts_sent_past_the_picker_count_as_cached() -> None:
     beliefs = beliefs_of(2)
     text = text_of(1, 640)
     known(beliefs, text)
@@ -309,7 +309,7 @@ def test_a_root_that_is_removed_takes_its_chain_along_without_any_token_ids() ->
     assert share(beliefs, other) > 0.9
 
 
-def test_what_is_left_was_used_later_once_the_first_block_of_an_older_prompt_is_removed() -> None:
+def test_an_evicted_first_block_removes_its_older_prompt() -> None:
     beliefs = beliefs_of(1)
     engine, older, newer = Engine(beliefs, 0), text_of(1, 640), text_of(2, 640)
     for at, each in ((5.0, older), (7.0, newer)):

@@ -47,7 +47,7 @@ def test_a_sampled_parent_is_joined(parent):
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_what_is_no_parent_is_as_good_as_none(parent):
+def test_an_invalid_parent_counts_as_none(parent):
     assert spans().join((), parent, "") is None
 
 
