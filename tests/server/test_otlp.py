@@ -46,7 +46,7 @@ def quick(monkeypatch):
 
 def asked(runner, count):
     """Some requests that are traced, from beginning to end."""
-    makes = runner.picker.observability.exports.spans
+    makes = runner.picker.observability.spans
     traces = [makes.join((), SAMPLED, "") if makes else None for _ in range(count)]
     decisions = [ask(runner, trace=trace) for trace in traces]
     for decision in decisions:

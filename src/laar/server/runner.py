@@ -287,7 +287,7 @@ class Runner:
             flow=self._flow,
             hook=picker.context.in_use,
             held=picker.held,
-            spans=picker.observability.exports.spans,
+            spans=picker.observability.spans,
             longest_hold_s=picker.settings.flow.admission.limits.max_hold_s,
             unknown_model=lambda: picker.doubt_names(""),
         )
